@@ -1,0 +1,111 @@
+# Set-up, the gate and the benchmark: every command does all it needs on a fresh Debian or Ubuntu machine.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The interpreter of `bench-gpu`: a GPU machine without a network runs the tree with the Python it has (PY=python3).
+PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+RESULTS ?= bench/results
+GPU_MODELS := resnet18 resnet50
+DEMO := demo
+
+STAMP := $(VENV)/.penstock-setup
+# The package laid out as it is imported: `penstock/loaders -> loaders`. mypy needs it, because it does not follow
+# setuptools' editable finder; bench-gpu needs it where nothing can be installed.
+LINKED := build/path
+WITH_LINKED = PYTHONPATH="$(CURDIR)/$(LINKED)$${PYTHONPATH:+:$$PYTHONPATH}"
+LINKED_COMMAND = $(WITH_LINKED) $(PY) -c 'from penstock.bench.cli import main; main()'
+# One exact torch, installed first: an open range may fetch another build, and gigabytes with it.
+TORCH = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
+
+# Runs $(1) silently and shows what it printed only if it failed.
+quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.log >&2; exit 1; }; }
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help setup system link lint typecheck test format bench bench-gpu clean distclean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: system $(STAMP) ## system libraries and .venv with penstock in it (quick when done)
+
+# libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes JPEGs without loss. Both are optional, so only a missing
+# `venv` stops here. Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
+system:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo 'setup: "$(PYTHON)" is not Python 3.10 or newer; name one that is: make setup PYTHON=python3.11' >&2; exit 1; }
+	@optional=; needed=; \
+	/sbin/ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0' || optional=libturbojpeg0; \
+	command -v jpegtran >/dev/null || optional="$${optional:+$$optional }libjpeg-turbo-progs"; \
+	test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  needed=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	test -n "$$optional$$needed" || exit 0; \
+	if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	  echo "setup: apt-get install $$needed$${needed:+ }$$optional"; mkdir -p build; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -q >build/apt.log 2>&1; \
+	  apt-cache show libturbojpeg0 >/dev/null 2>&1 || ! apt-cache show libturbojpeg >/dev/null 2>&1 || \
+	    optional=$$(echo "$$optional" | sed 's/libturbojpeg0/libturbojpeg/'); \
+	  apt-get install -y -q --no-install-recommends $$needed $$optional >>build/apt.log 2>&1 && exit 0; \
+	  cat build/apt.log >&2; why='apt-get failed (its words are above)'; \
+	else why='not root, or no apt-get'; fi; \
+	echo "setup: $$why. Missing system packages; to install them:" >&2; \
+	echo "    sudo apt-get install -y --no-install-recommends $$needed$${needed:+ }$$optional" >&2; \
+	test -z "$$needed" || { echo "setup: cannot make $(VENV) without $$needed" >&2; exit 1; }; \
+	echo 'setup: they are optional, going on: simplejpeg decodes with a libjpeg-turbo of its own' >&2
+
+# An editable install holds absolute paths, so a copied or moved tree is set up again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+$(STAMP): pyproject.toml constraints.txt | system
+	@test -n '$(TORCH)' || { echo 'setup: constraints.txt pins no torch' >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo 'setup: $(VENV)'; \
+	  $(call quietly,$(PYTHON) -m venv --clear $(VENV)); }
+	@echo 'setup: $(TORCH)'
+	@$(call quietly,$(BIN)/python -m pip install --progress-bar off -c constraints.txt '$(TORCH)' setuptools)
+	@echo 'setup: penstock and its tools'
+	@$(call quietly,$(BIN)/python -m pip install --progress-bar off --no-build-isolation -c constraints.txt -e '.[dev]')
+	@printf '%s' '$(CURDIR)' >$@
+
+link: ## build/path, which holds the package by its import names (put it on PYTHONPATH instead of installing)
+	@mkdir -p $(LINKED)/penstock
+	@for part in pipelines loaders bench; do ln -sfn ../../../$$part $(LINKED)/penstock/$$part; done
+
+lint: setup ## ruff: rules and format
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+typecheck: setup link ## mypy, strict
+	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
+
+test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
+	$(BIN)/python -m pytest
+
+format: setup ## rewrite the files as lint wants them
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: setup ## synthesise a demo set and measure this machine (record in build/bench.json)
+	@mkdir -p build
+	$(BIN)/penstock synth $(DEMO)
+	$(BIN)/penstock bench $(DEMO)/train --baseline --json build/bench.json
+
+bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
+	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+	  echo 'bench-gpu: "$(PY)" sees no CUDA device; run this on a machine with a GPU (make bench measures the CPU)' >&2; \
+	  exit 1; }
+	@mkdir -p $(RESULTS)
+	$(WITH_LINKED) $(PY) -m pytest -m gpu
+	$(LINKED_COMMAND) synth $(DEMO)
+	set -e; for model in $(GPU_MODELS); do \
+	  $(LINKED_COMMAND) bench $(DEMO)/train --device cuda --model $$model --baseline \
+	    --json $(RESULTS)/gpu-$$model.json; done
+
+clean: ## remove build output and caches
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv and the demo set
+	rm -rf $(VENV) $(DEMO)

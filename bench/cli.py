@@ -1,0 +1,56 @@
+"""The command `penstock`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from penstock.bench.signals import SignalExit, exit_on_signals
+from penstock.pipelines.errors import EXIT_USAGE, LoaderError
+
+app = typer.Typer(
+    name="penstock",
+    help="Feed GPUs with images: measure what your data can be loaded at, what limits it, and which import to change.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 fine, 2 usage, 3 bad data, 4 bad or stale cache, 5 worker lost, 6 timeout, "
+    "7 resources missing, 130 and 143 stopped by a signal.",
+)
+
+
+def _register() -> None:
+    from penstock.bench import command_bench, command_iterate, command_synth, command_train
+
+    for module in (command_bench, command_train, command_synth, command_iterate):
+        app.command()(getattr(module, module.__name__.rpartition("_")[2]))
+
+
+def main() -> None:
+    """Run the command line and exit with a code of the error contract; errors are one line on standard error."""
+    exit_on_signals()
+    _register()
+    try:
+        app()
+    except LoaderError as error:
+        _fail(error.line(), error.exit_code)
+    except ValueError as error:
+        _fail(f"penstock: {error}", EXIT_USAGE)
+    except SignalExit as error:
+        _fail(f"penstock: stopped by {error.name}", int(str(error.code)))
+    except BrokenPipeError:
+        # Whoever read our output has left; Python would complain once more while closing the stream at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + 13)
+
+
+def _fail(line: str, code: int) -> None:
+    print(line, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

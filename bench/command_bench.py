@@ -1,0 +1,86 @@
+"""`penstock bench`: how fast, what limits it, which call to paste."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.bench import options as common
+
+
+def bench(
+    data: common.Data,
+    backend: common.Backend = "torch",
+    decoder: common.Decoder = "auto",
+    workers: common.Workers = None,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 224,
+    device: common.Device = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="What the loader hands out: float32, float16, bfloat16, uint8.")
+    ] = "float32",
+    model: Annotated[str, typer.Option(help="resnet18, resnet50, a timm name, or none.")] = "resnet18",
+    amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 4.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Also the loader everyone writes.")] = False,
+    seed: common.Seed = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    save: Annotated[
+        str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
+    ] = None,
+) -> None:
+    """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from penstock.bench.bench_run import BenchRun, BenchSettings
+    from penstock.bench.report import print_record
+    from penstock.bench.verdict import judge
+    from penstock.loaders.profile import Profile, save_profile
+
+    settings = BenchSettings(
+        backend=backend,
+        decoder=decoder,
+        workers=workers,
+        batch_size=batch_size,
+        size=size,
+        device=common.resolve_device(device),
+        dtype=dtype,
+        model=None if model == "none" else model,
+        amp=amp,  # type: ignore[arg-type]
+        seconds=seconds,
+        rounds=rounds,
+        baseline=baseline,
+        seed=seed,
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+        run = BenchRun(
+            data,
+            settings,
+            lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
+        )
+        progress.console.print(run.source.describe())
+        record = run.run()
+    verdict = judge(record)
+    print_record(record, verdict)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        document = {**record.as_dict(), "verdict": {"limit": verdict.limit, "sentence": verdict.sentence}}
+        json_file.write_text(json.dumps(document, indent=2) + "\n")
+    if save:
+        cpus = int(str(record.environment["cpus"]))
+        chosen = Profile(
+            backend=str(record.loader["backend"]),
+            decoder=record.decoder,
+            workers=record.workers,
+            prefetch=int(str(record.loader["prefetch"])) if "prefetch" in record.loader else None,
+            cpus=cpus,
+            images_per_s=round(record.rate("loader") or 0.0, 1),
+        )
+        print(f"saved to {save_profile(chosen, save)}: create_loader(..., backend='auto', profile={save!r}) takes it")

@@ -1,0 +1,94 @@
+"""`penstock train`: train a classifier on a folder of images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.bench import options as common
+
+
+def train(
+    data: common.Data,
+    validation: Annotated[
+        Path | None, typer.Option(help="Folder to validate on; DATA/val beside DATA/train by default.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")] = "resnet18",
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
+    backend: common.Backend = "torch",
+    decoder: common.Decoder = "auto",
+    workers: common.Workers = None,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 64,
+    min_scale: Annotated[float, typer.Option(help="Smallest area of a random crop, as a fraction.")] = 0.25,
+    device: common.Device = "auto",
+    amp: Annotated[str, typer.Option(help="Mixed precision: off, bf16 or fp16 (CUDA).")] = "off",
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.05,
+    seed: common.Seed = 0,
+    on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+) -> None:
+    """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch."""
+    from penstock.bench.models import create_model
+    from penstock.bench.train import EpochReport
+    from penstock.bench.train import train as run
+    from penstock.bench.train_settings import TrainSettings
+    from penstock.loaders import create_loader
+    from penstock.loaders.source import open_source
+    from penstock.pipelines import imagenet_eval, imagenet_train
+
+    if (data / "train").is_dir():
+        validation = validation or ((data / "val") if (data / "val").is_dir() else None)
+        data = data / "train"
+    target = common.resolve_device(device)
+    settings = TrainSettings(
+        model=model,
+        device=target,
+        epochs=epochs,
+        lr=lr,
+        amp=amp,  # type: ignore[arg-type]
+        small_inputs=size <= 64 and model.startswith("resnet"),
+        seed=seed,
+    )
+    source = open_source(data)
+    held_out = open_source(validation) if validation else None
+    if held_out is not None and held_out.classes != source.classes:
+        raise ValueError(f"{validation} has other classes than {data}: their labels would not mean the same")
+    print(source.describe())
+    network = create_model(model, max(2, len(source.classes)), small_inputs=settings.small_inputs, seed=seed)
+    shared = {"backend": backend, "decoder": decoder, "device": target, "seed": seed, **common.given(workers=workers)}
+    loader = create_loader(
+        source,
+        pipeline=imagenet_train(size, scale=(min_scale, 1.0)),
+        batch_size=batch_size,
+        on_bad_sample=on_bad_sample,
+        **shared,
+    )
+
+    def tell(report: EpochReport) -> None:
+        accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
+        rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
+        print(
+            f"epoch {report.epoch + 1:3d}/{epochs}  loss {report.loss:.4f}{accuracy}{rate}"
+            f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s",
+            flush=True,
+        )
+
+    with loader:
+        if held_out is None:
+            report = run(network, loader, settings, on_epoch=tell)
+        else:
+            with create_loader(
+                held_out,
+                pipeline=imagenet_eval(size),
+                batch_size=batch_size,
+                **shared,
+            ) as judge:
+                report = run(network, loader, settings, validation=judge, on_epoch=tell)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(asdict(report), indent=2) + "\n")

@@ -1,0 +1,218 @@
+"""Clocks, and the rates read from them: no other file of the benchmark reads the time."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+Batch = TypeVar("Batch")
+NUM_WINDOWS, MIN_WINDOWS = 10, 3
+WARMUP_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Images per second over consecutive windows of steps: median and quartiles, after warm-up.
+
+    windows: how many there were; images, seconds: their totals, so that images / seconds is the mean rate.
+    """
+
+    median: float
+    q25: float
+    q75: float
+    windows: int
+    images: int
+    seconds: float
+
+    @classmethod
+    def from_steps(cls, images: Sequence[int], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
+        """The rate of steps of so many images and seconds each, grouped into at most `windows` consecutive windows.
+
+        A window is several steps because loaders deliver in bursts: the median over single steps would tell the rate
+        inside a burst. Raises ValueError without a step.
+        """
+        if not images or len(images) != len(seconds):
+            raise ValueError(
+                f"a rate needs at least one step and a time for each, not {len(images)} and {len(seconds)}"
+            )
+        groups = min(windows, len(images))
+        edges = np.linspace(0, len(images), groups + 1).round().astype(int)[:-1]
+        window_images = np.add.reduceat(np.asarray(images, dtype=np.float64), edges)
+        window_seconds = np.add.reduceat(np.asarray(seconds, dtype=np.float64), edges)
+        q25, median, q75 = np.percentile(window_images / np.maximum(window_seconds, 1e-9), [25, 50, 75])
+        return cls(
+            median=float(median),
+            q25=float(q25),
+            q75=float(q75),
+            windows=groups,
+            images=int(window_images.sum()),
+            seconds=float(window_seconds.sum()),
+        )
+
+
+class Mark(NamedTuple):
+    """One moment: on the host's clock, and on the device's timeline where that is another one."""
+
+    host: float
+    event: torch.cuda.Event | None
+
+
+class Clock:
+    """Marks on the timeline of a device: CUDA events in its current stream, the host's monotonic clock elsewhere.
+
+    An event is stamped when the device reaches it, so that the seconds between two marks are the device's own and
+    marking never waits for it.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self._events = self.device.type == "cuda"
+
+    def mark(self) -> Mark:
+        """This moment; does not wait for the device."""
+        if not self._events:
+            return Mark(time.perf_counter(), None)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return Mark(time.perf_counter(), event)
+
+    def passed(self, mark: Mark) -> bool:
+        """Whether the device has reached the mark; does not wait."""
+        return mark.event is None or bool(mark.event.query())  # type: ignore[no-untyped-call]
+
+    def seconds(self, begin: Mark, end: Mark) -> float:
+        """Seconds between two marks on the device's timeline; waits until the device has reached the second."""
+        if begin.event is None or end.event is None:
+            return end.host - begin.host
+        end.event.synchronize()
+        return float(begin.event.elapsed_time(end.event)) / 1e3
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all work queued so far."""
+        if self._events:
+            torch.cuda.synchronize(self.device)
+
+
+class Stopwatch:
+    """Seconds on the host's clock since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Where the time of the measured steps went.
+
+    images_per_s: None if no step was measured. wait_share: the share of the device's time between the end of one step's
+    work and the arrival of the next batch, 0 to 1; on CUDA the device had nothing else to do then, so that a wait
+    hidden behind queued work does not count. host_wait_share: the share of the host's time spent in next(loader).
+    """
+
+    images_per_s: Rate | None
+    wait_share: float
+    host_wait_share: float
+    steps: int
+
+
+class StepTimer:
+    """Times the steps of a training loop from inside its iteration: `for batch in timer.watch(batches, len): ...`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget every step so far, the one under way included: what came before was warm-up."""
+        self._unread: deque[tuple[int, Mark, Mark, Mark]] = deque()
+        self._images = array("q")
+        self._seconds, self._waits = array("d"), array("d")
+        self._host_seconds = self._host_waits = 0.0
+        self._counting = False
+
+    def watch(self, batches: Iterable[Batch], num_images: Callable[[Batch], int]) -> Iterator[Batch]:
+        """Yields the batches. A step lasts from asking for its batch to asking for the next one."""
+        source = iter(batches)
+        begin = self._clock.mark()
+        self._counting = True
+        for batch in source:
+            arrived = self._clock.mark()
+            images = num_images(batch)
+            yield batch
+            del batch  # the loader may need this memory for the next one
+            end = self._clock.mark()
+            if self._counting:
+                self._record(images, begin, arrived, end)
+            self._counting, begin = True, end
+
+    def _record(self, images: int, begin: Mark, arrived: Mark, end: Mark) -> None:
+        self._host_seconds += end.host - begin.host
+        self._host_waits += arrived.host - begin.host
+        self._unread.append((images, begin, arrived, end))
+        while self._unread and self._clock.passed(self._unread[0][-1]):
+            self._read()
+
+    def _read(self) -> None:
+        images, begin, arrived, end = self._unread.popleft()
+        self._images.append(images)
+        self._seconds.append(self._clock.seconds(begin, end))
+        self._waits.append(self._clock.seconds(begin, arrived))
+
+    def times(self) -> StepTimes:
+        """The steps since the start or the last restart; waits for the device to finish them."""
+        while self._unread:
+            self._read()
+        total, host_total = max(sum(self._seconds), 1e-9), max(self._host_seconds, 1e-9)
+        return StepTimes(
+            images_per_s=Rate.from_steps(self._images, self._seconds) if self._images else None,
+            wait_share=sum(self._waits) / total,
+            host_wait_share=self._host_waits / host_total,
+            steps=len(self._images),
+        )
+
+
+def measure_rate(
+    step: Callable[[], int], *, seconds: float, device: torch.device | str = "cpu", clock: Clock | None = None
+) -> Rate:
+    """The rate of a piece of work that returns how many images it did, repeated for about `seconds`.
+
+    The first fifth, and at least two steps, is warm-up. At least three windows are measured, however slow a step is.
+    Raises ValueError if `seconds` is not positive.
+    """
+    if not seconds > 0:
+        raise ValueError(f"a measurement takes a positive number of seconds, not {seconds!r}")
+    clock = clock or Clock(device)
+    step()  # allocates, compiles, starts workers: says nothing about the pace
+    clock.synchronize()
+    begin = clock.mark()
+    step()
+    while clock.mark().host - begin.host < WARMUP_SHARE * seconds:
+        step()
+    clock.synchronize()
+
+    window_s = (1 - WARMUP_SHARE) * seconds / NUM_WINDOWS
+    marks = [clock.mark()]
+    images: list[int] = []
+    times: list[float] = []
+    while len(images) < MIN_WINDOWS or marks[-1].host - marks[0].host < window_s * (NUM_WINDOWS - 0.5):
+        window_end = marks[-1].host + window_s
+        images.append(step())
+        while clock.mark().host < window_end:
+            images[-1] += step()
+        marks.append(clock.mark())
+        # Read one window late: the device keeps its queue, and the host cannot run ahead by more than a window.
+        if len(marks) > 2:
+            times.append(clock.seconds(marks[-3], marks[-2]))
+    times.append(clock.seconds(marks[-2], marks[-1]))
+    return Rate.from_steps(images, times, len(images))

@@ -1,0 +1,103 @@
+"""Images per second of the parts of a training run: the loader, the model, both."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import cycle
+
+import torch
+from torch import Tensor, nn
+
+from penstock.bench.measure import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
+from penstock.bench.train import cudnn_benchmark
+from penstock.bench.train_settings import TrainSettings
+from penstock.bench.train_step import TrainStep, make_step, on_device
+
+Batches = Iterable[tuple[Tensor, ...]]
+
+
+def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate:
+    """The loader alone, its batches dropped as they come, epoch after epoch. device: where its batches arrive.
+
+    Raises ValueError if an epoch holds no batch.
+    """
+    with closing(_endless(loader)) as batches:
+        return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
+
+
+def resident_batch_rate(
+    model: nn.Module, settings: TrainSettings, *, shape: Sequence[int], num_classes: int, seconds: float
+) -> Rate:
+    """Training on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
+
+    Updates the model's weights.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    images = torch.randn(*shape, generator=generator)
+    labels = torch.randint(num_classes, (shape[0],), generator=generator)
+    [(images, labels)] = on_device([(images, labels)], settings)
+    return _step_rate(model, settings, cycle([(images, labels)]), seconds)
+
+
+def replay_rate(
+    model: nn.Module, settings: TrainSettings, *, batches: Sequence[tuple[Tensor, ...]], seconds: float
+) -> Rate:
+    """Training on the same few batches again and again: what loader + model could do if loading were free.
+
+    Batches on the host are copied to the device each time. Updates the model's weights.
+    """
+    return _step_rate(model, settings, on_device(cycle(batches), settings), seconds)
+
+
+def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
+    """Loader and model together, epoch after epoch, for about `seconds`.
+
+    The first fifth, and at least two steps, is warm-up; at least three steps are measured. Updates the model's weights.
+    Raises ValueError if an epoch holds no batch.
+    """
+    timer = StepTimer(Clock(settings.device))
+    with cudnn_benchmark(settings.cudnn_benchmark), closing(_endless(loader)) as batches:
+        step = _bench_step(model, settings)
+        watched = timer.watch(on_device(batches, settings), lambda batch: batch[0].shape[0])
+        watch = Stopwatch()
+        for steps, (images, labels) in enumerate(watched):
+            step(images, labels)
+            if steps >= 1 and watch.seconds >= WARMUP_SHARE * seconds:
+                break
+        timer.restart()
+        for steps, (images, labels) in enumerate(watched):
+            step(images, labels)
+            if steps >= 3 and watch.seconds >= seconds:
+                break
+        return timer.times()
+
+
+def _step_rate(
+    model: nn.Module, settings: TrainSettings, batches: Iterator[tuple[Tensor, ...]], seconds: float
+) -> Rate:
+    step = _bench_step(model, settings)
+
+    def work() -> int:
+        images, labels = next(batches)
+        step(images, labels)
+        return images.shape[0]
+
+    with cudnn_benchmark(settings.cudnn_benchmark):
+        return measure_rate(work, seconds=seconds, device=settings.device)
+
+
+def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
+    # The rate does not depend on lr, but training on noise may diverge at the run's own.
+    return make_step(model, replace(settings, lr=1e-4, schedule="constant"))
+
+
+def _endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("the loader is empty: lower batch_size, or keep the last batch (drop_last=False)")

@@ -1,0 +1,29 @@
+"""Signals as exits: a command is unwound, cleans up, and ends with 128 + the signal's number."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_EXITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalExit(SystemExit):
+    """Raised in the main thread when the command is asked to stop; `code` is 128 + the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.name = signal.Signals(number).name
+
+
+def exit_on_signals() -> None:
+    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit; a second one ends the process at once."""
+    for number in _EXITING:
+        signal.signal(number, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    for other in _EXITING:
+        signal.signal(other, signal.SIG_DFL)
+    raise SignalExit(number)

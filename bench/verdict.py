@@ -1,0 +1,79 @@
+"""The verdict: which resource limits a run, by how much, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.bench.bench_run import BenchRecord
+
+_CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """limit: "model", "decode", "transfer" or "loader"; sentence: one line for people; call: the code to paste."""
+
+    limit: str
+    sentence: str
+    call: str
+
+
+def decode_ceiling(record: BenchRecord) -> float:
+    """Images/s of the chosen decoder on one thread, times the processors its workers can use."""
+    cpus = int(str(record.environment["cpus"]))
+    one = record.rate("ceiling", f"decode + resize, {record.decoder}, one thread") or 0.0
+    return one * max(1, min(record.workers or 1, cpus))
+
+
+def judge(record: BenchRecord) -> Verdict:
+    """What limits this run, from its own measurements."""
+    loader = record.rate("loader") or 0.0
+    limit, sentence = _limit(record, loader)
+    return Verdict(limit=limit, sentence=sentence, call=_call(record))
+
+
+def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
+    model, both = record.rate("model"), record.find("both")
+    ceiling = decode_ceiling(record)
+    transfer = next((m.images_per_s for m in record.measured if m.kind == "ceiling" and "normalise" in m.name), 0.0)
+    if model is not None and loader >= model:
+        waits = f", {both.wait_share:.0%} of a step waits for data" if both and both.wait_share is not None else ""
+        headroom = f"the loader could feed {loader / model:.1f} times what {record.settings.model} takes"
+        return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
+    missing = f", the model could take {model:,.0f}" if model is not None else ""
+    if transfer and loader >= _CLOSE * transfer:
+        return "transfer", f"Copying and normalising limits: {transfer:,.0f} images/s{missing}."
+    if ceiling and loader >= _CLOSE * ceiling:
+        cpus = max(1, min(record.workers or 1, int(str(record.environment["cpus"]))))
+        return "decode", (
+            f"JPEG decoding on {cpus} processor{'s' if cpus > 1 else ''} limits: the loader delivers {loader:,.0f} of "
+            f"{ceiling:,.0f} images/s that {record.decoder} could decode{missing}. More processors help in proportion."
+        )
+    share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
+    return (
+        "loader",
+        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more workers.",
+    )
+
+
+def _call(record: BenchRecord) -> str:
+    wanted = record.settings
+    arguments = [
+        "DATA",
+        f"backend={str(record.loader.get('backend', wanted.backend))!r}",
+        f"pipeline=imagenet_train({wanted.size})",
+        f"batch_size={wanted.batch_size}",
+        f"device={wanted.device!r}",
+        f"workers={record.workers}",
+        f"decoder={record.decoder!r}",
+    ]
+    if wanted.dtype != "float32":
+        arguments.insert(5, f"dtype=torch.{wanted.dtype}")
+    return "\n".join(
+        (
+            "from penstock.loaders import create_loader",
+            "from penstock.pipelines import imagenet_train",
+            "",
+            f"loader = create_loader({', '.join(arguments)})",
+        )
+    )

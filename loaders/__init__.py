@@ -1,0 +1,24 @@
+"""Who runs it: interchangeable backends behind one iterator.
+
+`create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
+"""
+
+from penstock.loaders.contract import EpochLedger, LoaderStats
+from penstock.loaders.create import create_loader
+from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.order import Permutation, Schedule
+from penstock.loaders.source import Source, open_source
+from penstock.pipelines.errors import LoaderError
+
+__all__ = [
+    "Batch",
+    "EpochLedger",
+    "Loader",
+    "LoaderError",
+    "LoaderStats",
+    "Permutation",
+    "Schedule",
+    "Source",
+    "create_loader",
+    "open_source",
+]

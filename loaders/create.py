@@ -1,0 +1,140 @@
+"""create_loader: a source, a pipeline and the name of a backend become a loader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from penstock.loaders.contract import Engine
+from penstock.loaders.loader import Loader
+from penstock.loaders.order import Schedule
+from penstock.loaders.policy import BadSamplePolicy
+from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.profile import DEFAULT_PROFILE, load_profile
+from penstock.loaders.source import Source, open_source
+from penstock.loaders.state import LoaderState
+from penstock.pipelines.batch import BatchStage
+from penstock.pipelines.decode import DECODER_NAMES
+from penstock.pipelines.spec import ImagePipeline, imagenet_train
+
+# name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
+_BACKENDS: dict[str, tuple[str, str, str]] = {
+    "torch": ("penstock.loaders.torch_loader", "TorchEngine", "TorchOptions"),
+}
+BACKEND_NAMES = ("auto", *_BACKENDS)
+
+
+def create_loader(
+    source: str | os.PathLike[str] | tuple[Any, Any] | Source,
+    *,
+    backend: str = "torch",
+    pipeline: ImagePipeline | None = None,
+    batch_size: int = 256,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    shuffle: bool | None = None,
+    drop_last: bool | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    decoder: str | None = None,
+    on_bad_sample: str = "raise",
+    max_bad: int | float | None = None,
+    with_index: bool = False,
+    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
+    **options: Any,
+) -> Loader:
+    """A loader of (images, labels): images [batch, 3, height, width], channels_last, on `device`; labels int64.
+
+    source: a folder of images (class folders, or flat for one class), a pair (images uint8 [n, h, w, 3], labels), or a
+    Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save` chose on this
+    machine. pipeline: imagenet_train() unless given. batch_size: per rank. dtype: uint8 hands out raw pixels; float32,
+    float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval). drop_last: as
+    shuffle; if False the last batch is filled up with label -1. rank, world_size: from torch.distributed or its
+    environment variables. decoder: "auto", "simplejpeg", "turbojpeg" or "pillow". on_bad_sample: "raise", or "replace"
+    with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images, labels, index),
+    -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s.
+
+    Raises ValueError for settings that cannot work, LoaderError for data, resources and missing packages.
+    """
+    pipeline = pipeline or imagenet_train()
+    backend, decoder, options = _chosen(backend, decoder, options, profile)
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
+    if decoder not in DECODER_NAMES:
+        raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {decoder!r}")
+    shuffle = pipeline.random if shuffle is None else shuffle
+    data = open_source(source)
+    place = distributed_place(rank, world_size)
+    schedule = Schedule(
+        n=len(data),
+        batch_size=batch_size,
+        seed=seed,
+        rank=place[0],
+        world_size=place[1],
+        shuffle=shuffle,
+        drop_last=shuffle if drop_last is None else drop_last,
+    )
+    evaluation = not shuffle and not pipeline.random
+    stage = BatchStage(pipeline, dtype, torch.device(device))
+    policy = BadSamplePolicy(
+        on_bad_sample=on_bad_sample,
+        max_bad=max_bad,
+        samples_per_epoch=len(data) // place[1],
+        evaluation=evaluation,
+    )
+    settings = ProducerSettings(
+        source=data,
+        pipeline=pipeline,
+        schedule=schedule,
+        decoder=decoder,
+        substitute=on_bad_sample == "replace",
+        evaluation=evaluation,
+    )
+    state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
+    return Loader(_engine(backend, settings, options), schedule, stage, state, policy, with_index=with_index)
+
+
+def _engine(backend: str, settings: ProducerSettings, options: dict[str, Any]) -> Engine:
+    module, engine_name, options_name = _BACKENDS[backend]
+    loaded = import_module(module)
+    try:
+        parsed = getattr(loaded, options_name)(**options)
+    except TypeError:
+        known = ", ".join(getattr(loaded, options_name).__dataclass_fields__)
+        raise ValueError(f"backend {backend!r} takes {known}, not {', '.join(options)}") from None
+    make: Callable[..., Engine] = getattr(loaded, engine_name)
+    return make(settings, parsed)
+
+
+def _chosen(
+    backend: str, decoder: str | None, options: dict[str, Any], name: str | os.PathLike[str]
+) -> tuple[str, str, dict[str, Any]]:
+    """Backend, decoder and options, from the saved profile where "auto" asks for it; what was given explicitly wins."""
+    if backend != "auto":
+        return backend, decoder or "auto", options
+    saved = load_profile(name)
+    if saved is None:
+        return "torch", decoder or "auto", options
+    defaults = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
+    return saved.backend, decoder or saved.decoder, {**defaults, **options}
+
+
+def distributed_place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """(rank, world size): as given, else of torch.distributed, else of its environment variables, else (0, 1).
+
+    Raises ValueError if only one of the two is given.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError("give both rank and world_size, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1

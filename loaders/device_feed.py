@@ -1,0 +1,179 @@
+"""Host -> device: pinned slots, a side stream, non_blocking copies, one event per slot."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from penstock.loaders.contract import HostBatch
+from penstock.loaders.slots import OutputBuffers
+from penstock.pipelines.batch import BatchStage
+
+
+class DeviceBatch(NamedTuple):
+    """A batch on its device: images [batch, 3, height, width] channels_last, labels int64 [batch], its origin."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    host: HostBatch
+
+
+class CopyEngine(Protocol):
+    """The device-specific part of a feed: pinned memory, a side stream, events."""
+
+    def pinned(self, like: torch.Tensor) -> torch.Tensor:
+        """Page-locked host memory of the shape and dtype of `like`."""
+        ...
+
+    def side(self) -> Any:
+        """A context in which work is queued beside the consumer's stream."""
+        ...
+
+    def mark(self) -> Any:
+        """An event after what is queued on the side stream now."""
+        ...
+
+    def wait_on_host(self, event: Any) -> None:
+        """Block the host until `event` has happened."""
+        ...
+
+    def hand_over(self, event: Any, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Make the consumer's stream wait for `event`, and keep `tensors` alive until it is done with them."""
+        ...
+
+
+class CudaCopyEngine:
+    """CopyEngine on a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def pinned(self, like: torch.Tensor) -> torch.Tensor:
+        """See CopyEngine."""
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    @contextmanager
+    def side(self) -> Iterator[None]:
+        """See CopyEngine."""
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def mark(self) -> torch.cuda.Event:
+        """See CopyEngine."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def wait_on_host(self, event: torch.cuda.Event) -> None:
+        """See CopyEngine."""
+        event.synchronize()
+
+    def hand_over(self, event: torch.cuda.Event, tensors: tuple[torch.Tensor, ...]) -> None:
+        """See CopyEngine."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        for tensor in tensors:
+            tensor.record_stream(current)  # they were allocated on the side stream
+
+
+class _PinnedSlot:
+    """Pinned images and labels, and the event after the copy that last read them."""
+
+    def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
+        self._copies = copies
+        self.images = copies.pinned(batch.images)
+        self.labels = copies.pinned(torch.from_numpy(batch.labels))
+        self.busy_until: Any = None
+
+    def fill(self, batch: HostBatch) -> None:
+        """Copy the batch in, once the device is done reading what was there."""
+        if self.busy_until is not None:
+            self._copies.wait_on_host(self.busy_until)
+        self.images.copy_(batch.images)
+        self.labels.copy_(torch.from_numpy(batch.labels))
+
+
+class DeviceFeed:
+    """Takes host batches from `source`, keeps up to `ahead` of them on the way to the device, hands them out in order.
+
+    It waits for the batch that is asked for; those after it are sent ahead only if `ready()` says they are finished, so
+    that the device never idles for a batch that nobody needs yet. On a CPU there is nothing to overlap: batches pass
+    straight through the batch stage. An exception of `source` is raised in its place in the order, after the batches
+    before it.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[], HostBatch],
+        ready: Callable[[], int],
+        stage: BatchStage,
+        *,
+        ahead: int = 2,
+        copies: CopyEngine | None = None,
+    ) -> None:
+        self._source, self._ready, self._stage, self._ahead = source, ready, stage, ahead
+        self._copies = copies
+        if copies is None and stage.device.type == "cuda":
+            self._copies = CudaCopyEngine(stage.device)
+        self._slots: deque[_PinnedSlot] = deque()
+        self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
+        self._outputs: OutputBuffers | None = None
+
+    def next(self) -> DeviceBatch:
+        """The next batch, safe to use on the current stream."""
+        if self._copies is None:
+            return self._on_host(self._source())
+        if not self._waiting:
+            self._fetch()
+        while len(self._waiting) <= self._ahead and self._ready() and not isinstance(self._waiting[-1], Exception):
+            self._fetch()
+        first = self._waiting.popleft()
+        if isinstance(first, Exception):
+            raise first
+        batch, event = first
+        self._copies.hand_over(event, (batch.images, batch.labels))
+        return batch
+
+    def _fetch(self) -> None:
+        try:
+            self._waiting.append(self._send(self._source()))
+        except Exception as error:
+            self._waiting.append(error)
+
+    def flush(self) -> None:
+        """Forget the batches that are under way."""
+        self._waiting.clear()
+
+    def _on_host(self, batch: HostBatch) -> DeviceBatch:
+        out = None
+        if self._stage.dtype != torch.uint8:
+            if self._outputs is None:
+                self._outputs = OutputBuffers(tuple(batch.images.shape), self._stage.dtype)
+            out = self._outputs.take()
+        return DeviceBatch(self._stage(batch.images, out), torch.from_numpy(batch.labels), batch)
+
+    def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
+        assert self._copies is not None
+        if len(self._slots) <= self._ahead:
+            self._slots.append(_PinnedSlot(self._copies, batch))
+        else:
+            self._slots.rotate(-1)
+        slot = self._slots[-1]
+        slot.fill(batch)
+        with self._copies.side():
+            images = slot.images.to(self._stage.device, non_blocking=True)
+            labels = slot.labels.to(self._stage.device, non_blocking=True)
+            slot.busy_until = self._copies.mark()  # the pinned slot is free after the copies, before the batch stage
+            ready = DeviceBatch(self._stage(images), labels, replace(batch, images=_nothing(batch.images)))
+            return ready, self._copies.mark()
+
+
+def _nothing(images: torch.Tensor) -> torch.Tensor:
+    """No pixels: lets the worker's slot go while the batch is still under way."""
+    return images.new_empty((0, *images.shape[1:]))

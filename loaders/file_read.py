@@ -1,0 +1,116 @@
+"""Whole-file reads that notice a changed file, retry what storage may heal, and name what failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.pipelines.errors import LoaderError
+
+T = TypeVar("T")
+# Network storage heals these by itself; a missing file or a missing permission it does not.
+TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR})
+RETRY_DELAYS_S = (0.1, 0.5, 2.0)
+
+# O_NONBLOCK: opening a FIFO that took a file's place would wait for a writer for ever. No effect on regular files.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_LONGEST_PATH = 4095
+_CODES = {
+    errno.ENOENT: "E-MISSING",
+    errno.ENOTDIR: "E-MISSING",
+    errno.ELOOP: "E-MISSING",
+    errno.EACCES: "E-ACCESS",
+    errno.EPERM: "E-ACCESS",
+    errno.ENXIO: "E-CHANGED",  # a socket took the file's place
+    errno.EISDIR: "E-CHANGED",
+    errno.EMFILE: "E-FD",
+    errno.ENFILE: "E-FD",
+}
+
+
+def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
+    """The content of a regular file of `size` bytes, last modified at `mtime_ns`.
+
+    Raises LoaderError E-CHANGED where it is no longer that file, OSError where it cannot be read. Four system calls.
+    """
+    fd = open_path(path, _READ_FLAGS)
+    try:
+        status = os.fstat(fd)
+        if status.st_size != size or status.st_mtime_ns != mtime_ns or not stat.S_ISREG(status.st_mode):
+            raise LoaderError("E-CHANGED", _difference(status, size), path=path)
+        content = os.read(fd, size)
+        while len(content) < size:  # beyond 2 GiB, or a signal during a read over the network
+            more = os.read(fd, size - len(content))
+            if not more:
+                raise LoaderError("E-CHANGED", f"the file shrank from {size:,} bytes while it was read", path=path)
+            content += more
+        return content
+    finally:
+        os.close(fd)
+
+
+def _difference(status: os.stat_result, size: int) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return "no longer a regular file"
+    if status.st_size != size:
+        return f"{status.st_size:,} bytes now, {size:,} when the folder was scanned"
+    return "modified since the folder was scanned"
+
+
+def open_path(path: bytes, flags: int) -> int:
+    """A descriptor as os.open gives it, also for a path beyond the kernel's 4,095 bytes. Raises OSError."""
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or len(path) <= _LONGEST_PATH:
+            raise
+    folder, rest = -1, path
+    try:
+        while len(rest) > _LONGEST_PATH:
+            cut = rest.rindex(b"/", 0, _LONGEST_PATH)
+            step = os.open(rest[:cut], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=None if folder < 0 else folder)
+            if folder >= 0:
+                os.close(folder)
+            folder, rest = step, rest[cut + 1 :]
+        return os.open(rest, flags, dir_fd=folder)
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def stat_path(path: bytes) -> os.stat_result:
+    """os.stat, also for a path beyond the kernel's 4,095 bytes. Raises OSError."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    fd = open_path(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
+    """What `call` returns, tried again after each of RETRY_DELAYS_S while it raises an OSError of TRANSIENT."""
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+        if on_retry is not None:
+            on_retry()
+        time.sleep(delay_s)
+    return call()
+
+
+def read_error(error: OSError, path: bytes) -> LoaderError:
+    """The LoaderError that tells what `error` means for a file or folder of a data set."""
+    code = _CODES.get(error.errno or 0, "E-READ")
+    return LoaderError(code, error.strerror or str(error), path=path)

@@ -1,0 +1,193 @@
+"""The loader: epochs, state, policy, ledger and statistics around an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.contract import Cursor, Engine, EpochLedger, LoaderStats
+from penstock.loaders.device_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.order import Schedule
+from penstock.loaders.policy import BadSamplePolicy
+from penstock.loaders.state import LoaderState
+from penstock.pipelines.batch import BatchStage
+from penstock.pipelines.errors import LoaderError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A delivered batch with everything that is known of it.
+
+    images: [batch, 3, height, width], channels_last, on the loader's device; labels: int64 [batch] there; index: int64
+    [batch] positions in the sorted source; windows: int32 [batch, 4], x, y, width, height in the source image; flips:
+    bool [batch]. Padding rows have label and index -1. step: number of the step within the epoch.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    index: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.bool_]
+    epoch: int
+    step: int
+
+
+class Loader:
+    """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
+
+    An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
+    that was left early. `state_dict()` counts delivered batches only, and continues exactly when loaded into another
+    loader of any backend, worker count or world size.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        schedule: Schedule,
+        stage: BatchStage,
+        state: LoaderState,
+        policy: BadSamplePolicy,
+        *,
+        with_index: bool = False,
+    ) -> None:
+        self._engine, self._schedule, self._policy = engine, schedule, policy
+        self._feed = DeviceFeed(engine.next, engine.ready, stage)
+        self._identity = state
+        self._cursor = schedule.settled(Cursor(0, 0))
+        self._fed: Cursor | None = None  # what the feed hands out next
+        self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
+        self._iteration = 0
+        self._with_index = with_index
+        self._ledgers: dict[int, EpochLedger] = {}
+        self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch; the same on every rank."""
+        return self._schedule.steps()
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        for batch in self.batches():
+            if self._with_index:
+                yield batch.images, batch.labels, torch.from_numpy(batch.index)
+            else:
+                yield batch.images, batch.labels
+
+    def batches(self) -> Iterator[Batch]:
+        """The same iteration, each batch with its index, crop windows, flips, epoch and step."""
+        if self._closed:
+            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self._engine.name)
+        if not self._fresh:  # an earlier iteration was left in the middle of its epoch
+            self._go_to(Cursor(self._cursor.epoch + 1, 0))
+        self._iteration += 1
+        return self._rest_of_epoch(self._iteration)
+
+    def _rest_of_epoch(self, iteration: int) -> Iterator[Batch]:
+        epoch = self._cursor.epoch
+        self._seek()
+        while self._cursor.epoch == epoch:
+            if self._closed or iteration != self._iteration:
+                why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
+                raise LoaderError("E-MISUSE", why, fix="use one iterator at a time", backend=self._engine.name)
+            batch = self._take()
+            step = self._cursor.position // self._schedule.global_batch
+            self._cursor = self._schedule.after(self._cursor)
+            self._fresh = self._cursor.epoch != epoch
+            host = batch.host
+            yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+
+    def _take(self) -> DeviceBatch:
+        started, ready = time.perf_counter(), self._engine.ready()
+        self._started_s = self._started_s or started
+        try:
+            batch = self._feed.next()
+        except LoaderError as error:
+            self._closed = True
+            raise error.located(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
+        assert batch.host.cursor == self._cursor, "the engine left the order"
+        self._fed = self._schedule.after(batch.host.cursor)
+        ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
+        self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
+        ledger.add(batch.host)
+        self._count(batch, ready, started)
+        return batch
+
+    def _count(self, batch: DeviceBatch, ready: int, started: float) -> None:
+        now, old = time.perf_counter(), self._stats
+        self._stats = replace(
+            old,
+            batches=old.batches + 1,
+            images=old.images + int((batch.host.index >= 0).sum()),
+            wait_s=old.wait_s + now - started,
+            produce_s=old.produce_s + batch.host.produce_s,
+            elapsed_s=now - self._started_s,
+            queue_depth=(old.queue_depth * old.batches + ready) / (old.batches + 1),
+        )
+
+    def _go_to(self, cursor: Cursor) -> None:
+        self._cursor, self._fresh = self._schedule.settled(cursor), True
+        self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
+
+    def _seek(self) -> None:
+        if self._fed != self._cursor:
+            self._feed.flush()
+            self._engine.seek(self._cursor)
+            self._fed = self._cursor
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict)."""
+        if epoch < 0:
+            raise ValueError(f"epoch is at least 0, not {epoch}")
+        if epoch != self._cursor.epoch or not self._fresh:
+            self._go_to(Cursor(epoch, 0))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._cursor.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is: a small JSON-serialisable dict that counts delivered batches, never prefetched ones."""
+        return self._identity.save(self._cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken. Raises LoaderError E-STATE if it is of another data set, seed or order."""
+        self._go_to(self._identity.restore(state))
+
+    def stats(self) -> LoaderStats:
+        """Where time went so far."""
+        return self._stats
+
+    def ledger(self, epoch: int | None = None) -> EpochLedger:
+        """What became of the samples of `epoch`, of the epoch last served by default."""
+        if epoch is None:
+            epoch = max(self._ledgers, default=self._cursor.epoch)
+        return self._ledgers.get(epoch, EpochLedger(epoch))
+
+    def ledgers(self) -> list[EpochLedger]:
+        """The ledgers of all epochs served by this loader, in order."""
+        return [self._ledgers[epoch] for epoch in sorted(self._ledgers)]
+
+    def describe(self) -> dict[str, object]:
+        """Settings in force, JSON-serialisable, for records and reports."""
+        return self._engine.describe()
+
+    def close(self) -> None:
+        """Stop the workers and free the slots, within seconds; idempotent."""
+        self._closed = True
+        self._feed.flush()
+        self._engine.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

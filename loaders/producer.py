@@ -1,0 +1,162 @@
+"""The sample stage over one batch: read, plan, decode, resize, into a slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.contract import BadSample, Cursor
+from penstock.loaders.order import Schedule
+from penstock.loaders.source import Source
+from penstock.pipelines.decode import ImageDecoder, Pixels, Probe
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.plan import BatchPlan, plan_batch
+from penstock.pipelines.resample import RESIZERS, write_sample
+from penstock.pipelines.spec import ImagePipeline
+
+# What is written down of each row beside its pixels; int64 index and label, the window, the mirror flag.
+ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
+_MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
+
+
+class _Loaded(NamedTuple):
+    """A sample that was read and whose size is known; `probe` is None for pixels that need no decoding."""
+
+    sample: int
+    data: bytes | Pixels
+    probe: Probe | None
+    width: int
+    height: int
+
+
+class Aborted(Exception):
+    """The batch is no longer wanted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings:
+    """All that decides a batch's content, sent to every worker."""
+
+    source: Source
+    pipeline: ImagePipeline
+    schedule: Schedule
+    decoder: str
+    substitute: bool  # policy "replace": put the next good sample in a bad one's row
+    evaluation: bool  # each sample at most once: a bad one's row becomes padding instead
+
+
+class Producer:
+    """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._decoder = ImageDecoder(settings.pipeline, settings.decoder)
+        self._resize = RESIZERS[settings.pipeline.resample]
+
+    def produce(
+        self,
+        cursor: Cursor,
+        pixels: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.void],
+        working_on: Callable[[int], None],
+    ) -> tuple[tuple[BadSample, ...], float]:
+        """Write the batch at `cursor` to `pixels` [batch, height, width, 3] and `rows` (ROW_DTYPE) [batch].
+
+        `working_on(sample)` is called before each sample (a heartbeat; it may raise Aborted). Returns the bad samples
+        in row order, and the seconds taken.
+        """
+        started = time.perf_counter()
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        index = self._settings.schedule.batch(cursor.epoch, cursor.position)
+        bad: dict[int, BadSample] = {}
+        loaded: dict[int, _Loaded] = {}
+        for row, sample in enumerate(index.tolist()):
+            if sample < 0:
+                self._pad(row, pixels, rows)
+                continue
+            working_on(sample)
+            try:
+                loaded[row] = self._load(sample)
+            except LoaderError as error:
+                bad[row] = self._bad(row, sample, error)
+        plan = self._plan(cursor.epoch, list(loaded.values()))
+        for place, (row, item) in enumerate(loaded.items()):
+            working_on(item.sample)
+            try:
+                self._write(item, plan, place, images[row : row + 1])
+                self._book(rows, row, item, plan, place)
+            except LoaderError as error:
+                bad[row] = self._bad(row, item.sample, error)
+        for row, entry in bad.items():
+            bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
+        served = rows["index"] >= 0
+        rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
+        return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def _load(self, sample: int) -> _Loaded:
+        data = self._settings.source.read(sample)
+        if isinstance(data, np.ndarray):
+            return _Loaded(sample, data, None, data.shape[1], data.shape[0])
+        probe = self._decoder.probe(data)
+        return _Loaded(sample, data, probe, probe.width, probe.height)
+
+    def _plan(self, epoch: int, loaded: list[_Loaded]) -> BatchPlan:
+        numbers = np.array([(item.sample, item.width, item.height) for item in loaded], np.int64).reshape(-1, 3)
+        schedule = self._settings.schedule
+        return plan_batch(self._settings.pipeline, schedule.seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+
+    def _write(self, item: _Loaded, plan: BatchPlan, place: int, slot: torch.Tensor) -> None:
+        x, y, w, h = plan.windows[place].tolist()
+        if item.probe is None:
+            assert isinstance(item.data, np.ndarray)
+            crop = item.data[y : y + h, x : x + w]
+        else:
+            assert isinstance(item.data, bytes)
+            crop = self._decoder.window(item.data, item.probe, (x, y, w, h))
+        write_sample(crop, slot, bool(plan.flips[place]), self._resize)
+
+    @staticmethod
+    def _book(rows: npt.NDArray[np.void], row: int, item: _Loaded, plan: BatchPlan, place: int) -> None:
+        rows[row] = (item.sample, -1, plan.windows[place], plan.flips[place])
+
+    @staticmethod
+    def _pad(row: int, pixels: npt.NDArray[np.uint8], rows: npt.NDArray[np.void]) -> None:
+        pixels[row] = 0
+        rows[row] = (-1, -1, (0, 0, 0, 0), False)
+
+    def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
+        path = error.path if error.path is not None else self._settings.source.path(sample)
+        path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
+        return BadSample(sample, error.code, error.cause, path, -1, row)
+
+    def _replace(
+        self,
+        epoch: int,
+        entry: BadSample,
+        images: torch.Tensor,
+        pixels: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.void],
+        working_on: Callable[[int], None],
+    ) -> BadSample:
+        """Fill a bad sample's row: the next good sample of the data set, or padding."""
+        row, n = entry.row, self._settings.schedule.n
+        if self._settings.substitute and not self._settings.evaluation:
+            for distance in range(1, min(_MAX_SUBSTITUTES, n)):
+                candidate = (entry.sample + distance) % n
+                working_on(candidate)
+                try:
+                    item = self._load(candidate)
+                    plan = self._plan(epoch, [item])
+                    self._write(item, plan, 0, images[row : row + 1])
+                except LoaderError:
+                    continue
+                self._book(rows, row, item, plan, 0)
+                return entry._replace(substitute=candidate)
+        self._pad(row, pixels, rows)
+        return entry

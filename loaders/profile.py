@@ -1,0 +1,66 @@
+"""A saved choice of backend and settings, written by `penstock bench --save`, read by backend="auto"."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from penstock.loaders.machine import available_cpus
+from penstock.pipelines.errors import LoaderError
+
+DEFAULT_PROFILE = "default"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What was fastest on this machine; `cpus` tells whether it is still this machine."""
+
+    backend: str = "torch"
+    decoder: str = "auto"
+    workers: int | None = None
+    prefetch: int | None = None
+    cpus: int = 0
+    images_per_s: float = 0.0
+    version: int = _VERSION
+
+
+def profile_path(name: str | os.PathLike[str]) -> Path:
+    """Where the profile `name` lies: a path stays what it is, a bare word is a file in the user's config folder."""
+    if os.sep in os.fspath(name) or os.fspath(name).endswith(".json"):
+        return Path(name)
+    config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(config) / "penstock" / f"{os.fspath(name)}.json"
+
+
+def save_profile(profile: Profile, name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Path:
+    """Write `profile`, whole or not at all; returns where. Raises OSError where the folder cannot be written."""
+    path = profile_path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    temporary.write_text(json.dumps(asdict(profile), indent=2) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def load_profile(name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Profile | None:
+    """The profile saved under `name`, or None if there is none or it was measured with another number of processors.
+
+    Raises LoaderError E-MISUSE for a file that is no profile.
+    """
+    path = profile_path(name)
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LoaderError(
+            "E-MISUSE", f"the profile cannot be read ({error})", path=str(path), fix="delete it"
+        ) from None
+    known = {field.name for field in fields(Profile)}
+    if not isinstance(found, dict) or set(found) != known or found.get("version") != _VERSION:
+        raise LoaderError("E-MISUSE", "this is no profile of this version", path=str(path), fix="delete it")
+    profile = Profile(**found)
+    return profile if profile.cpus == available_cpus() else None

@@ -1,0 +1,94 @@
+"""Batch slots: host memory that is declared once and recycled when nobody looks at it any more."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.producer import ROW_DTYPE
+from penstock.loaders.shared_memory import SharedArray
+from penstock.pipelines.spec import ImagePipeline
+
+
+class Recycler:
+    """Counts numbers 0..n-1 out and takes each back when the tensor over it has no reader left."""
+
+    def __init__(self, count: int) -> None:
+        self._free = deque(range(count))
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        """A free number. Raises IndexError if there is none."""
+        return self._free.popleft()
+
+    def give_back(self, number: int) -> None:
+        """Make `number` free again at once."""
+        self._free.append(number)
+
+    def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
+        """A tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
+        view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
+        weakref.finalize(view, self._free.append, number).atexit = False
+        return torch.from_numpy(view)
+
+
+class BatchSlots:
+    """`count` slots of one batch each: pixels uint8 [count, batch, height, width, 3], rows ROW_DTYPE [count, batch].
+
+    `shared` puts them where worker processes see them. Pickles to a process that is being started.
+    """
+
+    def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
+        shape = (count, batch_size)
+        self._shared: tuple[SharedArray, SharedArray] | None = None
+        if shared:
+            self._shared = (
+                SharedArray.create((*shape, *pipeline.size, 3), np.uint8, name="penstock-pixels"),
+                SharedArray.create(shape, ROW_DTYPE, name="penstock-rows"),
+            )
+            self.pixels, self.rows = (part.array for part in self._shared)
+        else:
+            self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, ROW_DTYPE)
+
+    def __getstate__(self) -> tuple[SharedArray, SharedArray]:
+        assert self._shared is not None
+        return self._shared
+
+    def __setstate__(self, shared: tuple[SharedArray, SharedArray]) -> None:
+        self._shared = shared
+        self.pixels, self.rows = (part.array for part in shared)
+
+    def close(self) -> None:
+        """Let go of the memory; it is freed with the last tensor over it."""
+        del self.pixels, self.rows
+        for part in self._shared or ():
+            part.close()
+
+
+class OutputBuffers:
+    """Recycled memory for batches that the batch stage makes on the CPU.
+
+    A fresh 38 MB allocation costs more in page faults than normalising into it does.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, spare: int = 3) -> None:
+        self._shape, self._dtype, self._spare = shape, dtype, spare
+        self._memory: list[npt.NDArray[np.uint8]] = []
+        self._recycler = Recycler(0)
+
+    def take(self) -> torch.Tensor:
+        """An uninitialised tensor of the declared shape; its memory returns here when its last reader is gone."""
+        num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
+        if not len(self._recycler):
+            if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it memory of its own
+                return torch.empty(self._shape, dtype=self._dtype)
+            self._memory.append(np.empty(num_bytes, np.uint8))
+            self._recycler.give_back(len(self._memory) - 1)
+        number = self._recycler.take()
+        return self._recycler.tensor(self._memory[number], number).view(self._dtype).view(self._shape)

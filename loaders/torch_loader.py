@@ -1,0 +1,273 @@
+"""The torch backend: worker processes of a torch DataLoader, filling shared slots with whole batches."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from penstock.loaders.contract import Cursor, HostBatch
+from penstock.loaders.machine import default_workers, ensure_descriptors
+from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slots import BatchSlots, Recycler
+from penstock.loaders.worker import (
+    MADE,
+    SAMPLE,
+    SINCE_NS,
+    STACK_SIGNAL,
+    Produced,
+    Progress,
+    SlotDataset,
+    WorkItem,
+    start_worker,
+)
+from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, WatchedIterator, is_stopped
+from penstock.pipelines.errors import LoaderError
+
+_SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
+_START_METHODS = ("forkserver", "spawn", "fork")
+_PRELOAD = "penstock.loaders.torch_loader"
+_STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions:
+    """How the torch backend runs; none of it changes the stream.
+
+    workers: processes, None for one a processor, 0 to work in the consumer. prefetch: batches ahead for each worker.
+    start_method: "forkserver" (default), "spawn" or "fork". watchdog_s: seconds of a worker's silence before it is
+    given up.
+    """
+
+    workers: int | None = None
+    prefetch: int = 3
+    start_method: str = "forkserver"
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers is at least 0, not {self.workers}")
+        if self.prefetch < 1:
+            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
+        if self.start_method not in _START_METHODS:
+            raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
+        if self.watchdog_s <= 0:
+            raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
+
+
+class _Dispatch:
+    """The sampler that torch asks for work: endless, across epochs; `cursor` can be moved at any time."""
+
+    def __init__(self, settings: ProducerSettings, slots: Recycler, progress: Progress) -> None:
+        self._schedule, self._slots, self._progress = settings.schedule, slots, progress
+        self.cursor = Cursor(0, 0)
+
+    def __iter__(self) -> Iterator[WorkItem]:
+        return self
+
+    def __next__(self) -> WorkItem:
+        item = WorkItem(self._progress.generation, self.cursor, self._slots.take())
+        self.cursor = self._schedule.after(self.cursor)
+        return item
+
+
+class _SlotLoader(DataLoader[Produced]):
+    """torch's DataLoader over work items, watched."""
+
+    def __init__(self, engine: TorchEngine, **settings: Any) -> None:
+        self._engine = engine
+        # A generator of its own: torch draws a seed for each iterator, and that must not disturb the user's.
+        super().__init__(batch_size=None, collate_fn=_as_is, generator=torch.Generator(), **settings)
+
+    def check_worker_number_rationality(self) -> None:
+        """Say nothing: more workers than processors are worth it where reads block."""
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        return WatchedIterator(self, self._engine.worker_died, self._engine.worker_silent)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+class TorchEngine:
+    """Engine on torch.utils.data.DataLoader; see Engine for the methods' contract."""
+
+    name = "torch"
+
+    def __init__(self, settings: ProducerSettings, options: TorchOptions) -> None:
+        self._settings, self._options = settings, options
+        self._workers = default_workers() if options.workers is None else options.workers
+        self._in_flight = max(1, self._workers * options.prefetch)
+        self._iterator: Any = None
+        self._next = Cursor(-1, 0)
+        self._closed = False
+        self._taken = 0
+        self._heard: tuple[bytes, float] = (b"", 0.0)
+
+    def seek(self, cursor: Cursor) -> None:
+        """See Engine.seek. Starts the workers at the first call."""
+        if self._closed:
+            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
+        if cursor == self._next:
+            return
+        if self._iterator is None:
+            self._start(cursor)
+        else:
+            self._progress.next_generation()
+            self._dispatch.cursor = cursor
+        self._next = cursor
+
+    def _start(self, cursor: Cursor) -> None:
+        ensure_descriptors(16 * self._workers + 16)
+        schedule, shared = self._settings.schedule, self._workers > 0
+        count = self._in_flight + _SPARE_SLOTS
+        self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
+        self._recycler = Recycler(count)
+        self._progress = Progress(max(1, self._workers), shared=shared)
+        self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
+        self._dispatch.cursor = cursor
+        process_settings: dict[str, Any] = {}
+        if self._workers:
+            context = multiprocessing.get_context(self._options.start_method)
+            if self._options.start_method == "forkserver":
+                context.set_forkserver_preload([_PRELOAD])  # torch is imported once, not once a worker
+            process_settings = {
+                "num_workers": self._workers,
+                "prefetch_factor": self._options.prefetch,
+                "multiprocessing_context": context,
+                "worker_init_fn": start_worker,
+            }
+        dataset = SlotDataset(self._settings, self._slots, self._progress)
+        loader = _SlotLoader(self, dataset=dataset, sampler=self._dispatch, **process_settings)
+        with _without_main(self._settings) if self._workers else contextlib.nullcontext():
+            self._iterator = iter(loader)
+
+    def next(self) -> HostBatch:
+        """See Engine.next."""
+        while True:
+            try:
+                produced: Produced = next(self._iterator)
+            except Exception:  # torch's iterator would go on with the batch after the failed one
+                self.close()
+                raise
+            self._taken += produced.done
+            if produced.item.generation == self._progress.generation:
+                break
+            self._recycler.give_back(produced.item.slot)
+        if produced.error is not None:
+            self.close()
+            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank)
+        self._next = self._settings.schedule.after(produced.item.cursor)
+        return self._batch(produced)
+
+    def _batch(self, produced: Produced) -> HostBatch:
+        slot = produced.item.slot
+        pixels, rows = self._slots.pixels[slot], self._slots.rows[slot]
+        columns = {name: rows[name].copy() for name in ("index", "label", "window", "flip")}
+        if len(self._recycler):
+            images = self._recycler.tensor(pixels, slot)
+        else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
+            images = torch.from_numpy(pixels.copy())
+            self._recycler.give_back(slot)
+        return HostBatch(
+            produced.item.cursor,
+            images,
+            columns["index"],
+            columns["label"],
+            columns["window"],
+            columns["flip"],
+            produced.bad,
+            produced.produce_s,
+        )
+
+    def ready(self) -> int:
+        """See Engine.ready."""
+        if self._iterator is None or self._closed:
+            return 0
+        return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
+
+    def describe(self) -> dict[str, object]:
+        """See Engine.describe."""
+        return {
+            "backend": self.name,
+            "workers": self._workers,
+            "prefetch": self._options.prefetch,
+            "start_method": self._options.start_method if self._workers else None,
+        }
+
+    def worker_died(self, worker: int, pid: int, what: str) -> LoaderError:
+        """The error that names a dead worker and the sample it had in hand."""
+        sample = int(self._progress.table[worker, SAMPLE])
+        code = "E-OOM" if what.endswith("for memory") else "E-WORKER"
+        return LoaderError(code, f"worker process {what}", worker=pid, **self._where(sample))
+
+    def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
+        """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
+        row, now = self._progress.table[worker], time.monotonic()
+        if row.tobytes() != self._heard[0]:
+            self._heard = (row.tobytes(), now)
+        if now - self._heard[1] < self._options.watchdog_s:
+            return None
+        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
+        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
+        sample, since_s = int(row[SAMPLE]), (time.monotonic_ns() - int(row[SINCE_NS])) / 1e9
+        for process in self._iterator._workers if self._iterator is not None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, STACK_SIGNAL)
+        time.sleep(_STACK_S)
+        cause = f"worker process is {state}: no progress for {since_s:.0f} s"
+        return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(sample))
+
+    def _where(self, sample: int) -> dict[str, Any]:
+        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
+        if sample >= 0:
+            where |= {"sample": sample, "path": self._settings.source.path(sample)}
+        return where
+
+    def close(self) -> None:
+        """See Engine.close."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._iterator is None:
+            return
+        self._progress.next_generation()  # what is being made now is abandoned at the next sample
+        if self._workers:
+            self._iterator.shut_down()
+        self._iterator = None
+        self._slots.close()
+        self._progress.close()
+
+
+@contextlib.contextmanager
+def _without_main(settings: ProducerSettings) -> Iterator[None]:
+    """Start workers without running the user's script again in each of them.
+
+    multiprocessing imports the parent's `__main__` in every new process, which needs an `if __name__ == "__main__"`
+    guard and costs the script's imports. The workers run this package's code alone, unless the source is a class of the
+    user's.
+    """
+    main = sys.modules.get("__main__")
+    if main is None or not type(settings.source).__module__.startswith("penstock."):
+        yield
+        return
+    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        with contextlib.suppress(AttributeError):
+            del main.__file__
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)

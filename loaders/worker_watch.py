@@ -1,0 +1,114 @@
+"""Waiting for workers: their death is named at once, their silence after a while."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from penstock.loaders.machine import oom_kills
+from penstock.pipelines.errors import LoaderError
+
+POLL_S = 0.5
+_GRACE_S = 1.0  # for workers to leave by themselves at close
+DEFAULT_WATCHDOG_S = 300.0
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """An exit code of multiprocessing in words: "killed by SIGKILL", "exited with 1"."""
+    if exitcode is not None and exitcode < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-exitcode).name}"
+    return f"exited with {exitcode}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process stands still under SIGSTOP or a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+class WatchedIterator(_MultiProcessingDataLoaderIter):
+    """torch's iterator, with its one waiting point replaced.
+
+    torch polls its workers every five seconds, and not at all where they are not its children (forkserver). Here the
+    workers' sentinels are waited for beside the data, so a death is seen when it happens.
+
+    `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
+    """
+
+    on_death: Callable[[int, int, str], LoaderError]  # (worker id, pid, what happened) -> the error to raise
+    on_silence: Callable[[int, int], LoaderError | None]  # (worker id waited for, pid) -> the error, if it is too long
+
+    def __init__(
+        self,
+        loader: Any,
+        on_death: Callable[[int, int, str], LoaderError],
+        on_silence: Callable[[int, int], LoaderError | None],
+    ) -> None:
+        self.on_death, self.on_silence = on_death, on_silence
+        self._oom_kills = oom_kills()
+        super().__init__(loader)
+
+    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
+        results: Any = self._worker_result_queue
+        incoming = None if self._pin_memory else results._reader
+        deadline = time.monotonic() + timeout
+        while True:
+            sentinels = [w.sentinel for alive, w in zip(self._workers_status, self._workers, strict=True) if alive]
+            if incoming is None:
+                with contextlib.suppress(queue.Empty):
+                    return True, self._data_queue.get(timeout=POLL_S)
+                ready = connection.wait(sentinels, timeout=0)
+            else:
+                ready = connection.wait([incoming, *sentinels], timeout=POLL_S)
+                if incoming in ready:
+                    try:
+                        return True, self._data_queue.get(timeout=POLL_S)
+                    except (OSError, EOFError, queue.Empty) as error:
+                        self._raise_if_dead(error)
+                        if not isinstance(error, queue.Empty):
+                            raise
+            if ready:
+                self._raise_if_dead(None)
+            awaited = self._task_info.get(self._rcvd_idx)
+            if awaited is not None:
+                worker = self._workers[awaited[0]]
+                silence = self.on_silence(awaited[0], worker.pid or 0)
+                if silence is not None:
+                    raise silence
+            if time.monotonic() >= deadline:
+                return False, None
+
+    def _raise_if_dead(self, cause: BaseException | None) -> None:
+        for number, worker in enumerate(self._workers):
+            if self._workers_status[number] and not worker.is_alive():
+                what = describe_exit(worker.exitcode)
+                if worker.exitcode == -signal.SIGKILL and oom_kills() > self._oom_kills:
+                    what += " for memory"
+                raise self.on_death(number, worker.pid or 0, what) from cause
+
+    def shut_down(self) -> None:
+        """End all workers within seconds: those that do not leave by themselves are killed."""
+        if not self._shutdown:
+            self._workers_done_event.set()
+            for inbox in self._index_queues:
+                with contextlib.suppress(ValueError, OSError):  # closed already
+                    inbox.put(None)
+            waiting = {worker.sentinel: worker for worker in self._workers}
+            deadline = time.monotonic() + _GRACE_S
+            while waiting and time.monotonic() < deadline:
+                gone = connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+                waiting = {sentinel: worker for sentinel, worker in waiting.items() if sentinel not in gone}
+            for worker in waiting.values():
+                worker.kill()
+        self._shutdown_workers()

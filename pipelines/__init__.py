@@ -1,0 +1,21 @@
+"""What happens to one sample, then to one batch."""
+
+from penstock.pipelines.batch import BatchStage
+from penstock.pipelines.decode import ImageDecoder
+from penstock.pipelines.errors import ERROR_CODES, LoaderError
+from penstock.pipelines.plan import BatchPlan, plan_batch
+from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, imagenet_eval, imagenet_train
+
+__all__ = [
+    "ERROR_CODES",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "BatchPlan",
+    "BatchStage",
+    "ImageDecoder",
+    "ImagePipeline",
+    "LoaderError",
+    "imagenet_eval",
+    "imagenet_train",
+    "plan_batch",
+]

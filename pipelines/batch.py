@@ -1,0 +1,58 @@
+"""The batch stage: uint8 pixels on a device -> normalised floats, channels_last."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.pipelines.spec import ImagePipeline
+
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
+
+
+class BatchStage:
+    """Turns uint8 NHWC batches into what the model takes, on the batch's device.
+
+    dtype: torch.uint8 hands out the raw pixels (no copy); float32, float16, bfloat16 are `(pixel / 255 - mean) / std`,
+    computed in float32. Raises ValueError for another dtype.
+    """
+
+    def __init__(self, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is one of {', '.join(str(d) for d in DTYPES)}, not {dtype}")
+        self.dtype, self.device = dtype, device
+        std, mean = torch.tensor(pipeline.std), torch.tensor(pipeline.mean)
+        self._scale = (1 / (255 * std)).to(device)
+        self._shift = (-mean / std).to(device)
+        # One image row of either constant, so that the CPU pass runs over long contiguous rows, not over three
+        # channels.
+        width = pipeline.size[1]
+        self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
+
+    def __call__(self, images: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """uint8 [batch, height, width, 3] -> [batch, 3, height, width], channels_last strides, of this stage's dtype.
+
+        With dtype uint8 the result shares memory with `images`. `out`, contiguous [batch, height, width, 3] of this
+        stage's dtype, is memory to use for the result on a CPU.
+        """
+        if self.dtype == torch.uint8:
+            return images.permute(0, 3, 1, 2)
+        if images.device.type == "cpu":
+            return self._on_cpu(images, out).permute(0, 3, 1, 2)
+        # three short kernels on a device; memory traffic is a few percent of a training step's
+        floats = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
+        return floats.to(self.dtype).permute(0, 3, 1, 2)
+
+    def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """One pass over the batch, image by image, so that every intermediate stays in the cache."""
+        batch, height, width, channels = images.shape
+        rows = images.reshape(batch, height, width * channels)
+        results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
+        direct = self.dtype == torch.float32
+        scratch = torch.empty_like(rows[0], dtype=torch.float32)
+        for image, result in zip(rows, results, strict=True):
+            target = result if direct else scratch
+            target.copy_(image)
+            torch.addcmul(self._row_shift, target, self._row_scale, out=target)
+            if not direct:
+                result.copy_(target)
+        return results.view(images.shape)

@@ -1,0 +1,107 @@
+"""The error contract: stable codes, one line, a fix, an exit code."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class ErrorCode(NamedTuple):
+    """What one stable code means: the exit code of the command line, and what the user can do."""
+
+    exit_code: int
+    fix: str
+
+
+EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
+_SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
+
+ERROR_CODES: dict[str, ErrorCode] = {
+    # 2: usage
+    "E-STATE": ErrorCode(2, "load the state into a loader over the same data set, seed and pipeline"),
+    "E-MISUSE": ErrorCode(2, "see the message"),
+    # 3: data
+    "E-EMPTY": ErrorCode(3, _SKIP),
+    "E-FORMAT": ErrorCode(3, _SKIP),
+    "E-TRUNC": ErrorCode(3, _SKIP),
+    "E-EOI": ErrorCode(3, _SKIP),
+    "E-CORRUPT": ErrorCode(3, _SKIP),
+    "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
+    "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
+    "E-MISSING": ErrorCode(3, "restore the file, or scan the folder again (rescan=True)"),
+    "E-CHANGED": ErrorCode(3, "scan the folder again (rescan=True)"),
+    "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
+    "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
+    "E-NODATA": ErrorCode(3, "point at a folder that holds JPEG, PNG, WebP, BMP or GIF files"),
+    "E-EMPTYCLASS": ErrorCode(3, "remove the empty class folder, or pass allow_empty=True"),
+    "E-MAXBAD": ErrorCode(3, "repair the data, or raise max_bad"),
+    "E-DATASET": ErrorCode(3, "the dataset's __getitem__ raised: see the cause"),
+    # 4: cache
+    "E-CACHE": ErrorCode(4, "build the cache again"),
+    "E-STALE": ErrorCode(4, "build the cache again"),
+    # 5: workers
+    "E-WORKER": ErrorCode(5, "look at the sample named here; run with workers=0 to see the crash itself"),
+    "E-OOM": ErrorCode(5, "lower workers, prefetch or batch_size, or raise the memory limit"),
+    # 6: time
+    "E-TIMEOUT": ErrorCode(6, "look at the path named here (slow or dead storage), or raise watchdog_s"),
+    # 7: resources
+    "E-SHM": ErrorCode(7, "lower prefetch, workers or batch_size, or give the container more (--shm-size, --memory)"),
+    "E-FD": ErrorCode(7, "raise the limit of open files (ulimit -n 4096)"),
+    "E-MEM": ErrorCode(7, "lower prefetch, workers or batch_size, or raise the memory limit"),
+    "E-NOSPC": ErrorCode(7, "free disk space or choose another folder"),
+    "E-DEPENDENCY": ErrorCode(7, "install the package named here"),
+}
+
+
+def printable(path: bytes | str) -> str:
+    """A path as one safe line: `repr` of the text, undecodable bytes and control characters escaped; ASCII only."""
+    text = os.fsdecode(path) if isinstance(path, bytes) else path
+    return ascii(text)
+
+
+class LoaderError(RuntimeError):
+    """A failure with a stable code, told in one line: where, what, and what to do.
+
+    `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
+    fields that are not known are left out. Raises KeyError for a code not in ERROR_CODES. Pickles.
+    """
+
+    FIELDS = ("sample", "path", "backend", "rank", "worker")
+
+    def __init__(
+        self,
+        code: str,
+        cause: str,
+        *,
+        fix: str | None = None,
+        sample: int | None = None,
+        path: bytes | str | None = None,
+        backend: str | None = None,
+        rank: int | None = None,
+        worker: int | None = None,
+    ) -> None:
+        self.code = code
+        self.exit_code = ERROR_CODES[code].exit_code
+        self.cause = " ".join(cause.split())
+        self.fix = fix or ERROR_CODES[code].fix
+        self.sample, self.path, self.backend, self.rank, self.worker = sample, path, backend, rank, worker
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The one-line form; never contains a line break."""
+        known = [(name, getattr(self, name)) for name in self.FIELDS if getattr(self, name) is not None]
+        where = "".join(f" {name}={printable(v) if name == 'path' else v}" for name, v in known)
+        return f"LoaderError[{self.code}]{where} cause={self.cause}: fix={self.fix}"
+
+    def located(self, **fields: object) -> LoaderError:
+        """A copy that fills in fields of FIELDS that are still unknown."""
+        merged = {n: getattr(self, n) if getattr(self, n) is not None else fields.get(n) for n in self.FIELDS}
+        return LoaderError(self.code, self.cause, fix=self.fix, **merged)  # type: ignore[arg-type]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {n: getattr(self, n) for n in self.FIELDS}
+        return _rebuild, (self.code, self.cause, self.fix, state)
+
+
+def _rebuild(code: str, cause: str, fix: str, fields: dict[str, object]) -> LoaderError:
+    return LoaderError(code, cause, fix=fix, **fields)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""JPEG headers, and windows: the part of a file that a crop needs.
+
+ITU-T T.81 (JPEG), Annex B for the markers; F.2 for the order of MCUs in a baseline scan.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.pipelines.errors import LoaderError
+
+SOI, EOI = b"\xff\xd8", b"\xff\xd9"
+_SOF_FIRST, _SOF_LAST = 0xC0, 0xCF
+_DHT, _JPG, _DAC = 0xC4, 0xC8, 0xCC
+_RST0, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
+_LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
+_EXIF = b"Exif\0\0"
+
+
+class JpegHeader(NamedTuple):
+    """What the markers before the first scan say. Sizes in pixels, offsets in bytes."""
+
+    width: int
+    height: int
+    precision: int
+    components: int
+    sof: int  # last byte of the start-of-frame marker: 0xC0 baseline, 0xC2 progressive, ...
+    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors of each component
+    height_offset: int  # of the 16-bit height in the frame header
+    scan_offset: int  # of the first entropy-coded byte
+    single_scan: bool  # the first scan holds all components
+    segments: tuple[tuple[int, int, int], ...]  # (marker, start, end) of each segment before the scan, marker included
+
+    @property
+    def common(self) -> bool:
+        """Whether every decoder takes it: 8-bit Huffman, grey or three components of a usual chroma sampling."""
+        if self.sof > 0xC2 or self.precision != 8:
+            return False
+        if self.components == 1:
+            return True
+        luma, *chroma = self.sampling
+        return self.components == 3 and luma in _LUMA_FACTORS and all(factors == (1, 1) for factors in chroma)
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether rows are coded top to bottom in one pass, so that decoding can stop below a crop."""
+        return self.sof <= 0xC1 and self.single_scan
+
+
+def _cut(cause: str) -> LoaderError:
+    return LoaderError("E-TRUNC", cause)
+
+
+def parse_header(data: bytes) -> JpegHeader:
+    """The header of a JPEG file whose first bytes are SOI.
+
+    Raises LoaderError: E-TRUNC if the file ends before the first scan, E-CORRUPT if the markers make no sense,
+    E-UNSUPPORTED for a height given after the scan (DNL), lossless and hierarchical coding.
+    """
+    position, size = 2, len(data)
+    frame: tuple[int, int] | None = None  # marker, offset of its length field
+    segments: list[tuple[int, int, int]] = []
+    while True:
+        start = position
+        if position + 4 > size:
+            raise _cut("the file ends inside the JPEG header")
+        if data[position] != 0xFF:
+            raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte, T.81 B.1.1.2
+            position += 1
+            continue
+        if marker == _TEM or _RST0 <= marker <= 0xD8:
+            position += 2
+            continue
+        if marker in (0x00, 0xD9):
+            raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
+        length = data[position + 2] << 8 | data[position + 3]
+        end = position + 2 + length
+        if length < 2:
+            raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} has a length of {length}")
+        if end > size:
+            raise _cut("the file ends inside the JPEG header")
+        segments.append((marker, start, end))
+        if marker == _SOS:
+            if frame is None:
+                raise LoaderError("E-CORRUPT", "the JPEG has image data but no frame header")
+            return _frame_header(data, frame, (position + 4, end), tuple(segments))
+        if _SOF_FIRST <= marker <= _SOF_LAST and marker not in (_DHT, _JPG, _DAC):
+            if frame is not None:
+                raise LoaderError("E-CORRUPT", "the JPEG has two frame headers")
+            frame = (marker, position + 2)
+        position = end
+
+
+def _frame_header(
+    data: bytes, frame: tuple[int, int], scan: tuple[int, int], segments: tuple[tuple[int, int, int], ...]
+) -> JpegHeader:
+    marker, offset = frame
+    scan_start, scan_end = scan
+    length = data[offset] << 8 | data[offset + 1]
+    if length < 8:
+        raise LoaderError("E-CORRUPT", "the JPEG frame header is too short")
+    precision, components = data[offset + 2], data[offset + 7]
+    height, width = data[offset + 3] << 8 | data[offset + 4], data[offset + 5] << 8 | data[offset + 6]
+    if length != 8 + 3 * components or components not in (1, 2, 3, 4) or width == 0:
+        raise LoaderError("E-CORRUPT", "the JPEG frame header makes no sense")
+    if height == 0:
+        raise LoaderError("E-UNSUPPORTED", "the JPEG gives its height after the scan (DNL)")
+    if marker not in (0xC0, 0xC1, 0xC2, 0xC9, 0xCA):
+        raise LoaderError("E-UNSUPPORTED", f"lossless or hierarchical JPEG (SOF{marker - 0xC0})")
+    if precision != 8:
+        raise LoaderError("E-UNSUPPORTED", f"JPEG with {precision} bits a sample")
+    factors = [data[offset + 9 + 3 * k] for k in range(components)]
+    sampling = tuple((factor >> 4, factor & 15) for factor in factors)
+    if not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):
+        raise LoaderError("E-CORRUPT", "the JPEG has impossible sampling factors")
+    single = scan_start < scan_end and data[scan_start] == components
+    return JpegHeader(width, height, precision, components, marker, sampling, offset + 3, scan_end, single, segments)
+
+
+def ends_properly(data: bytes, header: JpegHeader) -> bool:
+    """Whether an end-of-image marker follows the scan (bytes after it are tolerated, as every decoder does)."""
+    return data.endswith(EOI) or data.rfind(EOI, header.scan_offset) >= 0
+
+
+def rows_to_decode(header: JpegHeader, bottom: int) -> int:
+    """How many rows a decoder must produce so that all rows above `bottom` come out bit-exact.
+
+    Chroma upsampling of row r reads the chroma of the row pair below it, so one chroma row more than the crop is kept:
+    two rows cover vertical sampling by 2.
+    """
+    return min(header.height, bottom + 2) if header.stoppable else header.height
+
+
+def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
+    """The file with its frame height set to `rows`: any decoder stops there and never sees what follows."""
+    if rows == header.height:
+        return data
+    at = header.height_offset
+    return b"".join((data[:at], rows.to_bytes(2, "big"), data[at + 2 :]))
+
+
+def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
+    """The file without EXIF, ICC and comments: only what decoding needs (JFIF and Adobe colour markers stay)."""
+    keep = [
+        data[start:end]
+        for marker, start, end in header.segments
+        if (not _APP1 <= marker <= 0xEF and marker != 0xFE) or marker == _APP14
+    ]
+    return b"".join((SOI, *keep, data[header.scan_offset :]))
+
+
+def exif_payload(data: bytes, header: JpegHeader) -> bytes | None:
+    """The first EXIF block (starting with b"Exif"), if there is one."""
+    for marker, start, end in header.segments:
+        payload = data.find(_EXIF, start, min(end, start + 64)) if marker == _APP1 else -1
+        if payload >= 0:
+            return data[payload:end]
+    return None

@@ -1,0 +1,64 @@
+"""Counter-based random words: Philox4x32-10 over numpy arrays.
+
+Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+_ROUNDS = 10
+
+# What a draw is for. Each purpose has counters of its own, so a new one never changes the draws of another.
+STREAM_ORDER, STREAM_CROP, STREAM_BATCH = range(3)
+
+
+def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDArray[np.uint64]:
+    """Ten Philox rounds on `counter` [4, n] (each word below 2**32, in uint64) under two 32-bit key words; [4, n]."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            (product1 >> _SHIFT) ^ c1 ^ np.uint64(k0),
+            product1 & _LOW,
+            (product0 >> _SHIFT) ^ c3 ^ np.uint64(k1),
+            product0 & _LOW,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return np.stack((c0, c1, c2, c3))
+
+
+def random_words(
+    seed: int, epoch: int, index: npt.NDArray[np.int64], stream: int, count: int
+) -> npt.NDArray[np.uint64]:
+    """`count` random 32-bit words for each sample: uint64 [len(index), count], each below 2**32.
+
+    A pure function of (seed, epoch, sample index, stream): the seed (64 bits) is the key; sample index (64 bits), epoch
+    (32 bits), stream and block number (16 bits each) fill the counter, so no two draws ever share one.
+    Raises ValueError for a seed, epoch or count out of these ranges.
+    """
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed lies in [0, 2**64), not {seed}")
+    if not 0 <= epoch < 1 << 32:
+        raise ValueError(f"epoch lies in [0, 2**32), not {epoch}")
+    blocks = -(-count // 4)
+    if not 0 < blocks < 1 << 16:
+        raise ValueError(f"count lies in [1, 262140], not {count}")
+    samples = np.repeat(np.asarray(index, np.int64).astype(np.uint64), blocks)
+    counter = np.empty((4, samples.size), np.uint64)
+    counter[0], counter[1] = samples & _LOW, samples >> _SHIFT
+    counter[2] = epoch
+    counter[3] = np.tile(np.arange(blocks, dtype=np.uint64), len(index)) | np.uint64(stream << 16)
+    words = philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    return words.T.reshape(len(index), 4 * blocks)[:, :count]
+
+
+def uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """32-bit words as float64 in [0, 1), exactly word / 2**32."""
+    return words.astype(np.float64) * 2.0**-32

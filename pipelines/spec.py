@@ -1,0 +1,79 @@
+"""Settings of what happens to a sample and to a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+DEFAULT_MAX_PIXELS = 100_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePipeline:
+    """What one sample goes through, then what one batch goes through.
+
+    Sample stage: crop window, antialiased bilinear resize to `size` (height, width in pixels), horizontal flip; uint8.
+    Batch stage: `(pixel / 255 - mean) / std` per channel, on the target device.
+
+    crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does (`scale`, `ratio`), "center"
+    takes the centre window of the target's aspect whose shorter side is `center_fraction` of the image's, "full"
+    squeezes the whole image. flip: probability of a horizontal flip. exif: "ignore" leaves the pixels as stored
+    (torchvision's choice), "apply" turns them upright first. resample: the resize kernel, "torch" or "pillow"
+    (Pillow-SIMD where installed); they agree within one level. max_pixels: an image that declares more is refused
+    before memory is allocated for it. Raises ValueError for settings that cannot work.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    crop: Literal["random_resized", "center", "full"] = "random_resized"
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    center_fraction: float = 0.875
+    flip: float = 0.5
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    exif: Literal["ignore", "apply"] = "ignore"
+    resample: Literal["torch", "pillow"] = "torch"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or not all(1 <= side <= 16384 for side in self.size):
+            raise ValueError(f"size is (height, width), each 1 to 16384 pixels, not {self.size!r}")
+        if self.crop not in ("random_resized", "center", "full"):
+            raise ValueError(f"crop is 'random_resized', 'center' or 'full', not {self.crop!r}")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale is (low, high) with 0 < low <= high <= 1, not {self.scale!r}")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio is (low, high) with 0 < low <= high, not {self.ratio!r}")
+        if not 0 < self.center_fraction <= 1:
+            raise ValueError(f"center_fraction lies in (0, 1], not {self.center_fraction!r}")
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"flip is a probability, not {self.flip!r}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(s > 0 for s in self.std):
+            raise ValueError(f"mean and std have three values, std above zero, not {self.mean!r}, {self.std!r}")
+        if self.exif not in ("ignore", "apply"):
+            raise ValueError(f"exif is 'ignore' or 'apply', not {self.exif!r}")
+        if self.resample not in ("torch", "pillow"):
+            raise ValueError(f"resample is 'torch' or 'pillow', not {self.resample!r}")
+        if self.max_pixels < 1:
+            raise ValueError(f"max_pixels is at least 1, not {self.max_pixels!r}")
+
+    @property
+    def random(self) -> bool:
+        """Whether any draw changes a sample: False means that every epoch serves the same pixels."""
+        return self.crop == "random_resized" or self.flip > 0
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> ImagePipeline:
+    """RandomResizedCrop and a coin-flip mirror: the usual ImageNet training recipe. `size` in pixels."""
+    return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
+
+
+def imagenet_eval(size: int | tuple[int, int] = 224, *, center_fraction: float = 0.875) -> ImagePipeline:
+    """Centre crop with the field of view of `Resize(256), CenterCrop(224)`, no flip. `size` in pixels."""
+    return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)

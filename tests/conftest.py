@@ -1,0 +1,37 @@
+"""What every test runs under: folders of its own, and GPU tests that fail rather than skip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Point the user's cache and configuration folders at a temporary one, for subprocesses too.
+
+    Otherwise a scan or a profile that an earlier run saved could decide whether a test passes.
+    """
+    folder = tmp_path_factory.mktemp("user")
+    ours = {
+        name: str(folder / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+    }
+    theirs = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    yield
+    for name, value in theirs.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """GPU tests run only when asked for (`-m gpu`): asked for on a machine that cannot run them, they fail."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.fail("needs a CUDA device, and torch sees none", pytrace=False)

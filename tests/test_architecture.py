@@ -1,0 +1,421 @@
+"""The shape of the code: import direction, lazy extras, sizes, no pickle, one clock, tests that assert.
+
+Each check is a function from one module's source to findings, and OFFENCES feeds each of them text it must object to.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+# A part may import itself and the parts to its left.
+LAYERS = ("pipelines", "loaders", "bench")
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 10
+
+# path -> reason.
+LONG_FILES: dict[str, str] = {}
+# path::function -> reason.
+LONG_FUNCTIONS: dict[str, str] = {}
+WIDE_FUNCTIONS: dict[str, str] = {}
+
+# The one place of an optional package: import name -> what the file's name holds.
+HOMES = {"nvidia": "dali", "h5py": "hdf5"}
+CORE_IMPORTS = {
+    Requirement(line).name.replace("-", "_").lower()
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+}
+CLOCKS = {
+    f"time.{name}{suffix}"
+    for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
+    for suffix in ("", "_ns")
+} | {"timeit.default_timer", "timeit.timeit", "timeit.repeat"}
+# Calls that run what a file says.
+PICKLES = ("pickle", "_pickle", "dill", "cloudpickle", "marshal")
+UNSAFE_CALLS = {
+    *(f"{module}.{name}" for module in PICKLES for name in ("load", "loads", "Unpickler")),
+    *("eval", "exec", "builtins.eval", "builtins.exec"),
+    *("shelve.open", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"),
+}
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+# "import": with the module; "guarded": likewise, with ImportError caught; "later": in a function, or for type checkers.
+When = Literal["import", "guarded", "later"]
+
+
+class Module:
+    """One source file: path relative to the root (posix), text, syntax tree."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text
+        self.tree = ast.parse(text, filename=path)
+
+    @property
+    def layer(self) -> str:
+        return self.path.partition("/")[0]
+
+    @cached_property
+    def nodes(self) -> list[tuple[ast.AST, When]]:
+        """Every node, with when it runs."""
+        return list(_walk(self.tree, "import"))
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return [found for node, when in self.nodes for found in _imports_of(node, when)]
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Local name -> dotted origin, for names bound by imports."""
+        bound: dict[str, str] = {}
+        for node, _ in self.nodes:
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    bound[name.asname or name.name.partition(".")[0]] = (
+                        name.name if name.asname else name.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    bound[name.asname or name.name] = f"{node.module}.{name.name}"
+        return bound
+
+    def dotted(self, node: ast.AST) -> str | None:
+        """`perf_counter` -> "time.perf_counter" after `from time import perf_counter`; None for other expressions."""
+        if isinstance(node, ast.Attribute):
+            base = self.dotted(node.value)
+            return base and f"{base}.{node.attr}"
+        return self.aliases.get(node.id, node.id) if isinstance(node, ast.Name) else None
+
+    def functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """(qualified name, node) of every function, methods and nested ones too."""
+        yield from _functions(self.tree, "")
+
+
+class Import(NamedTuple):
+    """One import of one dotted name: `from a.b import c` is ("a.b.c", module "a.b")."""
+
+    name: str
+    line: int
+    when: When
+    relative: bool = False
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def _walk(node: ast.AST, when: When) -> Iterator[tuple[ast.AST, When]]:
+    yield node, when
+    for field, value in ast.iter_fields(node):
+        # Decorators and defaults of a function run when the module is imported; its body does not.
+        inner = _when_of_body(node, when) if field == "body" else when
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _walk(child, inner)
+
+
+def _when_of_body(node: ast.AST, when: When) -> When:
+    if isinstance(node, (*FUNCTION, ast.Lambda)):
+        return "later"
+    if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        return "later"
+    if isinstance(node, ast.Try) and when == "import":
+        caught = " ".join(ast.unparse(handler.type) for handler in node.handlers if handler.type)
+        return "guarded" if "ImportError" in caught or "ModuleNotFoundError" in caught else when
+    return when
+
+
+def _imports_of(node: ast.AST, when: When) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for name in node.names:
+            yield Import(name.name, node.lineno, when)
+    elif isinstance(node, ast.ImportFrom):
+        for name in node.names:
+            yield Import(f"{node.module or ''}.{name.name}", node.lineno, when, relative=node.level > 0)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__", "find_spec")):
+        # find_spec of a dotted name imports its parents.
+        for argument in node.args[:1]:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield Import(argument.value, node.lineno, when)
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for child in ast.iter_child_nodes(node):
+        name = f"{prefix}{child.name}" if isinstance(child, (*FUNCTION, ast.ClassDef)) else prefix.rstrip(".")
+        if isinstance(child, FUNCTION):
+            yield name, child
+        yield from _functions(child, f"{name}." if name else "")
+
+
+def import_direction(module: Module) -> Iterator[str]:
+    """bench -> loaders -> pipelines, never back, and by absolute names."""
+    allowed = LAYERS[: LAYERS.index(module.layer) + 1]
+    for found in module.imports:
+        if found.relative:
+            yield f"{module.path}:{found.line}: relative import; write `from penstock.{module.layer}...`"
+        elif found.top in LAYERS:
+            yield f"{module.path}:{found.line}: `{found.name}` is imported bare; it is `penstock.{found.name}`"
+        elif found.name == "penstock":
+            yield f"{module.path}:{found.line}: import the part that is meant, not all of penstock"
+        elif found.top == "penstock" and found.name.split(".")[1] not in allowed:
+            yield f"{module.path}:{found.line}: {module.layer} imports {found.name}; it may import {', '.join(allowed)}"
+
+
+def optional_packages_at_home(module: Module) -> Iterator[str]:
+    """nvidia.dali is named in the DALI files only, h5py in the HDF5 files only."""
+    for found in module.imports:
+        if not found.relative and HOMES.get(found.top, "") not in Path(module.path).name:
+            yield f"{module.path}:{found.line}: {found.top} belongs in a file with {HOMES[found.top]!r} in its name"
+
+
+def optional_packages_lazy(module: Module) -> Iterator[str]:
+    """A missing extra costs one clear error: h5py and nvidia are imported in functions, others there or guarded."""
+    known = CORE_IMPORTS | {"penstock", *LAYERS, *sys.stdlib_module_names}
+    for found in module.imports:
+        if found.relative or found.when == "later" or found.top.lower() in known:
+            continue
+        if found.when == "import" or found.top in HOMES:
+            yield f"{module.path}:{found.line}: {found.top} is no dependency in pyproject; import it where it is used"
+
+
+def file_size(module: Module) -> Iterator[str]:
+    """A file is read in one sitting."""
+    lines = len(module.text.splitlines())
+    if (lines > MAX_FILE_LINES) != (module.path in LONG_FILES):
+        yield f"{module.path}: {lines} lines, the limit is {MAX_FILE_LINES}, exempt: {module.path in LONG_FILES}"
+
+
+def function_length(module: Module) -> Iterator[str]:
+    """A function fits on a screen (docstring counted, decorators not)."""
+    for name, node in module.functions():
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if (lines > MAX_FUNCTION_LINES) != (f"{module.path}::{name}" in LONG_FUNCTIONS):
+            yield f"{module.path}::{name}: {lines} lines, the limit is {MAX_FUNCTION_LINES}"
+
+
+def function_width(module: Module) -> Iterator[str]:
+    """A function has at most ten parameters; settings that belong together are a dataclass."""
+    for name, node in module.functions():
+        arguments = node.args
+        named = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        count = len([a for a in named if a not in ("self", "cls")]) + bool(arguments.vararg) + bool(arguments.kwarg)
+        if (count > MAX_PARAMETERS) != (f"{module.path}::{name}" in WIDE_FUNCTIONS):
+            yield f"{module.path}::{name}: {count} parameters, the limit is {MAX_PARAMETERS}"
+
+
+def data_is_not_code(module: Module) -> Iterator[str]:
+    """No file that Penstock reads can run code: no pickle, no eval, no shell."""
+    for node, _ in module.nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        name = module.dotted(node.func) or ""
+        settings = {k.arg: k.value for k in node.keywords}
+        if name in UNSAFE_CALLS:
+            yield f"{module.path}:{node.lineno}: {name} runs what the data says"
+        if name == "torch.load" and not _is_constant(settings.get("weights_only"), True):
+            yield f"{module.path}:{node.lineno}: torch.load without weights_only=True unpickles"
+        if "allow_pickle" in settings and not _is_constant(settings["allow_pickle"], False):
+            yield f"{module.path}:{node.lineno}: allow_pickle is never anything but False"
+        if "shell" in settings and not _is_constant(settings["shell"], False):
+            yield f"{module.path}:{node.lineno}: a shell reads file names as commands"
+
+
+def one_clock(module: Module) -> Iterator[str]:
+    """In bench/, measure.py alone reads a clock, so that every figure is taken in the same way."""
+    if module.layer != "bench" or module.path == "bench/measure.py":
+        return
+    for node, _ in module.nodes:
+        if isinstance(node, (ast.Attribute, ast.Name)) and module.dotted(node) in CLOCKS:
+            yield f"{module.path}:{node.lineno}: {module.dotted(node)} is read here; measure.py has the clock"
+
+
+def module_has_a_caption(module: Module) -> Iterator[str]:
+    """The docstring's first line is the module's caption in the README."""
+    docstring = ast.get_docstring(module.tree)
+    if module.tree.body and not (docstring and docstring.splitlines()[0].strip()):
+        yield f"{module.path}: no module docstring"
+    if Path(module.path).stem in ("utils", "util", "helpers", "misc", "common"):
+        yield f"{module.path}: name it after what it holds"
+
+
+def every_test_asserts(module: Module) -> Iterator[str]:
+    """A test that asserts nothing cannot fail for the reason it was written for."""
+    bodies = {name.rpartition(".")[2]: node for name, node in module.functions()}
+    for name, node in module.functions():
+        if name.rpartition(".")[2].startswith("test_") and not _asserts(node, bodies, seen=set()):
+            yield f"{module.path}::{name} asserts nothing"
+
+
+def _asserts(node: ast.AST, bodies: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], seen: set[str]) -> bool:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assert) and not isinstance(inner.test, (ast.Constant, ast.Tuple)):
+            return True
+        if not isinstance(inner, ast.Call):
+            continue
+        called = ast.unparse(inner.func)
+        last = called.rpartition(".")[2]
+        if called in ("pytest.raises", "pytest.warns", "pytest.fail") or last.lstrip("_").startswith(
+            ("assert", "check")
+        ):
+            return True
+        if called in bodies and called not in seen:
+            seen.add(called)
+            if _asserts(bodies[called], bodies, seen):
+                return True
+    return False
+
+
+def _is_constant(node: ast.AST | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+Check = Callable[[Module], Iterator[str]]
+PACKAGE_CHECKS: tuple[Check, ...] = (
+    import_direction,
+    optional_packages_at_home,
+    optional_packages_lazy,
+    file_size,
+    function_length,
+    function_width,
+    data_is_not_code,
+    one_clock,
+    module_has_a_caption,
+)
+TEST_CHECKS: tuple[Check, ...] = (every_test_asserts, module_has_a_caption)
+
+
+def read_modules(*folders: str) -> list[Module]:
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return [Module(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+@pytest.mark.parametrize("check", PACKAGE_CHECKS)
+def test_package(check: Check) -> None:
+    modules = read_modules(*LAYERS)
+    assert {module.layer for module in modules} == set(LAYERS)
+    assert [finding for module in modules for finding in check(module)] == []
+
+
+@pytest.mark.parametrize("check", TEST_CHECKS)
+def test_tests(check: Check) -> None:
+    modules = read_modules("tests")
+    assert "tests/test_architecture.py" in [module.path for module in modules]
+    assert [finding for module in modules for finding in check(module)] == []
+
+
+def test_exemptions_name_what_exists_and_say_why() -> None:
+    modules = {module.path: module for module in read_modules(*LAYERS)}
+    names = {f"{path}::{name}" for path, module in modules.items() for name, _ in module.functions()}
+    assert set(LONG_FILES) <= set(modules)
+    assert set(LONG_FUNCTIONS) | set(WIDE_FUNCTIONS) <= names
+    assert all(len(why.split()) > 3 for why in (LONG_FILES | LONG_FUNCTIONS | WIDE_FUNCTIONS).values())
+
+
+def test_tests_mirror_the_tree() -> None:
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(LAYERS) <= folders
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+    # With --import-mode=importlib a package in tests/ would shadow nothing, and mean nothing.
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+LINES_61 = "def f():\n" + "    x = 1\n" * 60
+OFFENCES: list[tuple[Check, str, str]] = [
+    (import_direction, "pipelines/a.py", "from penstock.loaders.order import x"),
+    (import_direction, "pipelines/a.py", "from penstock import bench"),
+    (import_direction, "loaders/a.py", "def f():\n    import penstock.bench.cli"),
+    (import_direction, "loaders/a.py", "import importlib\nimportlib.import_module('penstock.bench.cli')"),
+    (import_direction, "bench/a.py", "from loaders.order import x"),
+    (import_direction, "bench/a.py", "from .cli import main"),
+    (import_direction, "bench/a.py", "import penstock"),
+    (optional_packages_at_home, "loaders/source.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "loaders/hdf5_cache.py", "def f():\n    from nvidia import dali"),
+    (optional_packages_at_home, "bench/cli.py", "import importlib\nimportlib.import_module('nvidia.dali.fn')"),
+    (optional_packages_lazy, "loaders/hdf5_cache.py", "import h5py"),
+    (optional_packages_lazy, "loaders/dali_loader.py", "if True:\n    import nvidia.dali.fn as fn"),
+    (optional_packages_lazy, "pipelines/decode.py", "class A:\n    import turbojpeg"),
+    (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept ValueError: ..."),
+    (optional_packages_lazy, "a.py", "try:\n    import h5py\nexcept ImportError: ..."),
+    (optional_packages_lazy, "a.py", "if not TYPE_CHECKING:\n    import timm"),
+    (optional_packages_lazy, "pipelines/decode.py", "def f(x=__import__('PIL')): ..."),
+    (file_size, "bench/a.py", "x = 1\n" * 301),
+    (function_length, "bench/a.py", LINES_61),
+    (function_length, "bench/a.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60),
+    (function_width, "bench/a.py", "def f(a, b, c, d, e, /, f, g, h, i, j, *, k): ..."),
+    (function_width, "bench/a.py", "def f(a, b, c, d, e, f, g, h, i, *j, **k): ..."),
+    (data_is_not_code, "loaders/a.py", "import pickle\npickle.load(f)"),
+    (data_is_not_code, "loaders/a.py", "from pickle import loads as parse\nparse(b)"),
+    (data_is_not_code, "loaders/a.py", "import pickle as p\np.Unpickler(f)"),
+    (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f)"),
+    (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f, weights_only=False)"),
+    (data_is_not_code, "loaders/a.py", "import numpy as np\nnp.load(f, allow_pickle=True)"),
+    (data_is_not_code, "loaders/a.py", "eval(text)"),
+    (data_is_not_code, "loaders/a.py", "import subprocess\nsubprocess.run(c, shell=True)"),
+    (one_clock, "bench/train.py", "import time\nstart = time.perf_counter()"),
+    (one_clock, "bench/train.py", "from time import monotonic as now\nnow()"),
+    (one_clock, "bench/train.py", "import time\ndef f(clock=time.time_ns): ..."),
+    (module_has_a_caption, "bench/a.py", "x = 1"),
+    (module_has_a_caption, "bench/utils.py", '"""Helpers."""'),
+    (every_test_asserts, "tests/test_a.py", "def test_a():\n    run()"),
+    (every_test_asserts, "tests/test_a.py", "def test_a():\n    assert True"),
+    (every_test_asserts, "tests/test_a.py", "class TestA:\n    def test_a(self): loops()\ndef loops(): loops()"),
+]
+INNOCENT: list[tuple[Check, str, str]] = [
+    (import_direction, "bench/a.py", "from penstock.loaders import create_loader\nimport penstock.pipelines.spec"),
+    (import_direction, "loaders/a.py", "from penstock.loaders.order import x\nfrom penstock.pipelines import y"),
+    (optional_packages_at_home, "loaders/hdf5_cache.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "pipelines/dali_graph.py", "def f():\n    from nvidia.dali import fn"),
+    (optional_packages_lazy, "pipelines/decode.py", "import torch\nimport simplejpeg\ndef f():\n    import turbojpeg"),
+    (optional_packages_lazy, "a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import h5py"),
+    (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept (ImportError, OSError):\n    raise"),
+    (file_size, "bench/a.py", "x = 1\n" * 300),
+    (function_length, "bench/a.py", LINES_61.removesuffix("    x = 1\n")),
+    (function_width, "bench/a.py", "def f(self, a, b, c, d, e, f, g, h, i, j): ..."),
+    (data_is_not_code, "bench/a.py", "import torch\nmodel.eval()\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
+    (one_clock, "bench/measure.py", "import time\ntime.perf_counter()"),
+    (one_clock, "bench/train.py", "import time\ntime.sleep(1)\nstats.time"),
+    (one_clock, "loaders/stats.py", "import time\ntime.monotonic()"),
+    (module_has_a_caption, "bench/__init__.py", ""),
+    (
+        every_test_asserts,
+        "tests/test_a.py",
+        "def test_a():\n    expect_equal()\ndef expect_equal():\n    assert x == y",
+    ),
+    (every_test_asserts, "tests/test_a.py", "def test_a():\n    with pytest.raises(ValueError):\n        run()"),
+]
+
+
+@pytest.mark.parametrize(("check", "path", "source"), OFFENCES)
+def test_check_goes_red(check: Check, path: str, source: str) -> None:
+    findings = list(check(Module(path, source)))
+    assert len(findings) == 1
+    assert findings[0].startswith(path)
+
+
+@pytest.mark.parametrize(("check", "path", "source"), INNOCENT)
+def test_check_stays_green(check: Check, path: str, source: str) -> None:
+    assert list(check(Module(path, source))) == []
+
+
+def test_every_check_is_shown_red() -> None:
+    assert {check for check, _, _ in OFFENCES} == {*PACKAGE_CHECKS, *TEST_CHECKS}
+
+
+def test_stale_exemptions_go_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LONG_FILES, "bench/a.py", "it was long once")
+    monkeypatch.setitem(WIDE_FUNCTIONS, "bench/a.py::f", "it was wide once")
+    module = Module("bench/a.py", "def f(): ...")
+    assert len([*file_size(module), *function_width(module)]) == 2
