@@ -110,11 +110,15 @@ def _claim(folder: Path, settings: dict[str, int]) -> None:
     fix = f"choose another folder, or remove {str(folder)!a} first"
     try:
         found = json.loads(manifest.read_text("utf-8"))
-    except FileNotFoundError:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    except (FileNotFoundError, NotADirectoryError):
+        unfinished = f".{MANIFEST}.tmp."  # of a run killed in its first moment, or of one that starts just now
+        if folder.exists() and (
+            not folder.is_dir() or any(not p.name.startswith(unfinished) for p in folder.iterdir())
+        ):
             cause = f"the folder holds something else than a demo set (no {MANIFEST})"
             raise LoaderError("E-MISUSE", cause, fix=fix, path=str(folder)) from None
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         _write_atomically(manifest, (json.dumps(settings, indent=2) + "\n").encode())
         return
     except ValueError:

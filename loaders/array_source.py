@@ -20,12 +20,12 @@ _CHANNELS = (1, 3)
 class ArraySource:
     """Pixels and labels in shared memory: copied there once, mapped by each worker.
 
-    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first
-    ([n, 3, h, w]) is taken where it cannot be anything else. labels: integers [n], zero or more. `classes` names the classes;
-    without it they are b"0", b"1", ... up to the highest label.
+    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first ([n,
+    3, h, w]) is taken where it cannot be anything else. labels: integers [n], zero or more. `classes` names the
+    classes; without it they are b"0", b"1", ... up to the highest label.
 
-    Raises ValueError for arrays of another kind, saying what to do; LoaderError E-NODATA for none, E-SHM for too little memory.
-    Pickles only while a process is being started, as SharedArray does.
+    Raises ValueError for arrays of another kind, saying what to do; LoaderError E-NODATA for none, E-SHM for too
+    little memory. Pickles only while a process is being started, as SharedArray does.
     """
 
     def __init__(self, images: Any, labels: Any, *, classes: Sequence[str | bytes] | None = None) -> None:
@@ -45,8 +45,10 @@ class ArraySource:
         return len(self._images)
 
     def read(self, index: int) -> npt.NDArray[np.uint8]:
-        """Pixels of image `index`, uint8 [h, w, 3]; a view of the shared memory where that has three channels: never write
-        to it. Raises IndexError."""
+        """Pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
+
+        Of images with three channels it is a view of the shared memory: never write to it.
+        """
         if not 0 <= index < len(self._images):
             raise IndexError(f"image {index} of {len(self._images)}")
         image: npt.NDArray[np.uint8] = self._images[index]
@@ -109,8 +111,8 @@ def _channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[
         )
     if not first and not last:
         raise ValueError(
-            f"images have 3 channels or 1, as [n, h, w, channels], not {list(images.shape)}; drop an alpha channel with "
-            "images[..., :3]"
+            f"images have 3 channels or 1, as [n, h, w, channels], not {list(images.shape)}; "
+            "drop an alpha channel with images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
 
@@ -137,8 +139,8 @@ def _fingerprint(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -
     """Hex digest of shape, labels and pixels (see FINGERPRINT_BYTES)."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
-    digest.update(labels)
+    digest.update(labels.data)
     stride = -(-images.nbytes // FINGERPRINT_BYTES)
     for image in images[::stride]:
-        digest.update(image)
+        digest.update(image.data)
     return digest.hexdigest()

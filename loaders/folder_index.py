@@ -8,6 +8,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -45,12 +46,12 @@ class DamagedIndexError(ValueError):
 class FolderIndex:
     """Names, folders, labels, sizes (bytes) and times (ns) of the images below one root; no Python object per image.
 
-    The mapping is shared: all processes on a machine use the same pages. File names are relative to their folder, folder
-    names to the root; both are bytes. Raises DamagedIndexError (also for a file that is not there).
+    The mapping is shared: all processes on a machine use the same pages. File names are relative to their folder,
+    folder names to the root; both are bytes. Raises DamagedIndexError (also for a file that is not there).
     """
 
     def __init__(self, path: bytes, *, verify: bool = True) -> None:
-        """Map the index at `path`; `verify` reads the whole file and compares its digest first (40 ms a million files)."""
+        """Map the index at `path`; `verify` reads all of it and compares its digest first (40 ms a million files)."""
         self.path = path
         try:
             with open(path, "rb") as file:
@@ -101,7 +102,8 @@ class FolderIndex:
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Class numbers (int64) of images."""
-        return self.folder_labels[self.file_folders[indices]].astype(np.int64)
+        labels: npt.NDArray[np.int64] = self.folder_labels[self.file_folders[indices]].astype(np.int64)
+        return labels
 
 
 def write_index(file: BinaryIO, fields: dict[str, Any], columns: dict[str, npt.NDArray[Any]]) -> None:
@@ -120,7 +122,7 @@ def write_index(file: BinaryIO, fields: dict[str, Any], columns: dict[str, npt.N
     put(_PREFIX.pack(MAGIC, len(text)) + text)
     for name in COLUMNS:
         put(bytes(-position % ALIGNMENT))
-        put(memoryview(np.ascontiguousarray(columns[name])).cast("B") if len(columns[name]) else b"")
+        put(np.ascontiguousarray(columns[name]).data.cast("B") if len(columns[name]) else b"")
     file.write(digest.digest())
     file.flush()
 
@@ -189,4 +191,4 @@ def _verify(file: BinaryIO, end: int) -> None:
 
 def _names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
     text, ends = blob.tobytes(), offsets.tolist()
-    return tuple(text[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(text[a:b] for a, b in pairwise(ends))

@@ -44,8 +44,9 @@ class FileTable:
 
     def __iter__(self) -> Iterator[FileEntry]:
         names, start = memoryview(self.names), 0
-        for stop, *rest in zip(islice(self.offsets, 1, None), self.folders, self.sizes, self.mtimes, strict=True):
-            yield bytes(names[start:stop]), *rest
+        stops = islice(self.offsets, 1, None)
+        for stop, folder, size, mtime_ns in zip(stops, self.folders, self.sizes, self.mtimes, strict=True):
+            yield bytes(names[start:stop]), folder, size, mtime_ns
             start = stop
 
 

@@ -71,10 +71,10 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
 
 
 def still_true(index: FolderIndex, root: bytes) -> bool:
-    """Whether `root` is as it was scanned: each folder's inode and mtime, and size and mtime of NUM_SAMPLED_FILES files.
+    """Whether `root` is as it was scanned: each folder's inode and mtime, size and mtime of NUM_SAMPLED_FILES files.
 
-    A file that is added, removed or renamed changes its folder's mtime. One that is overwritten in place does not; if it is
-    not among the sampled ones, reading it raises E-CHANGED.
+    A file that is added, removed or renamed changes its folder's mtime. One that is overwritten in place does not; if
+    it is not among the sampled ones, reading it raises E-CHANGED.
     """
     try:
         for number in range(index.num_folders):
@@ -94,7 +94,7 @@ def keep_index(name: bytes, write: Write) -> FolderIndex:
     """Store an index with `write` and map it: in the cache folder, or in memory where there is none to write to."""
     folder = cache_folder()
     if folder is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, DamagedIndexError):
             _replace(folder, name, write)
             return FolderIndex(os.path.join(folder, name), verify=False)
     return _in_memory(write)

@@ -23,7 +23,7 @@ HIDDEN, OTHER_SUFFIX, NOT_REGULAR = "hidden", "other suffix", "not a regular fil
 LINK, BROKEN_LINK, KNOWN_FOLDER = "link", "broken link", "folder seen before"
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
 
-# Time stamps of some file systems are this coarse: a folder that changed just now may change again within the same stamp.
+# Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
 _SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -32,11 +32,11 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class FolderScan:
     """One walk over the tree below `root`: classes are its first-level folders, bytewise by name.
 
-    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by class,
-    then by path bytes, whatever order the file system lists them in. A root with images of its own and none in its folders is
-    flat: one class, FLAT_CLASS; images beside class folders that hold images are not taken. `skipped` counts all that is not
-    taken, by reason. A folder is walked once: by its own path, otherwise by the first link to it; links to a folder above are
-    not followed.
+    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
+    class, then by path bytes, whatever order the file system lists them in. A root with images of its own and none in
+    its folders is flat: one class, FLAT_CLASS; images beside class folders that hold images are not taken. `skipped`
+    counts all that is not taken, by reason. A folder is walked once: by its own path, otherwise by the first link to
+    it; links to a folder above are not followed.
 
     `progress(num_images)` is called now and then. Raises LoaderError: E-NODATA without one image, E-ACCESS, E-READ.
     """
@@ -76,7 +76,7 @@ class FolderScan:
         if subfolders is None:
             return
         self.builder.add_class(name)
-        # A stack that is popped in bytewise order: which of two links to one folder is followed does not depend on the listing.
+        # Popped in bytewise order: which of two links to one folder is followed does not depend on the listing.
         stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
         while stack:
             folder, link = stack.pop()
@@ -87,7 +87,7 @@ class FolderScan:
     def _walk_folder(
         self, folder: bytes, is_link: bool, label: int, images: FileSorter
     ) -> list[tuple[bytes, bool]] | None:
-        """Add the images right in `folder` to `images`; returns its folders (name, is a link), None where seen before."""
+        """Add the images of `folder` itself to `images`; returns its folders (name, is a link), None if seen before."""
         path = self.root + b"/" + folder if folder else self.root
         if is_link and self._leads_back(path):
             self.skipped[KNOWN_FOLDER] += 1
@@ -151,7 +151,7 @@ class FolderScan:
             self._progress(self._num_images)
 
     def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[tuple[bytes, bool]]:
-        """A folder that cannot be listed: an error for the root, counted below it and looked at again by the next scan."""
+        """A folder that cannot be opened: an error for the root, counted below it and tried again the next time."""
         if not folder:
             missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
             raise (

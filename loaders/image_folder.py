@@ -20,12 +20,13 @@ from penstock.pipelines.errors import LoaderError
 class ImageFolder:
     """Encoded images of the files below a folder (see FolderScan for which, in which order), read one at a time.
 
-    The scan is kept as a packed index in the user's cache folder and used again while the tree is as it was (`still_true`);
-    `rescan=True` scans in any case. `progress(num_images)` replaces the display on the terminal during a scan. Pickles as the
-    name and digest of its index, which each worker maps: a worker neither scans nor copies.
+    The scan is kept as a packed index in the user's cache folder and used again while the tree is as it was
+    (`still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the display on the terminal
+    during a scan. Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor
+    copies.
 
-    Raises LoaderError: E-NODATA for a folder that is not there or holds no image, E-EMPTYCLASS for a class folder without
-    one unless `allow_empty` (it keeps its class number then), E-ACCESS for one that cannot be read.
+    Raises LoaderError: E-NODATA for a folder that is not there or holds no image, E-EMPTYCLASS for a class folder
+    without one unless `allow_empty` (it keeps its class number then), E-ACCESS for one that cannot be read.
     """
 
     def __init__(

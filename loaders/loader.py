@@ -91,14 +91,15 @@ class Loader:
     def _rest_of_epoch(self, iteration: int) -> Iterator[Batch]:
         epoch = self._cursor.epoch
         self._seek()
-        while self._cursor.epoch == epoch:
+        last = False
+        while not last:
             if self._closed or iteration != self._iteration:
                 why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
                 raise LoaderError("E-MISUSE", why, fix="use one iterator at a time", backend=self._engine.name)
             batch = self._take()
             step = self._cursor.position // self._schedule.global_batch
             self._cursor = self._schedule.after(self._cursor)
-            self._fresh = self._cursor.epoch != epoch
+            last = self._fresh = self._cursor.epoch != epoch
             host = batch.host
             yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
 

@@ -15,7 +15,7 @@ SHOW_AFTER_S = 1.0
 
 
 class ScanProgress:
-    """Called with the number of images found so far; once SHOW_AFTER_S have passed, shows it on stderr if that is a TTY.
+    """Called with the number of images found so far; shows it once SHOW_AFTER_S have passed, on stderr if a TTY.
 
     A context manager: what it shows goes away at the end.
     """

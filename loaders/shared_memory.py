@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from penstock.loaders.memory_headroom import memory_headroom
 from penstock.pipelines.errors import LoaderError
 

@@ -21,8 +21,8 @@ FILE_SOURCES: dict[str, Callable[..., Source]] = {}
 class Source(Protocol):
     """Images numbered from 0 in an order of their own that never changes, for one process or many.
 
-    Goes to worker processes by pickle while they are started: what is large must be shared there, not copied. Safe to read
-    from several threads.
+    Goes to worker processes by pickle while they are started: what is large must be shared there, not copied. Safe to
+    read from several threads.
     """
 
     @property
@@ -62,8 +62,8 @@ class Source(Protocol):
 def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
     """A Source from a folder, a pair (images, labels) of arrays, or a Source, which is returned as it is.
 
-    `options` go to ImageFolder or ArraySource. Raises LoaderError E-NODATA for a path that is not there, ValueError for a
-    file or an object that no source is made for, TypeError for an option that the source does not have.
+    `options` go to ImageFolder or ArraySource. Raises LoaderError E-NODATA for a path that is not there, ValueError
+    for a file or an object that no source is made for, TypeError for an option that the source does not have.
     """
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
@@ -71,9 +71,9 @@ def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **optio
         return ArraySource(*spec, **options)
     if not isinstance(spec, Source):
         raise ValueError(
-            f"a source is a folder of images, a pair (images, labels) of arrays, or an object with the methods of Source, not "
-            f"{type(spec).__name__}; of a data set in memory pass (dataset.data, dataset.targets), and for any other "
-            "map-style dataset use penstock.loaders.DataLoader"
+            "a source is a folder of images, a pair (images, labels) of arrays, or an object with the methods of "
+            f"Source, not {type(spec).__name__}; of a data set in memory pass (dataset.data, dataset.targets), and for any "
+            "other map-style dataset use penstock.loaders.DataLoader"
         )
     if options:
         raise TypeError(f"a source that is open takes no options: {', '.join(sorted(options))}")

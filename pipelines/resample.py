@@ -24,7 +24,8 @@ _ATEN_OUT = _aten_out()
 
 def as_nchw(pixels: Pixels) -> torch.Tensor:
     """Pixels [height, width, 3] as a dense channels_last tensor [1, 3, height, width], sharing memory if contiguous."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).unsqueeze(0)
+    dense = np.ascontiguousarray(pixels) if pixels.flags.writeable else pixels.copy()  # torch warns of read-only memory
+    return torch.from_numpy(dense).permute(2, 0, 1).unsqueeze(0)
 
 
 def resize_torch_portable(pixels: Pixels, slot: torch.Tensor) -> None:

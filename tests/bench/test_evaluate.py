@@ -1,3 +1,5 @@
+"""Exact validation, against counts made by hand."""
+
 import math
 
 import pytest

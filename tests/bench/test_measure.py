@@ -1,3 +1,5 @@
+"""Rates and step times, on a scripted clock: what is asserted here takes no time."""
+
 import pytest
 
 from penstock.bench.measure import Clock, Mark, Rate, StepTimer, measure_rate

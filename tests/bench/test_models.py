@@ -1,3 +1,5 @@
+"""The bundled ResNets against the paper, and timm by name."""
+
 import copy
 import sys
 from types import SimpleNamespace

@@ -1,3 +1,5 @@
+"""Rates of loader, model and both: what is run, not how fast it is."""
+
 import pytest
 import torch
 from torch import nn

@@ -1,3 +1,5 @@
+"""The training loop: it learns, reports exactly, repeats itself and waits for nothing."""
+
 import dataclasses
 import json
 

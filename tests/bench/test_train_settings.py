@@ -1,3 +1,5 @@
+"""Settings of a training run that cannot work."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""One training step, against plain PyTorch."""
+
 import math
 
 import pytest

@@ -6,7 +6,11 @@ import gc
 import os
 from multiprocessing.connection import Connection
 
+import numpy as np
+
+from penstock.loaders.image_folder import ImageFolder
 from penstock.loaders.shared_memory import SharedArray
+from penstock.loaders.source import Source
 
 
 def num_open_files() -> int:
@@ -21,3 +25,13 @@ def double_shared(first: SharedArray, second: SharedArray, again: SharedArray, a
     first.close()
     second.close()
     answers.send(num_open_files())
+
+
+def read_everything(source: Source, answers: Connection) -> None:
+    indices = np.arange(len(source))
+    images = [bytes(source.read(index)) for index in indices.tolist()]
+    answers.send((images, source.labels(indices).tolist(), source.fingerprint, source.classes, source.path(0)))
+
+
+def scan_again_and_again(root: bytes, rounds: int, answers: Connection) -> None:
+    answers.send({ImageFolder(root, rescan=True).fingerprint for _ in range(rounds)})

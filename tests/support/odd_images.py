@@ -110,7 +110,7 @@ def luma(rgb: np.ndarray) -> np.ndarray:
 def _accept(
     name: str, data: bytes, reference: np.ndarray, tolerance: float, note: str, oriented: np.ndarray | None = None
 ) -> OddImage:
-    return OddImage(name, data, None, np.ascontiguousarray(reference), tolerance, note, oriented)
+    return OddImage(name, data, None, np.ascontiguousarray(reference, np.uint8), tolerance, note, oriented)
 
 
 def _reject(name: str, data: bytes, code: str, note: str) -> OddImage:
@@ -555,9 +555,8 @@ def _bombs() -> list[OddImage]:
     bmp = encoded(rgb, "BMP")
     lossless = encoded(rgb, "WEBP", lossless=True)
     size_at = lossless.index(b"VP8L") + 9
-    bits = (16_383 | 16_383 << 14 | int.from_bytes(lossless[size_at : size_at + 4], "little") & 0xF << 28).to_bytes(
-        4, "little"
-    )
+    flags = int.from_bytes(lossless[size_at : size_at + 4], "little") & 0xF << 28
+    bits = (16_383 | 16_383 << 14 | flags).to_bytes(4, "little")
     lossy = encoded(rgb, "WEBP", quality=80)
     frame_at = lossy.index(b"\x9d\x01\x2a") + 3
     extended = encoded(np.dstack([rgb, rgb[..., :1]]), "WEBP", quality=80)

@@ -1,0 +1,495 @@
+"""The promises of a loader, on every backend: written once, a new backend is one line in BACKENDS."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from photo_folder import photo, write_folder
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+
+# name of a case -> (backend, options that change who does the work and never the stream)
+BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "torch, in the process": ("torch", {"workers": 0}),
+    "torch, 2 workers": ("torch", {"workers": 2}),
+}
+NUM_PHOTOS = 61
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    name, options = BACKENDS[request.param]
+    return {"backend": name, **options}
+
+
+def open_loader(source: Any, *, evaluate: bool = False, **settings: Any) -> Loader:
+    defaults = {
+        "pipeline": imagenet_eval(SIZE) if evaluate else imagenet_train(SIZE),
+        "batch_size": 12,
+        "dtype": torch.uint8,
+        "seed": 7,
+        "workers": 0,
+    }
+    return create_loader(source, **{**defaults, **settings})
+
+
+def record(batch: Batch) -> tuple[Any, ...]:
+    """All that two equal batches have in common, pixels included."""
+    pixels = batch.images.permute(0, 2, 3, 1).contiguous().numpy()
+    crcs = tuple(zlib.crc32(image.tobytes()) for image in pixels)
+    windows = tuple(map(tuple, batch.windows.tolist()))
+    labels = tuple(batch.labels.tolist())
+    return batch.epoch, batch.step, tuple(batch.index.tolist()), labels, windows, tuple(batch.flips.tolist()), crcs
+
+
+def serve(loader: Loader, epochs: int) -> list[tuple[Any, ...]]:
+    served = []
+    while loader.epoch < epochs:
+        served += [record(batch) for batch in loader.batches()]
+    return served
+
+
+@pytest.fixture(scope="module")
+def reference(photos: Path) -> list[tuple[Any, ...]]:
+    """Two epochs of the stream that every loader over `photos` must serve."""
+    with open_loader(photos) as loader:
+        return serve(loader, 2)
+
+
+# ---- one stream ----
+
+
+def test_the_stream_is_the_same_on_every_backend(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with open_loader(photos, **backend) as loader:
+        assert serve(loader, 2) == reference
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 1, "prefetch": 1},
+        {"workers": 4, "prefetch": 2},
+        {"workers": 2, "start_method": "spawn"},
+        {"workers": 2, "start_method": "fork"},
+        {"workers": 0, "decoder": "turbojpeg"},
+        {"workers": 0, "decoder": "pillow"},
+    ],
+    ids=str,
+)
+def test_no_option_of_the_torch_backend_changes_the_stream(
+    photos: Path, options: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with open_loader(photos, **options) as loader:
+        assert serve(loader, 2) == reference
+
+
+def test_a_seed_and_an_epoch_change_order_crops_and_flips(photos: Path, reference: list[tuple[Any, ...]]) -> None:
+    with open_loader(photos, seed=8) as loader:
+        other = serve(loader, 1)
+    first, second = reference[: len(other)], reference[len(other) :]
+    for one, two in ((first, second), (first, other)):
+        assert [r[2] for r in one] != [r[2] for r in two]
+        windows = [
+            dict(zip(sum((r[2] for r in run), ()), sum((r[4] for r in run), ()), strict=True)) for run in (one, two)
+        ]
+        common = windows[0].keys() & windows[1].keys()
+        assert sum(windows[0][k] == windows[1][k] for k in common) < len(common) / 4
+
+
+def test_an_epoch_serves_each_sample_at_most_once_with_its_label(
+    photos: Path, reference: list[tuple[Any, ...]]
+) -> None:
+    names = sorted(os.fsencode(p.relative_to(photos)) for p in photos.rglob("*.jpg"))
+    for epoch in (0, 1):
+        rows = [(i, label) for r in reference if r[0] == epoch for i, label in zip(r[2], r[3], strict=True)]
+        assert max(Counter(i for i, _ in rows).values()) == 1
+        assert len(rows) == NUM_PHOTOS // 12 * 12
+        assert all(names[i].startswith(b"class%d" % label) for i, label in rows)
+
+
+# ---- elastic order ----
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 6])
+def test_a_step_holds_the_same_samples_for_every_world_size(
+    photos: Path, backend: dict[str, Any], world_size: int, reference: list[tuple[Any, ...]]
+) -> None:
+    ranks = []
+    for rank in range(world_size):
+        settings = {**backend, "batch_size": 12 // world_size, "rank": rank, "world_size": world_size}
+        with open_loader(photos, **settings) as loader:
+            ranks.append(serve(loader, 2))
+            assert len(loader) == NUM_PHOTOS // 12
+    for number, whole in enumerate(reference):
+        parts = [rank[number] for rank in ranks]
+        assert all(part[:2] == whole[:2] for part in parts)
+        for column in range(2, 7):  # index, labels, windows, flips, crcs: the parts in rank order are the whole
+            assert sum((part[column] for part in parts), ()) == whole[column]
+
+
+# ---- resume ----
+
+
+def test_resume_at_every_boundary_continues_exactly(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    for stop in range(len(reference) + 1):
+        with open_loader(photos, **backend) as loader:
+            stream = itertools.chain.from_iterable(loader.batches() for _ in range(2))
+            head = [record(batch) for batch in itertools.islice(stream, stop)]
+            state = json.loads(json.dumps(loader.state_dict()))
+        # by another number of workers, and in the second half by two ranks
+        world_size = 2 if stop % 2 else 1
+        tails = []
+        for rank in range(world_size):
+            place = {"rank": rank, "world_size": world_size, "batch_size": 12 // world_size}
+            with open_loader(photos, workers=1 if stop % 4 == 0 else 0, **place) as loader:
+                loader.load_state_dict(state)
+                tails.append(serve(loader, 2))
+        tail = [
+            (*parts[0][:2], *(sum((p[c] for p in parts), ()) for c in range(2, 7)))
+            for parts in zip(*tails, strict=True)
+        ]
+        assert head + tail == reference, stop
+
+
+def test_a_resume_of_a_resume_continues_exactly(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    served: list[tuple[Any, ...]] = []
+    state = None
+    while len(served) < len(reference):
+        with open_loader(photos, **backend) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+                assert loader.state_dict() == state
+            served += [record(batch) for batch in itertools.islice(loader.batches(), 3)]
+            state = loader.state_dict()
+    assert served == reference
+
+
+def test_state_counts_delivered_batches_only(photos: Path, backend: dict[str, Any]) -> None:
+    with open_loader(photos, **backend) as loader:
+        for delivered, _ in enumerate(loader, start=1):
+            expected = 12 * delivered if delivered < len(loader) else 0
+            assert loader.state_dict()["position"] == expected
+
+
+def test_a_state_is_small_and_json(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        assert len(json.dumps(loader.state_dict())) < 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fingerprint", "0" * 32),
+        ("samples", NUM_PHOTOS + 1),
+        ("seed", 8),
+        ("shuffle", False),
+        ("sampler", "other-1"),
+        ("version", 99),
+        ("epoch", -1),
+        ("epoch", "0"),
+        ("position", NUM_PHOTOS + 1),
+        ("position", 1.5),
+        ("position", True),
+        ("unknown", 1),
+    ],
+)
+def test_a_foreign_state_is_refused(photos: Path, field: str, value: Any) -> None:
+    with open_loader(photos) as loader:
+        state = {**loader.state_dict(), field: value}
+        with pytest.raises(LoaderError, match="E-STATE"):
+            loader.load_state_dict(state)
+        del state[field]
+        with pytest.raises(LoaderError, match="E-STATE"):
+            loader.load_state_dict({k: v for k, v in loader.state_dict().items() if k != "seed"})
+
+
+# ---- exact evaluation ----
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 7, 13, 60])
+def test_evaluation_serves_every_sample_once_in_equal_steps(world_size: int, count: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(count) % 5
+    seen, steps = [], set()
+    for rank in range(world_size):
+        with open_loader((images, labels), evaluate=True, batch_size=4, rank=rank, world_size=world_size) as loader:
+            batches = list(loader.batches())
+        steps.add(len(batches))
+        assert all(len(b.index) == 4 for b in batches)
+        for batch in batches:
+            padding = batch.index < 0
+            assert (batch.labels.numpy()[padding] == -1).all()
+            assert (batch.labels.numpy()[~padding] == labels[batch.index[~padding]]).all()
+            assert not batch.images.numpy()[padding].any()
+            seen += batch.index[~padding].tolist()
+    assert len(steps) == 1
+    assert sorted(seen) == list(range(count))
+
+
+def test_evaluation_is_the_same_each_epoch_and_on_every_backend(photos: Path, backend: dict[str, Any]) -> None:
+    with open_loader(photos, evaluate=True, **backend) as loader:
+        first, second = ([record(b)[1:] for b in loader.batches()] for _ in range(2))
+        assert first == second
+        assert [i for r in first for i in r[1] if i >= 0] == list(range(NUM_PHOTOS))
+
+
+# ---- nothing silent ----
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    root = write_folder(tmp_path_factory.mktemp("damaged"), NUM_PHOTOS, classes=1)
+    bad = [3, 4, 5, 17, 40, 60]
+    for number in bad:
+        path = root / "class0" / f"{number:04d}.jpg"
+        path.write_bytes((b"", b"<html>", photo(number)[:-2], photo(number)[:200])[number % 4])
+    return root, bad
+
+
+def test_raise_names_the_first_bad_sample_in_order(damaged: tuple[Path, list[int]], backend: dict[str, Any]) -> None:
+    root, bad = damaged
+    with open_loader(root, shuffle=False, batch_size=16, **backend) as loader, pytest.raises(LoaderError) as caught:
+        list(loader)
+    assert caught.value.sample == bad[0]
+    assert caught.value.exit_code == 3
+    assert str(root).encode() in (caught.value.path or b"")  # type: ignore[operator]
+    assert f"backend={backend['backend']} rank=0" in str(caught.value)
+
+
+def test_the_batches_before_a_bad_sample_are_served(damaged: tuple[Path, list[int]], backend: dict[str, Any]) -> None:
+    root, _ = damaged
+    with open_loader(root, shuffle=False, batch_size=3, **backend) as loader:
+        stream = loader.batches()
+        assert next(stream).index.tolist() == [0, 1, 2]
+        state = loader.state_dict()
+        with pytest.raises(LoaderError):
+            next(stream)
+        assert loader.state_dict() == state
+        loader.load_state_dict({**state, "position": 6})
+        assert next(loader.batches()).index.tolist() == [6, 7, 8]  # the loader is still good for what is good
+
+
+def test_replace_keeps_batches_full_and_the_ledger_true(
+    damaged: tuple[Path, list[int]], backend: dict[str, Any]
+) -> None:
+    root, bad = damaged
+    with open_loader(root, on_bad_sample="replace", shuffle=False, batch_size=1, drop_last=True, **backend) as loader:
+        batches = list(loader.batches())
+        served = [int(batch.index[0]) for batch in batches]
+        expected = list(range(NUM_PHOTOS))
+        for number in bad:
+            substitutes = itertools.chain(range(number + 1, NUM_PHOTOS), range(number))
+            expected[number] = next(i for i in substitutes if i not in bad)
+        assert served == expected
+        ledger = loader.ledger()
+    assert (ledger.planned, ledger.delivered, ledger.replaced) == (NUM_PHOTOS, NUM_PHOTOS - len(bad), len(bad))
+    assert [(b.sample, b.substitute) for b in ledger.bad] == [(n, expected[n]) for n in bad]
+    assert {b.code for b in ledger.bad} <= {"E-EMPTY", "E-FORMAT", "E-EOI", "E-TRUNC"}
+    with open_loader(root, on_bad_sample="replace", shuffle=False, batch_size=NUM_PHOTOS, **backend) as loader:
+        whole = next(loader.batches())
+        assert record(whole)[6] == tuple(itertools.chain.from_iterable(record(b)[6] for b in batches))
+
+
+def test_evaluation_pads_for_a_bad_sample_instead_of_counting_another_twice(
+    damaged: tuple[Path, list[int]], backend: dict[str, Any]
+) -> None:
+    root, bad = damaged
+    with open_loader(root, evaluate=True, on_bad_sample="replace", **backend) as loader:
+        index = np.concatenate([batch.index for batch in loader.batches()])
+        ledger = loader.ledger()
+    assert sorted(index[index >= 0].tolist()) == [i for i in range(NUM_PHOTOS) if i not in bad]
+    assert (ledger.planned, ledger.delivered, ledger.replaced) == (NUM_PHOTOS, NUM_PHOTOS - len(bad), len(bad))
+
+
+@pytest.mark.parametrize("max_bad", [5, 0.08])
+def test_too_many_bad_samples_end_the_epoch(damaged: tuple[Path, list[int]], max_bad: float) -> None:
+    root, _ = damaged
+    settings = {"on_bad_sample": "replace", "shuffle": False, "drop_last": False}
+    with open_loader(root, max_bad=max_bad, **settings) as loader, pytest.raises(LoaderError, match="E-MAXBAD"):
+        list(loader)
+    with open_loader(root, max_bad=6, **settings) as loader:
+        assert len(list(loader)) == len(loader)
+
+
+def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: dict[str, Any]) -> None:
+    for number in range(12):
+        (tmp_path / f"{number}.jpg").write_bytes(b"not an image at all")
+    with (
+        open_loader(tmp_path, on_bad_sample="replace", **backend) as loader,
+        pytest.raises(LoaderError, match="E-MAXBAD"),
+    ):
+        list(loader)
+
+
+# ---- the iterator ----
+
+
+def test_an_epoch_left_early_is_followed_by_the_next_one(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with open_loader(photos, **backend) as loader:
+        for _ in loader:
+            break
+        second = [record(batch) for batch in loader.batches()]
+    assert second == [r for r in reference if r[0] == 1]
+
+
+def test_set_epoch_chooses_the_epoch_and_keeps_a_resumed_place(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with open_loader(photos, **backend) as loader:
+        loader.set_epoch(1)
+        assert [record(b) for b in loader.batches()] == [r for r in reference if r[0] == 1]
+        loader.set_epoch(0)
+        assert record(next(loader.batches())) == reference[0]
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        loader.set_epoch(0)
+        assert record(next(loader.batches())) == reference[1]
+        loader.set_epoch(0)  # under way: begins anew
+        assert record(next(loader.batches())) == reference[0]
+
+
+def test_leaving_epochs_early_leaks_nothing(photos: Path, backend: dict[str, Any]) -> None:
+    me = psutil.Process()
+    with open_loader(photos, **backend) as loader:
+        counts = []
+        for round_ in range(60):
+            for _ in itertools.islice(loader, 3):
+                pass
+            if round_ in (19, 59):
+                counts.append((threading.active_count(), me.num_fds(), len(me.children(recursive=True))))
+        assert counts[0] == counts[1]
+
+
+def test_opening_and_closing_leaks_nothing(photos: Path, backend: dict[str, Any]) -> None:
+    me = psutil.Process()
+
+    def footprint() -> tuple[int, int, int]:
+        return threading.active_count(), me.num_fds(), len(me.children(recursive=True))
+
+    def open_and_close() -> None:
+        loader = open_loader(photos, **backend)
+        next(iter(loader))
+        loader.close()
+        loader.close()
+
+    open_and_close()  # the fork server and the resource tracker stay
+    time.sleep(1.0)
+    before = footprint()
+    for _ in range(8):
+        open_and_close()
+    deadline = time.monotonic() + 5  # the queues' feeder threads end by themselves, a moment after their queue
+    while footprint() != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert footprint() == before
+
+
+def test_a_kept_batch_is_never_overwritten(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with open_loader(photos, **backend) as loader:
+        kept = [batch for _ in range(2) for batch in loader.batches()]
+    assert [record(batch) for batch in kept] == reference  # also after close
+
+
+def test_one_iterator_at_a_time_and_none_after_close(photos: Path, backend: dict[str, Any]) -> None:
+    loader = open_loader(photos, **backend)
+    old = iter(loader)
+    next(old)
+    next(iter(loader))
+    with pytest.raises(LoaderError, match="another iteration"):
+        next(old)
+    current = iter(loader)
+    next(current)
+    loader.close()
+    with pytest.raises(LoaderError, match="closed"):
+        next(current)
+    with pytest.raises(LoaderError, match="closed"):
+        iter(loader).__next__()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_images_are_channels_last_and_normalised(photos: Path, dtype: torch.dtype) -> None:
+    with open_loader(photos, dtype=dtype, with_index=True) as loader, open_loader(photos) as raw:
+        (images, labels, index), (pixels, _) = next(iter(loader)), next(iter(raw))
+    assert images.dtype == dtype
+    assert images.shape == (12, 3, SIZE, SIZE)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert (labels.dtype, index.dtype) == (torch.int64, torch.int64)
+    if dtype == torch.uint8:
+        assert torch.equal(images, pixels)
+    else:
+        mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
+        expected = (pixels.double() / 255 - mean.double()[:, None, None]) / std.double()[:, None, None]
+        assert (images.double() - expected).abs().max() < {torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 1e-2)
+
+
+def test_statistics_count_batches_images_and_seconds(photos: Path, backend: dict[str, Any]) -> None:
+    with open_loader(photos, **backend) as loader:
+        assert loader.stats().batches == 0
+        list(loader)
+        stats = loader.stats()
+    assert (stats.batches, stats.images) == (5, 60)
+    assert 0 < stats.wait_s <= stats.elapsed_s
+    assert stats.produce_s > 0
+    assert stats.images_per_s == pytest.approx(60 / stats.elapsed_s)
+    assert 0 <= stats.queue_depth <= 6
+
+
+def test_settings_that_cannot_work_are_refused_at_once(photos: Path) -> None:
+    for wrong in (
+        {"backend": "tf"},
+        {"decoder": "fast"},
+        {"batch_size": 0},
+        {"batch_size": NUM_PHOTOS + 1},
+        {"rank": 1},
+        {"rank": 2, "world_size": 2},
+        {"on_bad_sample": "ignore"},
+        {"seed": -1},
+        {"dtype": torch.int32},
+        {"workers": -1},
+        {"prefetch": 0},
+        {"start_method": "thread"},
+        {"nonsense": 1},
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            open_loader(photos, **wrong)
+
+
+def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        stream = loader.batches()
+        served = [i for _ in range(2) for i in next(stream).index.tolist()]
+        state = loader.state_dict()
+    with open_loader(photos, batch_size=5, drop_last=False) as loader:
+        loader.load_state_dict(state)
+        rest = [i for batch in loader.batches() for i in batch.index.tolist() if i >= 0]
+    assert sorted(served + rest) == list(range(NUM_PHOTOS))
