@@ -170,10 +170,12 @@ class BenchRun:
             ceiling = DecodeCeiling(self.source, self.pipeline, name, wanted.seed)
             probes["ceiling", f"decode + resize, {name}, one thread"] = _bound(ceiling.measure, seconds / 2)
         probes["ceiling", "read files, one thread"] = _bound(read_rate, self.source, seconds / 4)
-        copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"
-        probes["ceiling", copied] = _bound(
-            transfer_rate, self.pipeline, wanted.batch_size, DTYPES[wanted.dtype], wanted.device, seconds / 4
-        )
+        if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
+            copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"
+            dtype = DTYPES[wanted.dtype]
+            probes["ceiling", copied] = _bound(
+                transfer_rate, self.pipeline, wanted.batch_size, dtype, wanted.device, seconds / 4
+            )
         probes["loader", f"penstock, {wanted.backend} backend"] = _bound(
             loader_rate, loader, seconds=seconds, device=wanted.device
         )

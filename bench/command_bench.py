@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.bench import options as common
+
+if TYPE_CHECKING:
+    from penstock.bench.bench_run import BenchRecord, BenchSettings
 
 
 def bench(
@@ -34,13 +37,9 @@ def bench(
     ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from penstock.bench.bench_run import BenchRun, BenchSettings
+    from penstock.bench.bench_run import BenchSettings
     from penstock.bench.report import print_record
     from penstock.bench.verdict import judge
-    from penstock.loaders.profile import Profile, save_profile
 
     settings = BenchSettings(
         backend=backend,
@@ -57,6 +56,23 @@ def bench(
         baseline=baseline,
         seed=seed,
     )
+    record = _measure(common.training_folder(data), settings)
+    verdict = judge(record, str(data))
+    print_record(record, verdict)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        document = {**record.as_dict(), "verdict": {"limit": verdict.limit, "sentence": verdict.sentence}}
+        json_file.write_text(json.dumps(document, indent=2) + "\n")
+    if save:
+        _save_choice(record, save)
+
+
+def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from penstock.bench.bench_run import BenchRun
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)
@@ -66,21 +82,18 @@ def bench(
             lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
         )
         progress.console.print(run.source.describe())
-        record = run.run()
-    verdict = judge(record)
-    print_record(record, verdict)
-    if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        document = {**record.as_dict(), "verdict": {"limit": verdict.limit, "sentence": verdict.sentence}}
-        json_file.write_text(json.dumps(document, indent=2) + "\n")
-    if save:
-        cpus = int(str(record.environment["cpus"]))
-        chosen = Profile(
-            backend=str(record.loader["backend"]),
-            decoder=record.decoder,
-            workers=record.workers,
-            prefetch=int(str(record.loader["prefetch"])) if "prefetch" in record.loader else None,
-            cpus=cpus,
-            images_per_s=round(record.rate("loader") or 0.0, 1),
-        )
-        print(f"saved to {save_profile(chosen, save)}: create_loader(..., backend='auto', profile={save!r}) takes it")
+        return run.run()
+
+
+def _save_choice(record: BenchRecord, name: str) -> None:
+    from penstock.loaders.profile import Profile, save_profile
+
+    chosen = Profile(
+        backend=str(record.loader["backend"]),
+        decoder=record.decoder,
+        workers=record.workers,
+        prefetch=int(str(record.loader["prefetch"])) if "prefetch" in record.loader else None,
+        cpus=int(str(record.environment["cpus"])),
+        images_per_s=round(record.rate("loader") or 0.0, 1),
+    )
+    print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) takes it")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.bench import options as common
+
+if TYPE_CHECKING:
+    from penstock.bench.train import EpochReport
 
 
 def train(
@@ -22,7 +25,7 @@ def train(
     backend: common.Backend = "torch",
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
-    batch_size: common.BatchSize = 64,
+    batch_size: common.BatchSize = 32,
     size: common.Size = 64,
     min_scale: Annotated[float, typer.Option(help="Smallest area of a random crop, as a fraction.")] = 0.25,
     device: common.Device = "auto",
@@ -34,24 +37,25 @@ def train(
 ) -> None:
     """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch."""
     from penstock.bench.models import create_model
-    from penstock.bench.train import EpochReport
     from penstock.bench.train import train as run
     from penstock.bench.train_settings import TrainSettings
     from penstock.loaders import create_loader
     from penstock.loaders.source import open_source
     from penstock.pipelines import imagenet_eval, imagenet_train
 
-    if (data / "train").is_dir():
-        validation = validation or ((data / "val") if (data / "val").is_dir() else None)
-        data = data / "train"
+    if validation is None and common.training_folder(data) != data:
+        validation = data / "val"
+    data = common.training_folder(data)
     target = common.resolve_device(device)
+    if workers is None and target == "cpu":
+        workers = 1  # the model's threads want the processors, and it is far slower than one worker
     settings = TrainSettings(
         model=model,
         device=target,
         epochs=epochs,
         lr=lr,
         amp=amp,  # type: ignore[arg-type]
-        small_inputs=size <= 64 and model.startswith("resnet"),
+        small_inputs=size <= 32 and model.startswith("resnet"),
         seed=seed,
     )
     source = open_source(data)
@@ -69,18 +73,9 @@ def train(
         **shared,
     )
 
-    def tell(report: EpochReport) -> None:
-        accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
-        rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
-        print(
-            f"epoch {report.epoch + 1:3d}/{epochs}  loss {report.loss:.4f}{accuracy}{rate}"
-            f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s",
-            flush=True,
-        )
-
     with loader:
         if held_out is None:
-            report = run(network, loader, settings, on_epoch=tell)
+            report = run(network, loader, settings, on_epoch=_tell)
         else:
             with create_loader(
                 held_out,
@@ -88,7 +83,14 @@ def train(
                 batch_size=batch_size,
                 **shared,
             ) as judge:
-                report = run(network, loader, settings, validation=judge, on_epoch=tell)
+                report = run(network, loader, settings, validation=judge, on_epoch=_tell)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(asdict(report), indent=2) + "\n")
+
+
+def _tell(report: EpochReport) -> None:
+    accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
+    rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
+    waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
+    print(f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}", flush=True)

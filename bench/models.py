@@ -62,7 +62,7 @@ class ResNet(nn.Module):
 
     Input (N, 3, H, W) float, any memory format; output (N, num_classes) logits.
     small_inputs: a 3x3 stem of stride 1 in place of the 7x7 of stride 2, keeping the max-pool: twice the resolution in
-    every stage, for images of 64 pixels and less. It costs about four times the work per image.
+    every stage for about four times the work per image; for images of about 32 pixels.
     zero_init: the last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
     """
 
@@ -120,7 +120,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50":
 def create_model(name: str, num_classes: int, *, small_inputs: bool = False, seed: int | None = None) -> nn.Module:
     """A freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
 
-    small_inputs: the stem for images of 64 pixels and less (bundled models only).
+    small_inputs: the stem for images of about 32 pixels (bundled models only).
     seed: makes the weights a function of it, and leaves the global generator as it was.
     Raises ValueError for an unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled
     and timm is not installed.
@@ -153,10 +153,10 @@ def _timm_model(name: str, num_classes: int) -> nn.Module:
 def _import_timm(name: str) -> ModuleType:
     try:
         import timm
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
         raise LoaderError(
             "E-DEPENDENCY",
             f"model {name!r} is not bundled ({', '.join(MODELS)} are), and timm cannot be imported ({error})",
-            fix="pip install 'penstock[timm]', or choose a bundled model",
+            fix="pip install 'penstock[timm]' and the torchvision of this torch, or choose a bundled model",
         ) from error
     return cast(ModuleType, timm)

@@ -24,6 +24,11 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def training_folder(data: Path) -> Path:
+    """DATA/train where DATA holds a `train` folder beside `val`, which are no classes; else DATA."""
+    return data / "train" if (data / "train").is_dir() and (data / "val").is_dir() else data
+
+
 def resolve_device(name: str) -> str:
     """`name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
     import torch

@@ -28,14 +28,20 @@ def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate
 
 
 def resident_batch_rate(
-    model: nn.Module, settings: TrainSettings, *, shape: Sequence[int], num_classes: int, seconds: float
+    model: nn.Module,
+    settings: TrainSettings,
+    *,
+    shape: Sequence[int],
+    num_classes: int,
+    seconds: float,
+    dtype: torch.dtype = torch.float32,
 ) -> Rate:
     """Training on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
 
-    Updates the model's weights.
+    dtype: of the images as a loader would hand them out; without AMP they become float32. Updates the model's weights.
     """
     generator = torch.Generator().manual_seed(settings.seed)
-    images = torch.randn(*shape, generator=generator)
+    images = torch.randn(*shape, generator=generator).to(dtype)
     labels = torch.randint(num_classes, (shape[0],), generator=generator)
     [(images, labels)] = on_device([(images, labels)], settings)
     return _step_rate(model, settings, cycle([(images, labels)]), seconds)

@@ -12,7 +12,7 @@ import torch
 class TrainSettings:
     """How to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
 
-    model: a name that `create_model` takes; small_inputs: its stem for images of 64 pixels and less.
+    model: a name that `create_model` takes; small_inputs: its stem for images of about 32 pixels.
     device: where to train, "cpu", "cuda" or "cuda:N".
     lr: the peak learning rate; momentum and weight_decay of SGD with Nesterov momentum (norms and biases do not decay).
     schedule: "cosine" rises in a line during the first `warmup` of all steps (a fraction), then falls to zero as half a

@@ -25,11 +25,11 @@ def decode_ceiling(record: BenchRecord) -> float:
     return one * max(1, min(record.workers or 1, cpus))
 
 
-def judge(record: BenchRecord) -> Verdict:
-    """What limits this run, from its own measurements."""
+def judge(record: BenchRecord, data: str) -> Verdict:
+    """What limits this run, from its own measurements; `data` is the folder as the user named it."""
     loader = record.rate("loader") or 0.0
     limit, sentence = _limit(record, loader)
-    return Verdict(limit=limit, sentence=sentence, call=_call(record))
+    return Verdict(limit=limit, sentence=sentence, call=_call(record, data))
 
 
 def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
@@ -56,10 +56,10 @@ def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
     )
 
 
-def _call(record: BenchRecord) -> str:
+def _call(record: BenchRecord, data: str) -> str:
     wanted = record.settings
     arguments = [
-        "DATA",
+        repr(data),
         f"backend={str(record.loader.get('backend', wanted.backend))!r}",
         f"pipeline=imagenet_train({wanted.size})",
         f"batch_size={wanted.batch_size}",
@@ -69,11 +69,10 @@ def _call(record: BenchRecord) -> str:
     ]
     if wanted.dtype != "float32":
         arguments.insert(5, f"dtype=torch.{wanted.dtype}")
-    return "\n".join(
-        (
-            "from penstock.loaders import create_loader",
-            "from penstock.pipelines import imagenet_train",
-            "",
-            f"loader = create_loader({', '.join(arguments)})",
-        )
+    body = "".join(f"    {argument},\n" for argument in arguments)
+    torch = "import torch\n\n" if wanted.dtype != "float32" else ""
+    return (
+        f"{torch}from penstock.loaders import create_loader\n"
+        "from penstock.pipelines import imagenet_train\n\n"
+        f"loader = create_loader(\n{body})"
     )

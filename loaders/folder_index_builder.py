@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import mmap
+import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
@@ -20,6 +22,7 @@ FileEntry = tuple[bytes, int, int, int]
 RUN_LENGTH = 1 << 14
 # A folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
+_RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
 
 
 class FileTable:
@@ -42,36 +45,46 @@ class FileTable:
     def __len__(self) -> int:
         return len(self.folders)
 
-    def __iter__(self) -> Iterator[FileEntry]:
-        names, start = memoryview(self.names), 0
-        stops = islice(self.offsets, 1, None)
-        for stop, folder, size, mtime_ns in zip(stops, self.folders, self.sizes, self.mtimes, strict=True):
-            yield bytes(names[start:stop]), folder, size, mtime_ns
-            start = stop
-
 
 class FileSorter:
     """Files in any order in, by path (bytewise) out, holding no more than RUN_LENGTH of them as Python objects."""
 
     def __init__(self) -> None:
         self._loose: list[FileEntry] = []
-        self._runs: list[FileTable] = []
+        self._runs: list[mmap.mmap] = []
+        self._num_spilled = 0
 
     def add(self, file: FileEntry) -> None:
+        """Take a file."""
         self._loose.append(file)
         if len(self._loose) == RUN_LENGTH:
             self._loose.sort()
-            run = FileTable()
-            run.extend([file[0] for file in self._loose], self._loose)
-            self._runs.append(run)
+            self._runs.append(_pack(self._loose))
+            self._num_spilled += RUN_LENGTH
             self._loose = []
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs)) + len(self._loose)
+        return self._num_spilled + len(self._loose)
 
     def __iter__(self) -> Iterator[FileEntry]:
         self._loose.sort()
-        return heapq.merge(*self._runs, self._loose) if self._runs else iter(self._loose)
+        return heapq.merge(*map(_unpack, self._runs), self._loose) if self._runs else iter(self._loose)
+
+
+def _pack(files: list[FileEntry]) -> mmap.mmap:
+    """Files as bytes in a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
+    records = b"".join([_RECORD.pack(len(path), folder, size, time) + path for path, folder, size, time in files])
+    run = mmap.mmap(-1, len(records))
+    run.write(records)
+    return run
+
+
+def _unpack(run: mmap.mmap) -> Iterator[FileEntry]:
+    position = 0
+    while position < len(run):
+        length, folder, size, mtime_ns = _RECORD.unpack_from(run, position)
+        position += _RECORD.size + length
+        yield run[position - length : position], folder, size, mtime_ns
 
 
 class FolderIndexBuilder:

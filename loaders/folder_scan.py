@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import BinaryIO
 
-from penstock.loaders.file_read import TRANSIENT, open_path, read_error, with_retries
+from penstock.loaders.file_read import open_path, read_error, with_retries
 from penstock.loaders.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
 from penstock.pipelines.errors import LoaderError
 
@@ -128,7 +128,7 @@ class FolderScan:
                     skipped[LINK] += 1
                 elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
                     try:
-                        status = _status(entry)
+                        status = with_retries(entry.stat)
                     except OSError as error:
                         skipped[_reason(entry, error)] += 1
                         settled = False
@@ -191,15 +191,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False  # a link in a circle, or into a folder that is closed to this user
-
-
-def _status(entry: os.DirEntry[str]) -> os.stat_result:
-    try:
-        return entry.stat()
-    except OSError as error:
-        if error.errno not in TRANSIENT:
-            raise
-    return with_retries(entry.stat)
 
 
 def _reason(entry: os.DirEntry[str], error: OSError) -> str:

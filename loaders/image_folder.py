@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.file_read import TRANSIENT, read_error, read_unchanged, with_retries
+from penstock.loaders.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.folder_index_cache import index_name, keep_index, load_index
 from penstock.loaders.folder_scan import FolderScan, skipped_text
@@ -61,11 +61,6 @@ class ImageFolder:
         path = self.path(index)
         size, mtime_ns = self._index.size(index), self._index.mtime_ns(index)
         try:
-            try:
-                return read_unchanged(path, size, mtime_ns)
-            except OSError as error:
-                if error.errno not in TRANSIENT:
-                    raise
             return with_retries(lambda: read_unchanged(path, size, mtime_ns), self._count_retry)
         except OSError as error:
             raise read_error(error, path).located(sample=index) from error

@@ -46,7 +46,7 @@ def _start(root: bytes) -> Progress:
 
     display = Progress(
         SpinnerColumn(),
-        TextColumn("scanning {task.description}: {task.completed:,.0f} images", markup=False),
+        TextColumn("scanning: {task.completed:,.0f} images in {task.description}", markup=False),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -54,10 +54,10 @@ class SharedArray:
         if dtype.hasobject:
             raise ValueError(f"shared memory holds plain numbers, not {dtype}: convert the array first")
         num_bytes = _num_bytes(shape, dtype)
-        # The kernel does not refuse a memfd that is too large: it kills a process, perhaps another, while reserving.
-        if num_bytes > (headroom := memory_headroom()):
-            raise LoaderError("E-SHM", f"cannot reserve shared memory: need={num_bytes:,} have={headroom:,} bytes")
         try:
+            # The kernel does not refuse a memfd that is too large: it kills a process, perhaps another one.
+            if num_bytes > (headroom := memory_headroom()):
+                raise LoaderError("E-SHM", f"cannot reserve shared memory: need={num_bytes:,} have={headroom:,} bytes")
             return cls(_reserve(name, num_bytes), shape, dtype)
         except OSError as error:
             code = "E-FD" if error.errno in (errno.EMFILE, errno.ENFILE) else "E-SHM"

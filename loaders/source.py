@@ -72,8 +72,8 @@ def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **optio
     if not isinstance(spec, Source):
         raise ValueError(
             "a source is a folder of images, a pair (images, labels) of arrays, or an object with the methods of "
-            f"Source, not {type(spec).__name__}; of a data set in memory pass (dataset.data, dataset.targets), and for any "
-            "other map-style dataset use penstock.loaders.DataLoader"
+            f"Source, not {type(spec).__name__}; of a data set in memory pass (dataset.data, dataset.targets), and for "
+            "any other map-style dataset use penstock.loaders.DataLoader"
         )
     if options:
         raise TypeError(f"a source that is open takes no options: {', '.join(sorted(options))}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
+import traceback
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +26,9 @@ from penstock.pipelines.errors import LoaderError
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
-# One row a worker, and a last one for the parent: sample in work, nanoseconds when begun, batches made, process id.
-SAMPLE, SINCE_NS, MADE, PID = range(4)
+# One row a worker, and a last one for the parent: sample in work or the latest, nanoseconds when begun, batches made,
+# process id, 1 while it makes a batch.
+SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
 
 
 class WorkItem(NamedTuple):
@@ -35,21 +40,25 @@ class WorkItem(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The small message that goes back; the batch itself lies in the slot. `error` is what stopped it, if anything."""
+    """The small message that goes back; the batch itself lies in the slot.
+
+    error: what stopped it, if anything. trace: the traceback of an exception that is not ours.
+    """
 
     item: WorkItem
     bad: tuple[BadSample, ...]
     produce_s: float
     done: bool
     error: LoaderError | None
+    trace: str = ""
 
 
 class Progress:
     """Shared table of what each worker is doing, readable whatever state the worker is in."""
 
     def __init__(self, workers: int, *, shared: bool) -> None:
-        self._shared = SharedArray.create((workers + 1, 4), np.int64, name="penstock-progress") if shared else None
-        self.table = self._shared.array if self._shared else np.zeros((workers + 1, 4), np.int64)
+        self._shared = SharedArray.create((workers + 1, 5), np.int64, name="penstock-progress") if shared else None
+        self.table = self._shared.array if self._shared else np.zeros((workers + 1, 5), np.int64)
         self.table[:, SAMPLE] = -1
 
     @property
@@ -94,33 +103,68 @@ class SlotDataset(Dataset[Produced]):
             if self._progress.generation != item.generation:
                 raise Aborted
 
+        mine[BUSY] = 1
         try:
             if self._producer is None:
                 mine[PID] = os.getpid()
                 self._producer = Producer(self._settings)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
             bad, seconds = self._producer.produce(item.cursor, pixels, rows, working_on)
+            mine[MADE] += 1
+            produced = Produced(item, bad, seconds, True, None)
         except Aborted:
-            return Produced(item, (), 0.0, False, None)
-        except LoaderError as error:
-            return Produced(item, (), 0.0, False, error.located(worker=os.getpid()))
-        except MemoryError:
-            sample = int(mine[SAMPLE])
-            short = LoaderError("E-MEM", "out of memory in a worker", sample=sample, worker=os.getpid())
-            return Produced(item, (), 0.0, False, short)
-        finally:
-            mine[SAMPLE] = -1
-        mine[MADE] += 1
-        return Produced(item, bad, seconds, True, None)
+            produced = Produced(item, (), 0.0, False, None)
+        except Exception as error:
+            produced = self._stopped(item, error, int(mine[SAMPLE]))
+        # Not in a finally: whoever ends a worker by other means is to find what it had in hand.
+        mine[BUSY] = 0
+        return produced
+
+    def _stopped(self, item: WorkItem, error: Exception, sample: int) -> Produced:
+        """What is said of an exception: the source's own, unless it is one of ours."""
+        worker = os.getpid() if get_worker_info() else None
+        if isinstance(error, LoaderError):
+            return Produced(item, (), 0.0, False, error.located(worker=worker))
+        path = None
+        with contextlib.suppress(Exception):
+            path = self._settings.source.path(sample)
+        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}
+        if isinstance(error, MemoryError):
+            told = LoaderError("E-MEM", f"out of memory at this sample ({error or 'no details'})", **where)
+        else:
+            fix = "see the traceback; with workers=0 a debugger stops there"
+            told = LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where)
+        told.__cause__ = error  # in the consumer's own process; a message carries no causes
+        trace = traceback.format_exc() if worker else ""
+        return Produced(item, (), 0.0, False, told, trace)
 
 
 def start_worker(worker_id: int) -> None:
-    """Settle a new worker: it dies with its parent, leaves Ctrl-C to it, uses one thread, can tell its stack."""
+    """Settle a new worker: it ends with its parent, leaves Ctrl-C to it, uses one thread, can tell its stack."""
     del worker_id
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
+    _end_with_parent()
     torch.set_num_threads(1)
     cv2 = sys.modules.get("cv2")  # a user's source may have brought it along
     if cv2 is not None:
         cv2.setNumThreads(0)
+
+
+def _end_with_parent() -> None:
+    """Leave no orphan, whatever ends the parent.
+
+    A fork server stays while its workers do (each holds the pipe that keeps it alive), and torch's own watch looks at
+    the server. So a thread waits for the parent's end of this process's pipe to close.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if os.getppid() != parent.pid:  # a child of the fork server: it ends with that as well
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def follow() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, name="penstock-parent", daemon=True).start()

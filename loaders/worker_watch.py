@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
+from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.machine import oom_kills

@@ -47,12 +47,11 @@ class BatchStage:
         batch, height, width, channels = images.shape
         rows = images.reshape(batch, height, width * channels)
         results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
-        direct = self.dtype == torch.float32
-        scratch = torch.empty_like(rows[0], dtype=torch.float32)
+        scratch = None if self.dtype == torch.float32 else torch.empty(rows.shape[1:], dtype=torch.float32)
         for image, result in zip(rows, results, strict=True):
-            target = result if direct else scratch
+            target = result if scratch is None else scratch
             target.copy_(image)
             torch.addcmul(self._row_shift, target, self._row_scale, out=target)
-            if not direct:
+            if scratch is not None:
                 result.copy_(target)
         return results.view(images.shape)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from penstock.pipelines import jpeg
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.formats import declared
+from penstock.pipelines.formats import check_end, declared
 from penstock.pipelines.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
 
@@ -35,6 +35,11 @@ class JpegDecoder(Protocol):
     """Decodes ordinary JPEGs. An instance belongs to one thread: it may return a view of memory that it reuses."""
 
     name: str
+
+    @property
+    def warning(self) -> str:
+        """What libjpeg warned of in the last image, "" if nothing or if the decoder has checked the markers itself."""
+        ...
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         """The first `height` rows, uint8 [height, width, 3], valid until the next call; LoaderError E-CORRUPT."""
@@ -115,7 +120,9 @@ class ImageDecoder:
             raise LoaderError("E-CORRUPT", f"the {kind} declares a size of {width}x{height}")
         if width * height > self._max_pixels:
             raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {self._max_pixels}")
-        if header is not None and not jpeg.ends_properly(data, header):
+        if header is None:
+            check_end(data, kind)
+        elif not jpeg.ends_properly(data, header):
             raise self._missing_end(data, header)
         orientation = self._orientation(data, kind, header) if self._apply_exif else 1
         if swaps_sides(orientation):
@@ -133,6 +140,8 @@ class ImageDecoder:
         if header is not None and header.common:
             rows = jpeg.rows_to_decode(header, y + h)
             pixels = self._jpeg.rgb(jpeg.stop_below(data, header, rows), rows, header.width)
+            if not jpeg.proves_sound(self._jpeg.warning, header):
+                jpeg.check_markers(data, header)
         else:
             pixels = _general(data, probe)
         return upright(pixels[y : y + h, x : x + w], probe.orientation)

@@ -17,7 +17,8 @@ from penstock.pipelines.errors import LoaderError
 
 try:
     import PIL
-    from PIL import Image
+    from PIL import Image, ImageFile, UnidentifiedImageError
+    from PIL.JpegImagePlugin import JpegImageFile
 except ImportError as error:
     raise LoaderError(
         "E-DEPENDENCY", f"Pillow cannot be imported ({error})", fix="pip install pillow (or build pillow-simd)"
@@ -26,23 +27,28 @@ except ImportError as error:
 Pixels = npt.NDArray[np.uint8]
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
-_lock = threading.RLock()  # warning filters and MAX_IMAGE_PIXELS belong to the whole process
+_lock = threading.RLock()  # warning filters and Pillow's switches belong to the whole process
 
 
 @contextlib.contextmanager
 def _our_rules() -> Iterator[None]:
-    """Pillow without its own size limit (ours is checked before) and without warnings for metadata nobody asked for."""
+    """Pillow without its own size limit (ours is checked before) and without warnings for metadata nobody asked for.
+
+    And without LOAD_TRUNCATED_IMAGES, which the program around us may have set.
+    """
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
         try:
             yield
         finally:
-            Image.MAX_IMAGE_PIXELS = limit
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = limit, lenient
 
 
 def _failure(error: BaseException) -> LoaderError:
-    text = str(error) or type(error).__name__
+    # the message about an unknown file names a memory address, which differs from run to run
+    text = "not recognised" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
     if "truncated" in text.lower():
         return LoaderError("E-TRUNC", f"Pillow: {text}")
     if "not supported" in text.lower() or "unsupported" in text.lower():
@@ -57,7 +63,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EO
 def _as_rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16") or image.mode == "I":
         # convert() would saturate 16-bit grey at 255 instead of scaling it
-        grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        grey = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
@@ -66,36 +72,44 @@ class PillowJpegDecoder:
     """Ordinary JPEGs by Pillow, its metadata parsing left out."""
 
     name = "pillow"
+    warning = ""
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         """See JpegDecoder.rgb."""
-        return _decode(jpeg.strip_metadata(data, jpeg.parse_header(data)), "JPEG", (width, height))
+        header = jpeg.parse_header(data)
+        jpeg.check_markers(data, header)  # Pillow does not tell warnings, which would show whether it has to be done
+        return any_jpeg(data, header)
 
     def version(self) -> str:
         """See JpegDecoder.version."""
         return f"{'Pillow-SIMD' if IS_SIMD else 'Pillow'} {PIL.__version__}"
 
 
-def _decode(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
-    try:
-        with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-            if image.size != size:
-                raise LoaderError("E-CORRUPT", f"the {kind} declares {size} and {image.size} pixels")
-            return _as_rgb(image)
-    except _DAMAGE as error:
-        raise _failure(error) from None
+def _checked(image: Image.Image, size: tuple[int, int]) -> Pixels:
+    if image.size != size:
+        raise LoaderError("E-CORRUPT", f"the {image.format} declares {size} and {image.size} pixels")
+    return _as_rgb(image)
 
 
 def any_jpeg(data: bytes, header: jpeg.JpegHeader) -> Pixels:
-    """An unusual JPEG (CMYK, arithmetic coding, odd sampling): uint8 [height, width, 3]."""
-    with _our_rules():
-        return _decode(jpeg.strip_metadata(data, header), "JPEG", (header.width, header.height))
+    """A JPEG, however unusual (CMYK, arithmetic coding, odd sampling): uint8 [height, width, 3]."""
+    stripped = io.BytesIO(jpeg.strip_metadata(data, header))
+    with _our_rules() if ImageFile.LOAD_TRUNCATED_IMAGES else contextlib.nullcontext():
+        try:
+            with JpegImageFile(stripped) as image:  # not Image.open: it applies MAX_IMAGE_PIXELS
+                return _checked(image, (header.width, header.height))
+        except _DAMAGE as error:
+            raise _failure(error) from None
 
 
 def any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
     """A PNG, WebP, BMP or GIF of `size` (width, height), its first frame: uint8 [height, width, 3]."""
     with _our_rules():
-        return _decode(data, kind, size)
+        try:
+            with Image.open(io.BytesIO(data), formats=(kind,)) as image:
+                return _checked(image, size)
+        except _DAMAGE as error:
+            raise _failure(error) from None
 
 
 def exif_orientation(payload: bytes) -> int:

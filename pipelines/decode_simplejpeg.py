@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines import jpeg
 from penstock.pipelines.errors import LoaderError
 
 try:
@@ -24,16 +25,26 @@ class SimplejpegDecoder:
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
+        self.warning = ""
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         """See JpegDecoder.rgb."""
         need = height * width * 3
         if self._memory.size < need:
             self._memory = np.empty(need * 5 // 4, np.uint8)
+        self.warning = ""
         try:
-            pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=self._memory, strict=False)
+            # strict for the sake of its message: the lenient mode passes errors that follow a warning off as repaired
+            pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=self._memory, strict=True)
         except ValueError as error:
-            raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
+            self.warning = str(error)
+            if not jpeg.is_warning(self.warning):
+                raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
+            if jpeg.is_header_warning(self.warning):  # simplejpeg gives up on it before it decodes
+                from penstock.pipelines.decode_pillow import PillowJpegDecoder
+
+                return PillowJpegDecoder().rgb(data, height, width)
+            pixels = self._memory[:need].reshape(height, width, 3)
         if pixels.shape != (height, width, 3):
             raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
         return pixels

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines import jpeg
 from penstock.pipelines.errors import LoaderError
 
 Pixels = npt.NDArray[np.uint8]
@@ -29,11 +30,12 @@ class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
     safe in threads, so the hook that reports them is replaced. Real errors still raise OSError.
     """
 
+    warning = ""
+
     def _TurboJPEG__report_error(self, handle: Any) -> None:
-        code = self._TurboJPEG__get_error_code
-        if code is not None and code(handle) == turbojpeg.TJERR_WARNING:
-            return
-        super()._TurboJPEG__report_error(handle)
+        self.warning = self._TurboJPEG__get_error_string(handle)
+        if not jpeg.is_warning(self.warning):
+            raise OSError(self.warning)
 
 
 class TurbojpegDecoder:
@@ -53,6 +55,7 @@ class TurbojpegDecoder:
         need = height * width * 3
         if self._memory.size < need:
             self._memory = np.empty(need * 5 // 4, np.uint8)
+        self._turbo.warning = ""
         target = self._memory[:need].reshape(height, width, 3)
         try:
             pixels: Pixels = self._turbo.decode(
@@ -63,6 +66,11 @@ class TurbojpegDecoder:
         if pixels.shape != (height, width, 3):
             raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
         return pixels
+
+    @property
+    def warning(self) -> str:
+        """See JpegDecoder.warning."""
+        return str(self._turbo.warning)
 
     def version(self) -> str:
         """See JpegDecoder.version."""

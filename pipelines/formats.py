@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.pipelines.errors import LoaderError
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM")
 
 
 class Declared(NamedTuple):
@@ -27,21 +29,51 @@ def _png(data: bytes) -> tuple[int, int]:
         raise _short("PNG")
     if data[12:16] != b"IHDR":
         raise LoaderError("E-CORRUPT", "the PNG does not begin with an IHDR chunk")
-    if data.rfind(b"IEND") < 0:
-        raise LoaderError("E-TRUNC", "the PNG has no IEND chunk: it was cut short")
     width, height = struct.unpack_from(">II", data, 16)
     return width, height
 
 
+def _gif_frames(data: bytes) -> Iterator[int]:
+    """The offset of each image descriptor; E-TRUNC unless a trailer follows the last of them.
+
+    GIF89a, appendix B. Bytes that begin no block are skipped, as Pillow does.
+    """
+    try:
+        position = 13 + _colour_table(data[10])
+        while (introducer := data[position]) != 0x3B:
+            if introducer not in b"!,":
+                position += 1
+                continue
+            if introducer == 0x2C:
+                yield position
+                position += 11 + _colour_table(data[position + 9])
+            else:
+                position += 2
+            while (length := data[position]) != 0:  # of a sub-block
+                position += 1 + length
+            position += 1
+    except IndexError:
+        raise LoaderError("E-TRUNC", "the GIF has no trailer: it was cut short") from None
+
+
+def _colour_table(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
 def _gif(data: bytes) -> tuple[int, int]:
+    """The screen, widened to hold the first frame as Pillow does."""
     if len(data) < 13:
         raise _short("GIF")
     width, height = struct.unpack_from("<HH", data, 6)
-    return width, height
+    frame = next(_gif_frames(data), None)
+    if frame is None or len(data) < frame + 9:
+        return width, height
+    x, y, frame_width, frame_height = struct.unpack_from("<HHHH", data, frame + 1)
+    return max(width, x + frame_width), max(height, y + frame_height)
 
 
 def _bmp(data: bytes) -> tuple[int, int]:
-    if len(data) < 26:
+    if len(data) < 34:
         raise _short("BMP")
     if struct.unpack_from("<I", data, 14)[0] == 12:  # OS/2 core header
         width, height = struct.unpack_from("<HH", data, 18)
@@ -50,11 +82,18 @@ def _bmp(data: bytes) -> tuple[int, int]:
     return abs(width), abs(height)
 
 
+def _bmp_end(data: bytes) -> int:
+    """Where the last row ends; 0 for run-length coding, of which only the decoder knows the end."""
+    width, height = _bmp(data)
+    core = struct.unpack_from("<I", data, 14)[0] == 12
+    bits, compression = struct.unpack_from("<H", data, 24 if core else 28)[0], struct.unpack_from("<I", data, 30)[0]
+    rows = struct.unpack_from("<I", data, 10)[0]
+    return rows + height * (-(-width * bits // 32) * 4) if core or compression in (0, 3) else 0
+
+
 def _webp(data: bytes) -> tuple[int, int]:
     if len(data) < 30:
         raise _short("WebP")
-    if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
-        raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header says")
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -85,6 +124,22 @@ def declared(data: bytes) -> Declared:
         return Declared("WEBP", *_webp(data))
     if data.startswith(b"BM"):
         return Declared("BMP", *_bmp(data))
-    if any(magic.startswith(data) for magic in (b"\xff\xd8", _PNG_MAGIC, b"GIF8", b"RIFF", b"BM")):
+    if len(data) < 12 and (any(m.startswith(data) for m in _MAGICS) or data.startswith(b"RIFF")):
         raise LoaderError("E-TRUNC", f"only {len(data)} bytes of an image file")
     raise LoaderError("E-FORMAT", f"no JPEG, PNG, WebP, BMP or GIF: the file begins with {data[:16]!r}")
+
+
+def check_end(data: bytes, kind: str) -> None:
+    """Refuse a PNG, WebP, BMP or GIF that was cut anywhere: LoaderError E-TRUNC. For files that passed `declared`."""
+    if kind == "GIF":
+        for _ in _gif_frames(data):
+            pass
+    elif kind == "PNG":
+        end = data.rfind(b"IEND")
+        if end < 0 or end + 8 > len(data):
+            raise LoaderError("E-TRUNC", "the PNG has no whole IEND chunk: it was cut short")
+    elif kind == "WEBP":
+        if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
+            raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header says")
+    elif _bmp_end(data) > len(data):
+        raise LoaderError("E-TRUNC", "the BMP ends before its last row")

@@ -5,6 +5,7 @@ ITU-T T.81 (JPEG), Annex B for the markers; F.2 for the order of MCUs in a basel
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from penstock.pipelines.errors import LoaderError
@@ -15,6 +16,19 @@ _DHT, _JPG, _DAC = 0xC4, 0xC8, 0xCC
 _RST0, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
+_IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker but restarts; FF 00 is a stuffed byte, FF FF fill
+_BETWEEN = re.compile(rb"\xff+[^\x00\xff]")
+# jerror.h, JWRN_*: what libjpeg tells and goes on after. All else that it says is an error.
+_WARNINGS = (
+    "Corrupt JPEG data: ",
+    "Premature end of JPEG file",
+    "Inconsistent progression sequence for component ",
+    "Invalid SOS parameters for sequential JPEG",
+    "Unknown Adobe color transform code ",
+    "Warning: unknown JFIF revision number ",
+    "Application transferred too many scanlines",
+)
+_HEADER_WARNINGS = (_WARNINGS[4], _WARNINGS[5], "Corrupt JPEG data: bad ICC marker")
 
 
 class JpegHeader(NamedTuple):
@@ -62,7 +76,7 @@ def parse_header(data: bytes) -> JpegHeader:
     segments: list[tuple[int, int, int]] = []
     while True:
         start = position
-        if position + 4 > size:
+        if position + 2 > size:
             raise _cut("the file ends inside the JPEG header")
         if data[position] != 0xFF:
             raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
@@ -70,11 +84,15 @@ def parse_header(data: bytes) -> JpegHeader:
         if marker == 0xFF:  # fill byte, T.81 B.1.1.2
             position += 1
             continue
-        if marker == _TEM or _RST0 <= marker <= 0xD8:
+        if marker == _TEM or _RST0 <= marker <= 0xD7:
             position += 2
             continue
-        if marker in (0x00, 0xD9):
+        if marker == 0xD9:
             raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
+        if marker in (0x00, 0xD8):
+            raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} inside the JPEG header")
+        if position + 4 > size:
+            raise _cut("the file ends inside the JPEG header")
         length = data[position + 2] << 8 | data[position + 3]
         end = position + 2 + length
         if length < 2:
@@ -111,6 +129,8 @@ def _frame_header(
         raise LoaderError("E-UNSUPPORTED", f"lossless or hierarchical JPEG (SOF{marker - 0xC0})")
     if precision != 8:
         raise LoaderError("E-UNSUPPORTED", f"JPEG with {precision} bits a sample")
+    if components == 2:
+        raise LoaderError("E-UNSUPPORTED", "JPEG of two components, which have no colours")
     factors = [data[offset + 9 + 3 * k] for k in range(components)]
     sampling = tuple((factor >> 4, factor & 15) for factor in factors)
     if not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):
@@ -122,6 +142,45 @@ def _frame_header(
 def ends_properly(data: bytes, header: JpegHeader) -> bool:
     """Whether an end-of-image marker follows the scan (bytes after it are tolerated, as every decoder does)."""
     return data.endswith(EOI) or data.rfind(EOI, header.scan_offset) >= 0
+
+
+def is_warning(text: str) -> bool:
+    """Whether a message of libjpeg's tells of damage that it repaired: then all rows were written.
+
+    The text is the only way to know. TurboJPEG keeps the last message, but says "warning" of an error that follows a
+    warning, although the rows then hold what was in that memory before.
+    """
+    return text.startswith(_WARNINGS)
+
+
+def is_header_warning(text: str) -> bool:
+    """Whether a warning is about the markers before the scan."""
+    return text.startswith(_HEADER_WARNINGS)
+
+
+def proves_sound(warning: str, header: JpegHeader) -> bool:
+    """Whether a decoder that warned so ("": not at all) has met no stray marker, so that check_markers need not look.
+
+    The usual warning comes from stopping below a crop: "Corrupt JPEG data: 4711 extraneous bytes before marker 0xd9".
+    """
+    return not warning or (header.stoppable and warning.endswith("extraneous bytes before marker 0xd9"))
+
+
+def check_markers(data: bytes, header: JpegHeader) -> None:
+    """Refuse a file whose markers do not lead from the first scan to the end of image (LoaderError E-CORRUPT).
+
+    What libjpeg makes of a stray marker depends on the row at which it meets it, thus on the crop.
+    """
+    position, look = header.scan_offset, _IN_SCAN.search
+    while (found := look(data, position)) is not None:
+        marker = found[0][-1]
+        if marker == 0xD9:
+            return
+        if marker < _SOF_FIRST or _RST0 <= marker <= 0xD8:
+            break
+        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+        look = _IN_SCAN.search if marker == _SOS else _BETWEEN.match
+    raise LoaderError("E-CORRUPT", f"the JPEG's markers do not lead to its end: stray bytes at {position}")
 
 
 def rows_to_decode(header: JpegHeader, bottom: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,20 +39,21 @@ class ImagePipeline:
     max_pixels: int = DEFAULT_MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if len(self.size) != 2 or not all(1 <= side <= 16384 for side in self.size):
+        if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= 16384 for side in self.size):
             raise ValueError(f"size is (height, width), each 1 to 16384 pixels, not {self.size!r}")
         if self.crop not in ("random_resized", "center", "full"):
             raise ValueError(f"crop is 'random_resized', 'center' or 'full', not {self.crop!r}")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale is (low, high) with 0 < low <= high <= 1, not {self.scale!r}")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio is (low, high) with 0 < low <= high, not {self.ratio!r}")
+        if len(self.ratio) != 2 or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise ValueError(f"ratio is (low, high) with 0 < low <= high < inf, not {self.ratio!r}")
         if not 0 < self.center_fraction <= 1:
             raise ValueError(f"center_fraction lies in (0, 1], not {self.center_fraction!r}")
         if not 0 <= self.flip <= 1:
             raise ValueError(f"flip is a probability, not {self.flip!r}")
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(s > 0 for s in self.std):
-            raise ValueError(f"mean and std have three values, std above zero, not {self.mean!r}, {self.std!r}")
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if len(self.mean) != 3 or len(self.std) != 3 or not finite or not all(s > 0 for s in self.std):
+            raise ValueError(f"mean and std have three finite values, std above zero, not {self.mean!r}, {self.std!r}")
         if self.exif not in ("ignore", "apply"):
             raise ValueError(f"exif is 'ignore' or 'apply', not {self.exif!r}")
         if self.resample not in ("torch", "pillow"):

@@ -53,10 +53,12 @@ def test_an_empty_loader_is_an_error():
         training_times(CountingModel(), SETTINGS, loader=CountingLoader(0), seconds=0.05)
 
 
-def test_resident_batch_rate_trains_the_model():
+@pytest.mark.parametrize("settings", [SETTINGS, TrainSettings(amp="bf16")])
+def test_resident_batch_rate_trains_the_model(settings):
     model = CountingModel()
     weights = model.head.weight.detach().clone()
-    rate = resident_batch_rate(model, SETTINGS, shape=(2, 3, 8, 8), num_classes=5, seconds=0.05)
+    shape, dtype = (2, 3, 8, 8), torch.bfloat16
+    rate = resident_batch_rate(model, settings, shape=shape, num_classes=5, seconds=0.05, dtype=dtype)
     assert 0 < rate.images < model.images
     assert not torch.equal(model.head.weight, weights)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import dataclasses, json, sys
+import dataclasses, json, os, sys
 import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.evaluate import evaluate
@@ -48,8 +48,9 @@ result = {"epochs": epochs, "mixed": dataclasses.asdict(mixed.epochs[-1].validat
           "uneven": dataclasses.asdict(uneven), "refused": refused, "statistics": statistics}
 with open(f"{out}.{rank}.json", "w") as file:
     json.dump(result, file)
-if world > 1:
-    dist.destroy_process_group()
+# A reducer never lets go of its group, whose gloo threads may then abort the process while the interpreter shuts down
+# (seen with torch 2.13; pytorch#179291). There is nothing left to shut down in order.
+os._exit(0)
 """
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from penstock.loaders import memory_headroom, shared_memory
 from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError

@@ -1,0 +1,243 @@
+"""The worker processes of the drop-in DataLoader, watched: what each has in hand, what has arrived, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import reprlib
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from torch.utils.data import _utils
+from torch.utils.data.dataloader import _DatasetKind
+
+from penstock.loaders.worker import SAMPLE, STACK_SIGNAL, Progress
+from penstock.loaders.worker_start import MAIN_GUARD, NOTHING, WorkerStart, in_main_thread
+from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped
+from penstock.pipelines.errors import LoaderError
+
+_STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
+_EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
+_BACKEND = "torch"
+_START_FIX = f"see its traceback above; a script that starts workers needs its main part under `{MAIN_GUARD}`"
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = 64
+
+
+class BatchIterator(WatchedIterator):
+    """torch's iterator over a DataLoader's batches, which tells what happened instead of waiting for ever.
+
+    Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
+    """
+
+    # Values until torch sets them, for an end in the middle of the construction.
+    _shutdown = True
+    _in_order = True
+
+    def __init__(self, loader: Any, watchdog_s: float) -> None:
+        self._watchdog_s, self._heard = watchdog_s, (b"", time.monotonic())
+        self._handed: dict[int, Any] = {}  # task -> the indices it is made of
+        self._workers_status = [True] * loader.num_workers
+        self._progress, self._received = Progress(loader.num_workers, shared=True), False
+        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector comes
+        user_init = loader.worker_init_fn
+        clean = loader.multiprocessing_context.get_start_method() == "forkserver"
+        loader.worker_init_fn = WorkerStart(user_init, self._progress, main_thread=clean or in_main_thread())
+        try:
+            super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
+        except BaseException as error:
+            self.shut_down()
+            if isinstance(error, (ConnectionError, EOFError)):
+                cause = "a worker process ended while it was being started"
+                raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
+            raise
+        finally:
+            loader.worker_init_fn = user_init
+        # torch's SIGCHLD handler would raise in the middle of the user's own code; here a death is seen without it.
+        _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+        self._worker_pids_set = False
+        reader = self._worker_result_queue._reader  # type: ignore[attr-defined]
+        reader._recv = _patient_recv(reader, [worker.sentinel for worker in self._workers])
+
+    @property
+    def spent(self) -> bool:
+        """Whether its processes are gone."""
+        return bool(self._shutdown)
+
+    def ready(self) -> int:
+        """Batches that can be had without waiting."""
+        if self._shutdown:
+            return 0
+        if self._dataset_kind == _DatasetKind.Iterable or not self._in_order:
+            return int(self._data_queue.qsize())
+        while self._tasks_outstanding and not self._data_queue.empty():
+            self._take_in()
+        count = 0
+        while len(self._task_info.get(self._rcvd_idx + count, ())) == 2:
+            count += 1
+        return count
+
+    def _take_in(self) -> None:
+        """Take in one finished task, ahead of its turn."""
+        task, data = self._get_data()
+        self._tasks_outstanding -= 1
+        self._task_info[task] += (data,)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self._dataset_kind == _DatasetKind.Map:
+            # torch forgets the tasks of an epoch that was left before it waits for them: a hang would have no name.
+            while self._tasks_outstanding:
+                self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
+                self._take_in()
+        self._index_sampler = loader._index_sampler  # starts elsewhere after load_state_dict or set_epoch
+        self._handed = {}
+        super()._reset(loader, first_iter)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        if len(self._handed) > 2 * self._prefetch_factor * self._num_workers:
+            self._handed = {task: self._handed[task] for task in self._task_info}
+        self._handed[self._send_idx] = index
+        return index
+
+    def _get_data(self) -> Any:
+        self._heard = (b"", time.monotonic())
+        try:
+            data = super()._get_data()  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            told = self._told(error)
+            if told is error and self._timeout > 0 and type(error) is RuntimeError:  # torch's goes on after a timeout
+                raise
+            self.shut_down()
+            if told is error:
+                raise
+            raise told from error
+        self._received = True
+        return data
+
+    def _told(self, error: BaseException) -> BaseException:
+        """`error` as the LoaderError that says what happened, where it is not one and there is more to say."""
+        if isinstance(error, LoaderError):
+            return error
+        thread = self._pin_memory_thread if self._pin_memory else None
+        if thread is not None and not thread.is_alive():
+            try:
+                self._raise_if_dead(EOFError())
+            except LoaderError as death:
+                return death
+            return LoaderError(
+                "E-WORKER",
+                "the thread that pins memory ended",
+                fix="see its traceback above, or pass pin_memory=False",
+                backend=_BACKEND,
+            )
+        no_descriptor = isinstance(error, OSError) and error.errno == errno.EMFILE
+        if no_descriptor or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
+            return LoaderError("E-FD", "no descriptor is left to receive a batch with", backend=_BACKEND)
+        return error
+
+    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
+        got, data = super()._try_get_data(timeout)
+        if not got and self._rcvd_idx not in self._task_info:  # the workers are to say that they begin an epoch
+            silence = self._silent(None, None)
+            if silence is not None:
+                raise silence
+        return got, data
+
+    def _raise_if_dead(self, cause: BaseException | None) -> None:
+        if isinstance(cause, (OSError, EOFError)):
+            connection.wait([worker.sentinel for worker in self._workers], timeout=_EXIT_S)
+        super()._raise_if_dead(cause)
+
+    def shut_down(self) -> None:
+        """See WatchedIterator; the thread that pins memory goes first, since it cannot receive from ended workers."""
+        if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
+            self._pin_memory_thread_done_event.set()
+            self._worker_result_queue.put((None, None))  # wakes it
+            self._pin_memory_thread.join(_EXIT_S)
+        super().shut_down()
+        self._progress.close()
+
+    def __del__(self) -> None:
+        if _utils.python_exit_status is False and hasattr(self, "_progress"):
+            self.shut_down()  # torch's own waits for a busy worker, five seconds each
+
+    def _in_hand(self, worker: int) -> tuple[str, int | None]:
+        """What a worker is at: in words, and the sample."""
+        sample = int(self._progress.table[worker, SAMPLE])
+        if sample < 0:
+            return " between two batches" if sample == NOTHING and self._dataset_kind == _DatasetKind.Map else "", None
+        tasks = [self._handed.get(task) for task, info in self._task_info.items() if info == (worker,)]
+        batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
+        return f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else "", sample
+
+    def _died(self, worker: int, pid: int, what: str) -> LoaderError:
+        words, sample = self._in_hand(worker)
+        code, fix = "E-OOM" if what.endswith("for memory") else "E-WORKER", None
+        if "SIGBUS" in what:
+            code = "E-SHM"
+        elif what == "exited with 1" and not self._received and sample is None:
+            words, fix = " before its first batch", _START_FIX
+        elif code == "E-WORKER":
+            where = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
+            fix = f"{where}; run with num_workers=0 to see a crash of the dataset itself"
+        return LoaderError(code, f"worker process {what}{words}", fix=fix, sample=sample, worker=pid, backend=_BACKEND)
+
+    def _silent(self, worker: int | None, pid: int | None) -> LoaderError | None:
+        """The error for no message and no new sample within `watchdog_s`, after every worker has told its stack."""
+        row, now = b"" if worker is None else self._progress.table[worker].tobytes(), time.monotonic()
+        if row != self._heard[0]:
+            # The first look is not news: the sample may have been in hand since before anyone waited for it.
+            self._heard = (row, now if self._heard[0] else self._heard[1])
+        silent_s = now - self._heard[1]
+        if silent_s < self._watchdog_s:
+            return None
+        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
+        state = "stopped (SIGSTOP)" if pid is not None and is_stopped(pid) else "busy or blocked"
+        for process in self._workers:
+            if process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, STACK_SIGNAL)
+        time.sleep(_STACK_S)
+        words, sample = ("", None) if worker is None else self._in_hand(worker)
+        return LoaderError(
+            "E-TIMEOUT",
+            f"worker process is {state}{words}: nothing heard for {silent_s:.0f} s",
+            fix="look at what these samples are read from (slow or dead storage), or raise watchdog_s",
+            sample=sample,
+            worker=pid,
+            backend=_BACKEND,
+        )
+
+
+def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
+    iterator = reference()
+    assert iterator is not None, "an iterator that waits is alive"
+    return iterator
+
+
+def _patient_recv(reader: Any, sentinels: list[int]) -> Callable[[int], io.BytesIO]:
+    """Connection._recv that does not wait for the rest of a message whose sender was killed while it wrote.
+
+    The other workers hold the pipe open, so no end of file tells of it.
+    """
+
+    def recv(size: int) -> io.BytesIO:
+        buffer = io.BytesIO()
+        while buffer.tell() < size:
+            if not connection.wait([reader], timeout=2 * POLL_S):
+                if connection.wait(sentinels, timeout=0):
+                    raise EOFError("a worker process ended in the middle of a message")
+                continue
+            chunk = os.read(reader.fileno(), size - buffer.tell())
+            if not chunk:
+                raise EOFError("all worker processes are gone")
+            buffer.write(chunk)
+        return buffer
+
+    return recv

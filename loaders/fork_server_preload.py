@@ -1,0 +1,38 @@
+"""Imported by multiprocessing's fork server, and nowhere else, before it forks the workers."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import signal
+from multiprocessing import forkserver
+from types import FrameType
+
+import penstock.loaders.torch_loader  # noqa: F401  torch is imported once, not once a worker
+
+_SERVER, _PARENT = os.getpid(), os.getppid()
+
+
+def _leave_quietly(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C in a process that does not yet run what it was started for: no traceback, there is nothing to unwind."""
+    if os.getpid() == _SERVER:
+        return  # multiprocessing is about to make the server ignore it
+    if multiprocessing.parent_process() is None:
+        os._exit(128 + number)
+    signal.default_int_handler(number, frame)
+
+
+def _remove_socket() -> None:
+    """Remove what a parent that was killed could not: its socket, in a temporary folder of its own."""
+    address = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
+    if os.getppid() != _PARENT and isinstance(address, str) and os.path.isabs(address):
+        with contextlib.suppress(OSError):
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
+
+
+atexit.register(_remove_socket)
+signal.signal(signal.SIGINT, _leave_quietly)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see ready_fork_server

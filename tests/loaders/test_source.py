@@ -1,0 +1,103 @@
+"""open_source: which data becomes which source, and what is said of the rest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.loaders import source as source_module
+from penstock.loaders.array_source import ArraySource
+from penstock.loaders.image_folder import ImageFolder
+from penstock.loaders.source import Source, open_source
+from penstock.pipelines.errors import LoaderError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from folder_trees import plant
+
+IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]
+
+
+def test_folders_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, ["c/1.jpg"])
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path, str(tmp_path), os.fsencode(tmp_path), ".", str(tmp_path) + "//"):
+        source = open_source(path)
+        assert isinstance(source, ImageFolder)
+        assert source.path(0) == os.fsencode(tmp_path / "c" / "1.jpg")
+
+
+@pytest.mark.parametrize("pair", [(IMAGES, LABELS), [IMAGES, LABELS], (torch.from_numpy(IMAGES), torch.tensor(LABELS))])
+def test_pairs_of_arrays(pair) -> None:
+    assert isinstance(open_source(pair), ArraySource)
+
+
+def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
+    for source in (ImageFolder(plant(tmp_path, ["c/1.jpg"])), ArraySource(IMAGES, LABELS)):
+        assert isinstance(source, Source)
+        assert open_source(source) is source
+        with pytest.raises(TypeError, match="no options: rescan"):
+            open_source(source, rescan=True)
+
+
+def test_a_source_of_the_users_own() -> None:
+    class Noise:
+        classes, fingerprint, skipped = (b"noise",), "00", {}
+
+        def __len__(self) -> int:
+            return 1
+
+        def read(self, index: int) -> np.ndarray:
+            return IMAGES[0]
+
+        def labels(self, indices: np.ndarray) -> np.ndarray:
+            return np.zeros(len(indices), np.int64)
+
+        def path(self, index: int) -> bytes:
+            return b"noise"
+
+        def describe(self) -> str:
+            return "1 image"
+
+    noise = Noise()
+    assert open_source(noise) is noise
+
+
+def test_options_reach_the_source(tmp_path: Path) -> None:
+    plant(tmp_path, ["c/1.jpg", "d/"])
+    with pytest.raises(LoaderError, match="E-EMPTYCLASS"):
+        open_source(tmp_path)
+    assert open_source(tmp_path, allow_empty=True).classes == (b"c", b"d")
+    assert open_source((IMAGES, LABELS), classes=["a", "b"]).classes == (b"a", b"b")
+    with pytest.raises(TypeError, match="shuffle"):
+        open_source(tmp_path, shuffle=True)
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LoaderError) as caught:
+        open_source(tmp_path / "absent\xff")
+    assert caught.value.code == "E-NODATA"
+    assert caught.value.path == os.fsencode(tmp_path / "absent\xff")
+
+
+def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data.csv").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"data\.csv' is not a source: pass a folder of images$"):
+        open_source(tmp_path / "data.csv")
+    monkeypatch.setitem(source_module.FILE_SOURCES, ".h5", lambda path, **options: (path, options))
+    with pytest.raises(ValueError, match=r"pass a folder of images, a \.h5 file$"):
+        open_source(tmp_path / "data.csv")
+    (tmp_path / "data.H5").write_bytes(b"")
+    assert open_source(tmp_path / "data.H5", split=1) == (os.fsencode(tmp_path / "data.H5"), {"split": 1})
+
+
+@pytest.mark.parametrize(
+    "spec", [None, 7, [1, 2, 3], {"images": IMAGES}, torch.utils.data.TensorDataset(torch.zeros(1))]
+)
+def test_other_objects_say_what_is_possible(spec) -> None:
+    with pytest.raises(ValueError, match=r"a folder of images, a pair.*penstock\.loaders\.DataLoader"):
+        open_source(spec)

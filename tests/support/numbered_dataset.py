@@ -1,0 +1,95 @@
+"""Map-style datasets whose samples say where they were made: a module of its own, since workers import it by name."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+
+class Numbered(Dataset[Any]):
+    """Sample i is i; some samples do harm."""
+
+    def __init__(self, length: int, harm: dict[int, str] | None = None) -> None:
+        self.length, self.harm = length, harm or {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        harm = self.harm.get(index)
+        if harm == "raise":
+            raise KeyError(f"sample {index}")
+        if harm == "sleep":
+            time.sleep(1000)
+        elif harm == "wait":  # so that the samples after this one lie finished when it is
+            time.sleep(0.3)
+        elif harm is not None:
+            os.kill(os.getpid(), getattr(signal, harm))
+            time.sleep(1000)
+        return index
+
+
+class Large(Numbered):
+    """Samples that take many writes to send."""
+
+    def __getitem__(self, index: int) -> Any:
+        return b"x" * 50_000_000
+
+
+class Circumstances(Numbered):
+    """Sample i: process, its threads for torch, state of SIGINT, kinds of seed, what the user's worker_init_fn left."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return {
+            "pid": os.getpid(),
+            "num_threads": torch.get_num_threads(),
+            "ignores_ctrl_c": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+            "worker": info.id if info else -1,
+            "seed": info.seed if info else -1,
+            "draws": (random.random(), float(np.random.random()), float(torch.rand(()))),  # noqa: NPY002
+            "marked": os.environ.get("NUMBERED_MARK", ""),
+        }
+
+
+class Stream(IterableDataset[Any]):
+    """0, 1, ... length - 1, shared out among the workers."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        yield from range(info.id if info else 0, self.length, info.num_workers if info else 1)
+
+
+class Pair(NamedTuple):
+    """A named tuple, as users' collate functions make them."""
+
+    images: Any
+    labels: Any
+
+
+class Unpicklable(Numbered):
+    """Holds what no other process can be handed."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.lock = threading.Lock()
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def mark(worker_id: int) -> None:
+    os.environ["NUMBERED_MARK"] = f"worker {worker_id}"
