@@ -17,13 +17,15 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit; a second one ends the process at once."""
+    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit, unless they are ignored; a second one ends the process at once."""
     for number in _EXITING:
-        signal.signal(number, _leave)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
+            signal.signal(number, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     for other in _EXITING:
-        signal.signal(other, signal.SIG_DFL)
+        if signal.getsignal(other) is not signal.SIG_IGN:
+            signal.signal(other, signal.SIG_DFL)
     raise SignalExit(number)

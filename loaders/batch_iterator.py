@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import queue
 import reprlib
 import time
 import weakref
@@ -13,16 +14,16 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-from torch.utils.data import _utils
 from torch.utils.data.dataloader import _DatasetKind
 
-from penstock.loaders.worker import SAMPLE, STACK_SIGNAL, Progress
-from penstock.loaders.worker_start import MAIN_GUARD, NOTHING, WorkerStart, in_main_thread
+from penstock.loaders.worker import BUSY, PID, SAMPLE, STACK_SIGNAL, Progress
+from penstock.loaders.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped
 from penstock.pipelines.errors import LoaderError
 
 _STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
 _EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
+_THREAD_S = 5.0  # longer than the pinning of one batch
 _BACKEND = "torch"
 _START_FIX = f"see its traceback above; a script that starts workers needs its main part under `{MAIN_GUARD}`"
 _SHORT = reprlib.Repr()
@@ -42,27 +43,23 @@ class BatchIterator(WatchedIterator):
     def __init__(self, loader: Any, watchdog_s: float) -> None:
         self._watchdog_s, self._heard = watchdog_s, (b"", time.monotonic())
         self._handed: dict[int, Any] = {}  # task -> the indices it is made of
-        self._workers_status = [True] * loader.num_workers
-        self._progress, self._received = Progress(loader.num_workers, shared=True), False
+        self._progress = Progress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector comes
         user_init = loader.worker_init_fn
-        clean = loader.multiprocessing_context.get_start_method() == "forkserver"
-        loader.worker_init_fn = WorkerStart(user_init, self._progress, main_thread=clean or in_main_thread())
+        loader.worker_init_fn = WorkerStart(user_init, self._progress)
         try:
             super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
-        except BaseException as error:
-            self.shut_down()
-            if isinstance(error, (ConnectionError, EOFError)):
-                cause = "a worker process ended while it was being started"
-                raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
-            raise
+        except (ConnectionError, EOFError) as error:
+            cause = "a worker process ended while it was being started"
+            raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
         finally:
             loader.worker_init_fn = user_init
-        # torch's SIGCHLD handler would raise in the middle of the user's own code; here a death is seen without it.
-        _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
-        self._worker_pids_set = False
-        reader = self._worker_result_queue._reader  # type: ignore[attr-defined]
-        reader._recv = _patient_recv(reader, [worker.sentinel for worker in self._workers])
+        results: Any = self._worker_result_queue
+        if self._pin_memory:
+            ends = [worker.sentinel for worker in self._workers]
+            results.get = _get_in_thread(results, self._pin_memory_thread_done_event, ends)
+        else:
+            results._reader._recv = lambda size: _alive(me)._receive(size)
 
     @property
     def spent(self) -> bool:
@@ -108,7 +105,7 @@ class BatchIterator(WatchedIterator):
     def _get_data(self) -> Any:
         self._heard = (b"", time.monotonic())
         try:
-            data = super()._get_data()  # type: ignore[no-untyped-call]
+            return super()._get_data()  # type: ignore[no-untyped-call]
         except BaseException as error:
             told = self._told(error)
             if told is error and self._timeout > 0 and type(error) is RuntimeError:  # torch's goes on after a timeout
@@ -117,8 +114,6 @@ class BatchIterator(WatchedIterator):
             if told is error:
                 raise
             raise told from error
-        self._received = True
-        return data
 
     def _told(self, error: BaseException) -> BaseException:
         """`error` as the LoaderError that says what happened, where it is not one and there is more to say."""
@@ -141,13 +136,12 @@ class BatchIterator(WatchedIterator):
             return LoaderError("E-FD", "no descriptor is left to receive a batch with", backend=_BACKEND)
         return error
 
-    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
-        got, data = super()._try_get_data(timeout)
-        if not got and self._rcvd_idx not in self._task_info:  # the workers are to say that they begin an epoch
-            silence = self._silent(None, None)
+    def _raise_if_silent(self) -> None:
+        super()._raise_if_silent()
+        if self._rcvd_idx not in self._task_info:  # the workers are to say that they begin an epoch
+            silence = self._silent(None, 0)
             if silence is not None:
                 raise silence
-        return got, data
 
     def _raise_if_dead(self, cause: BaseException | None) -> None:
         if isinstance(cause, (OSError, EOFError)):
@@ -158,37 +152,38 @@ class BatchIterator(WatchedIterator):
         """See WatchedIterator; the thread that pins memory goes first, since it cannot receive from ended workers."""
         if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
-            self._worker_result_queue.put((None, None))  # wakes it
-            self._pin_memory_thread.join(_EXIT_S)
+            self._pin_memory_thread.join(_THREAD_S)
         super().shut_down()
         self._progress.close()
 
-    def __del__(self) -> None:
-        if _utils.python_exit_status is False and hasattr(self, "_progress"):
-            self.shut_down()  # torch's own waits for a busy worker, five seconds each
-
     def _in_hand(self, worker: int) -> tuple[str, int | None]:
         """What a worker is at: in words, and the sample."""
-        sample = int(self._progress.table[worker, SAMPLE])
-        if sample < 0:
-            return " between two batches" if sample == NOTHING and self._dataset_kind == _DatasetKind.Map else "", None
+        row = self._progress.table[worker]
+        if not row[PID]:
+            return " while it was being started", None
+        if self._dataset_kind != _DatasetKind.Map:
+            return "", None
+        if not row[BUSY]:
+            return " between two batches", None
+        sample = int(row[SAMPLE])
         tasks = [self._handed.get(task) for task, info in self._task_info.items() if info == (worker,)]
         batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
-        return f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else "", sample
+        words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
+        return words, sample if sample >= 0 else None
 
     def _died(self, worker: int, pid: int, what: str) -> LoaderError:
         words, sample = self._in_hand(worker)
         code, fix = "E-OOM" if what.endswith("for memory") else "E-WORKER", None
         if "SIGBUS" in what:
             code = "E-SHM"
-        elif what == "exited with 1" and not self._received and sample is None:
-            words, fix = " before its first batch", _START_FIX
+        elif what == "exited with 1" and not self._progress.table[worker, PID]:
+            fix = _START_FIX
         elif code == "E-WORKER":
             where = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
             fix = f"{where}; run with num_workers=0 to see a crash of the dataset itself"
         return LoaderError(code, f"worker process {what}{words}", fix=fix, sample=sample, worker=pid, backend=_BACKEND)
 
-    def _silent(self, worker: int | None, pid: int | None) -> LoaderError | None:
+    def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
         """The error for no message and no new sample within `watchdog_s`, after every worker has told its stack."""
         row, now = b"" if worker is None else self._progress.table[worker].tobytes(), time.monotonic()
         if row != self._heard[0]:
@@ -198,7 +193,7 @@ class BatchIterator(WatchedIterator):
         if silent_s < self._watchdog_s:
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
-        state = "stopped (SIGSTOP)" if pid is not None and is_stopped(pid) else "busy or blocked"
+        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
         for process in self._workers:
             if process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -210,7 +205,7 @@ class BatchIterator(WatchedIterator):
             f"worker process is {state}{words}: nothing heard for {silent_s:.0f} s",
             fix="look at what these samples are read from (slow or dead storage), or raise watchdog_s",
             sample=sample,
-            worker=pid,
+            worker=pid or None,
             backend=_BACKEND,
         )
 
@@ -221,23 +216,35 @@ def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
     return iterator
 
 
-def _patient_recv(reader: Any, sentinels: list[int]) -> Callable[[int], io.BytesIO]:
-    """Connection._recv that does not wait for the rest of a message whose sender was killed while it wrote.
+def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
+    """Queue.get for the thread that pins memory: looks up often, and ends the thread quietly where a worker ended.
 
-    The other workers hold the pipe open, so no end of file tells of it.
+    Whoever waits for the thread's batches sees that it is gone, and says why. Without this a message that was cut short
+    by its sender's death would be waited for; the other workers hold the pipe open, so no end of file tells of it.
     """
+    get, reader = results.get, results._reader
 
-    def recv(size: int) -> io.BytesIO:
-        buffer = io.BytesIO()
-        while buffer.tell() < size:
+    def receive(size: int) -> io.BytesIO:
+        received = io.BytesIO()
+        while received.tell() < size:
             if not connection.wait([reader], timeout=2 * POLL_S):
                 if connection.wait(sentinels, timeout=0):
                     raise EOFError("a worker process ended in the middle of a message")
                 continue
-            chunk = os.read(reader.fileno(), size - buffer.tell())
+            chunk = os.read(reader.fileno(), size - received.tell())
             if not chunk:
                 raise EOFError("all worker processes are gone")
-            buffer.write(chunk)
-        return buffer
+            received.write(chunk)
+        return received
 
-    return recv
+    def get_quietly(block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return get(block, POLL_S)
+        except (OSError, EOFError):
+            if not connection.wait(sentinels, timeout=_EXIT_S):
+                raise
+            done.set()
+            raise queue.Empty from None
+
+    reader._recv = receive
+    return get_quietly

@@ -153,10 +153,7 @@ class FolderScan:
     def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[tuple[bytes, bool]]:
         """A folder that cannot be opened: an error for the root, counted below it and tried again the next time."""
         if not folder:
-            missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-            raise (
-                LoaderError("E-NODATA", "no such folder", path=path) if missing else read_error(error, path)
-            ) from error
+            raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
             self.skipped[UNREADABLE] += 1
         elif error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -174,6 +171,13 @@ class FolderScan:
             inside = os.fsdecode(target[len(above) :])
             return all(_is_walked(part) for part in inside.split("/") if part)
         return above.startswith(target.rstrip(b"/") + b"/")
+
+
+def root_error(error: OSError, root: bytes) -> LoaderError:
+    """The LoaderError for a root that cannot be opened."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return LoaderError("E-NODATA", "no such folder", path=root)
+    return read_error(error, root)
 
 
 def skipped_text(skipped: dict[str, int]) -> str:

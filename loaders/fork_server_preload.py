@@ -35,4 +35,4 @@ def _remove_socket() -> None:
 
 atexit.register(_remove_socket)
 signal.signal(signal.SIGINT, _leave_quietly)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see ready_fork_server
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see worker_launch

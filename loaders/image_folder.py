@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.folder_index_cache import index_name, keep_index, load_index
-from penstock.loaders.folder_scan import FolderScan, skipped_text
+from penstock.loaders.folder_scan import FolderScan, root_error, skipped_text
 from penstock.loaders.scan_progress import ScanProgress
 from penstock.pipelines.errors import LoaderError
 
@@ -106,8 +106,7 @@ def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callab
     try:
         name = index_name(root, follow_symlinks=follow_symlinks)
     except OSError as error:
-        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        raise (LoaderError("E-NODATA", "no such folder", path=root) if missing else read_error(error, root)) from error
+        raise root_error(error, root) from error
     kept = None if rescan else load_index(root, name)
     if kept is not None:
         return kept

@@ -111,6 +111,9 @@ class Loader:
         except LoaderError as error:
             self._closed = True
             raise error.located(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
+        except BaseException:  # Ctrl-C: the engine may have lost a batch
+            self._fed = None
+            raise
         assert batch.host.cursor == self._cursor, "the engine left the order"
         self._fed = self._schedule.after(batch.host.cursor)
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.loaders.memory_headroom import memory_headroom
 from penstock.pipelines.errors import LoaderError
 
-_DESCRIPTORS_OF_OTHERS = 64  # libraries, sockets, the data set's own files
+_DESCRIPTORS_OF_OTHERS = 32  # what libraries, sockets and the data set's own files may still take
 
 
 def available_cpus() -> int:
@@ -42,12 +42,19 @@ def default_workers() -> int:
 def ensure_descriptors(needed: int) -> None:
     """Raise the soft limit of open files so that `needed` more fit; LoaderError E-FD if the hard limit forbids."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = needed + _DESCRIPTORS_OF_OTHERS
+    target = _open_descriptors() + needed + _DESCRIPTORS_OF_OTHERS
     if soft == resource.RLIM_INFINITY or soft >= target:
         return
     if hard != resource.RLIM_INFINITY and hard < target:
         raise LoaderError("E-FD", f"open files: need={target} have={hard} (the hard limit)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (target if hard == resource.RLIM_INFINITY else hard, hard))
+
+
+def _open_descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
 
 
 def ensure_memory(num_bytes: int, purpose: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,22 +17,25 @@ from penstock.loaders.machine import default_workers, ensure_descriptors
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import BatchSlots, Recycler
 from penstock.loaders.worker import (
+    BUSY,
     MADE,
+    PID,
     SAMPLE,
-    SINCE_NS,
     STACK_SIGNAL,
     Produced,
     Progress,
     SlotDataset,
+    WorkerTraceback,
     WorkItem,
     start_worker,
 )
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, WatchedIterator, is_stopped
+from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped
 from penstock.pipelines.errors import LoaderError
 
 _SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
 _START_METHODS = ("forkserver", "spawn", "fork")
-_PRELOAD = "penstock.loaders.torch_loader"
+_START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
 _STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
 
 
@@ -113,13 +114,13 @@ class TorchEngine:
         self._next = Cursor(-1, 0)
         self._closed = False
         self._taken = 0
-        self._heard: tuple[bytes, float] = (b"", 0.0)
+        self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
 
     def seek(self, cursor: Cursor) -> None:
         """See Engine.seek. Starts the workers at the first call."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
-        if cursor == self._next:
+        if cursor == self._next and self._iterator is not None:
             return
         if self._iterator is None:
             self._start(cursor)
@@ -137,29 +138,50 @@ class TorchEngine:
         self._progress = Progress(max(1, self._workers), shared=shared)
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
-        process_settings: dict[str, Any] = {}
-        if self._workers:
-            context = multiprocessing.get_context(self._options.start_method)
-            if self._options.start_method == "forkserver":
-                context.set_forkserver_preload([_PRELOAD])  # torch is imported once, not once a worker
-            process_settings = {
-                "num_workers": self._workers,
-                "prefetch_factor": self._options.prefetch,
-                "multiprocessing_context": context,
-                "worker_init_fn": start_worker,
-            }
-        dataset = SlotDataset(self._settings, self._slots, self._progress)
-        loader = _SlotLoader(self, dataset=dataset, sampler=self._dispatch, **process_settings)
-        with _without_main(self._settings) if self._workers else contextlib.nullcontext():
-            self._iterator = iter(loader)
+        place = cursor
+        for worker in range(self._workers):  # torch hands out the first batches in turn; until then this is in hand
+            self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
+            place = schedule.after(place)
+        try:
+            self._iterator = self._started(SlotDataset(self._settings, self._slots, self._progress))
+        except BaseException as error:
+            self._slots.close()
+            self._progress.close()
+            if isinstance(error, (OSError, EOFError, MemoryError)):
+                raise start_error(error).located(backend=self.name, rank=schedule.rank) from error
+            raise
+
+    def _started(self, dataset: SlotDataset) -> Any:
+        """torch's iterator over `dataset`, its workers running."""
+        if not self._workers:
+            return iter(_SlotLoader(self, dataset=dataset, sampler=self._dispatch))
+        with without_main(self._settings.source):
+            context = worker_context(self._options.start_method)
+            with deferred_signals():
+                return iter(
+                    _SlotLoader(
+                        self,
+                        dataset=dataset,
+                        sampler=self._dispatch,
+                        num_workers=self._workers,
+                        prefetch_factor=self._options.prefetch,
+                        multiprocessing_context=context,
+                        worker_init_fn=start_worker,
+                    )
+                )
 
     def next(self) -> HostBatch:
         """See Engine.next."""
         while True:
             try:
+                if self._workers:
+                    self._iterator.raise_if_dead()  # now, not when what it left behind is used up
                 produced: Produced = next(self._iterator)
             except Exception:  # torch's iterator would go on with the batch after the failed one
                 self.close()
+                raise
+            except BaseException:  # Ctrl-C: a batch may be lost; a seek starts anew
+                self._stop()
                 raise
             self._taken += produced.done
             if produced.item.generation == self._progress.generation:
@@ -167,7 +189,8 @@ class TorchEngine:
             self._recycler.give_back(produced.item.slot)
         if produced.error is not None:
             self.close()
-            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank)
+            cause = WorkerTraceback(produced.trace) if produced.trace else produced.error.__cause__
+            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from cause
         self._next = self._settings.schedule.after(produced.item.cursor)
         return self._batch(produced)
 
@@ -208,66 +231,53 @@ class TorchEngine:
 
     def worker_died(self, worker: int, pid: int, what: str) -> LoaderError:
         """The error that names a dead worker and the sample it had in hand."""
-        sample = int(self._progress.table[worker, SAMPLE])
+        row, fix = self._progress.table[worker], None
         code = "E-OOM" if what.endswith("for memory") else "E-WORKER"
-        return LoaderError(code, f"worker process {what}", worker=pid, **self._where(sample))
+        if not row[PID]:
+            what += " before its first sample"
+            fix = _START_FIX if what.startswith("exited") else None
+        elif not row[BUSY]:
+            what += " after this sample, between two batches"
+        return LoaderError(code, f"worker process {what}", fix=fix, worker=pid, **self._where(int(row[SAMPLE])))
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
         """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
         row, now = self._progress.table[worker], time.monotonic()
-        if row.tobytes() != self._heard[0]:
-            self._heard = (row.tobytes(), now)
-        if now - self._heard[1] < self._options.watchdog_s:
+        if row.tobytes() != self._heard:
+            self._heard, self._silent_s = row.tobytes(), 0.0
+        else:  # in small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent
+            self._silent_s += min(now - self._polled_s, 2 * POLL_S)
+        self._polled_s = now
+        if self._silent_s < self._options.watchdog_s:
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        sample, since_s = int(row[SAMPLE]), (time.monotonic_ns() - int(row[SINCE_NS])) / 1e9
         for process in self._iterator._workers if self._iterator is not None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, STACK_SIGNAL)
         time.sleep(_STACK_S)
-        cause = f"worker process is {state}: no progress for {since_s:.0f} s"
-        return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(sample))
+        cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
+        return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
 
     def _where(self, sample: int) -> dict[str, Any]:
         where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
         if sample >= 0:
-            where |= {"sample": sample, "path": self._settings.source.path(sample)}
+            where["sample"] = sample
+            with contextlib.suppress(Exception):  # a source of the user's must not hide what happened
+                where["path"] = self._settings.source.path(sample)
         return where
 
     def close(self) -> None:
         """See Engine.close."""
-        if self._closed:
-            return
         self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
         if self._iterator is None:
             return
+        iterator, self._iterator, self._taken = self._iterator, None, 0
         self._progress.next_generation()  # what is being made now is abandoned at the next sample
         if self._workers:
-            self._iterator.shut_down()
-        self._iterator = None
+            iterator.shut_down()
         self._slots.close()
         self._progress.close()
-
-
-@contextlib.contextmanager
-def _without_main(settings: ProducerSettings) -> Iterator[None]:
-    """Start workers without running the user's script again in each of them.
-
-    multiprocessing imports the parent's `__main__` in every new process, which needs an `if __name__ == "__main__"`
-    guard and costs the script's imports. The workers run this package's code alone, unless the source is a class of the
-    user's.
-    """
-    main = sys.modules.get("__main__")
-    if main is None or not type(settings.source).__module__.startswith("penstock."):
-        yield
-        return
-    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
-    try:
-        main.__spec__ = None
-        with contextlib.suppress(AttributeError):
-            del main.__file__
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)

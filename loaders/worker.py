@@ -53,6 +53,13 @@ class Produced(NamedTuple):
     trace: str = ""
 
 
+class WorkerTraceback(Exception):
+    """The text of a traceback in a worker process: what an error that is raised here was caused by."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f"\n{trace}")
+
+
 class Progress:
     """Shared table of what each worker is doing, readable whatever state the worker is in."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +20,10 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from penstock.loaders.machine import default_workers
 from penstock.loaders.memory_headroom import memory_headroom
-from penstock.loaders.worker import SAMPLE, SINCE_NS, Progress, start_worker
+from penstock.loaders.worker import BUSY, PID, SAMPLE, SINCE_NS, Progress, start_worker
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'
-NOTHING, SOMETHING = -1, -2  # in place of a sample's index: idle; a key that is no number
-_PR_SET_PDEATHSIG = 1
 _MAX_DESCRIPTORS = 200  # one start passes at most 256, and the queues need a few
 _COPIES_SHARE = 4  # the workers' copies of a dataset may take one part in so many of the free memory
 
@@ -37,28 +33,18 @@ def workers_unless_told() -> int:
     return 0 if multiprocessing.current_process().daemon else default_workers()
 
 
-def in_main_thread() -> bool:
-    """Whether this thread lives as long as the process."""
-    return threading.current_thread() is threading.main_thread()
-
-
 @dataclass(frozen=True)
 class WorkerStart:
-    """The worker_init_fn that torch is given: settles the process, makes it tell its progress, then calls the user's.
-
-    main_thread: False if the workers are children of a thread that may end before the process does.
-    """
+    """The worker_init_fn that torch is given: settles the process, lets its progress be seen, then calls the user's."""
 
     user_init: Callable[[int], None] | None
     progress: Progress
-    main_thread: bool
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id)
-        if not self.main_thread:
-            # "Parent" means the thread here: the workers would be killed with it. torch's watch on the process remains.
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
-        _tell_samples(self.progress.table[worker_id])
+        row = self.progress.table[worker_id]
+        row[PID] = os.getpid()
+        _tell_samples(row)
         if self.user_init is not None:
             self.user_init(worker_id)
 
@@ -74,18 +60,18 @@ def _tell_samples(row: npt.NDArray[np.int64]) -> None:
         try:
             if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
                 return plain(self, _told(index, row))
-            next(iter(_told([index] if not self.auto_collation else index, row)), None)
+            next(iter(_told(index if self.auto_collation else [index], row)), None)
             return plain(self, index)
         finally:
-            row[SAMPLE] = NOTHING
+            row[BUSY] = 0
 
     _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
 
 
 def _told(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
     for index in indices:
-        row[SAMPLE] = index if isinstance(index, (int, np.integer)) and index >= 0 else SOMETHING
-        row[SINCE_NS] = time.monotonic_ns()
+        row[SAMPLE] = index if isinstance(index, (int, np.integer)) else -1
+        row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
         yield index
 
 

@@ -9,6 +9,7 @@ import queue
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.pipelines.errors import LoaderError
 
 POLL_S = 0.5
 _GRACE_S = 1.0  # for workers to leave by themselves at close
+_KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
 DEFAULT_WATCHDOG_S = 300.0
 
 
@@ -61,7 +63,24 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     ) -> None:
         self.on_death, self.on_silence = on_death, on_silence
         self._oom_kills = oom_kills()
-        super().__init__(loader)
+        self._workers_status = [True] * loader.num_workers  # torch sets it last
+        try:
+            super().__init__(loader)
+        except BaseException:
+            self.shut_down()
+            raise
+        # torch's handler of SIGCHLD would raise in the middle of the user's own code; a death is seen without it.
+        _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+        self._worker_pids_set = False
+        if not self._pin_memory:
+            results: Any = self._worker_result_queue
+            receive = weakref.WeakMethod(self._receive)  # a cycle would hold the queue's descriptors for long
+            results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]
+
+    def raise_if_dead(self) -> None:
+        """Raises what `on_death` makes of a worker that has ended, whether or not a batch is waited for."""
+        if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
+            self._raise_if_dead(None)
 
     def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
         results: Any = self._worker_result_queue
@@ -84,14 +103,34 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                             raise
             if ready:
                 self._raise_if_dead(None)
-            awaited = self._task_info.get(self._rcvd_idx)
-            if awaited is not None:
-                worker = self._workers[awaited[0]]
-                silence = self.on_silence(awaited[0], worker.pid or 0)
-                if silence is not None:
-                    raise silence
+            self._raise_if_silent()
             if time.monotonic() >= deadline:
                 return False, None
+
+    def _receive(self, size: int) -> io.BytesIO:
+        """Connection._recv that does not wait for ever for the rest of a message whose sender is dead or stopped.
+
+        The other workers hold the pipe open, so no end of file tells of it.
+        """
+        reader = self._worker_result_queue._reader  # type: ignore[attr-defined]
+        received = io.BytesIO()
+        while received.tell() < size:
+            if connection.wait([reader], timeout=POLL_S):
+                chunk = os.read(reader.fileno(), size - received.tell())
+                if not chunk:
+                    raise EOFError("all worker processes are gone")
+                received.write(chunk)
+            else:
+                self.raise_if_dead()
+                self._raise_if_silent()
+        return received
+
+    def _raise_if_silent(self) -> None:
+        awaited = self._task_info.get(self._rcvd_idx)
+        if awaited is not None:
+            silence = self.on_silence(awaited[0], self._workers[awaited[0]].pid or 0)
+            if silence is not None:
+                raise silence
 
     def _raise_if_dead(self, cause: BaseException | None) -> None:
         for number, worker in enumerate(self._workers):
@@ -102,17 +141,36 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 raise self.on_death(number, worker.pid or 0, what) from cause
 
     def shut_down(self) -> None:
-        """End all workers within seconds: those that do not leave by themselves are killed."""
-        if not self._shutdown:
-            self._workers_done_event.set()
-            for inbox in self._index_queues:
-                with contextlib.suppress(ValueError, OSError):  # closed already
-                    inbox.put(None)
-            waiting = {worker.sentinel: worker for worker in self._workers}
-            deadline = time.monotonic() + _GRACE_S
-            while waiting and time.monotonic() < deadline:
-                gone = connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
-                waiting = {sentinel: worker for sentinel, worker in waiting.items() if sentinel not in gone}
+        """End all workers within seconds: asked to leave first, killed if they do not."""
+        if getattr(self, "_shutdown", True):
+            return
+        self._shutdown = True  # torch's own clean-up has nothing left to do
+        waiting = {worker.sentinel: worker for worker in self._workers}
+        try:
+            if all(worker.is_alive() and not is_stopped(worker.pid or 0) for worker in self._workers):
+                deadline = time.monotonic() + _GRACE_S
+                self._ask_to_leave()
+                while waiting and time.monotonic() < deadline:
+                    for gone in connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic())):
+                        del waiting[gone]  # type: ignore[arg-type]
+        finally:
             for worker in waiting.values():
                 worker.kill()
-        self._shutdown_workers()
+            for worker in self._workers:
+                worker.join(_KILLED_S)
+            for box in (*self._index_queues, self._worker_result_queue):
+                box.cancel_join_thread()
+                box.close()
+
+    def _ask_to_leave(self) -> None:
+        # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.
+        telling = threading.Thread(target=self._workers_done_event.set, daemon=True)
+        telling.start()
+        telling.join(_GRACE_S)
+        if not telling.is_alive():
+            for inbox in self._index_queues:
+                inbox.put(None)
+
+    def _shutdown_workers(self) -> None:
+        if _utils is not None and _utils.python_exit_status is False:
+            self.shut_down()

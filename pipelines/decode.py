@@ -10,7 +10,8 @@
 - The chosen decoder decodes ordinary JPEGs (8 bits, Huffman, grey or YCbCr/RGB of a usual chroma sampling) with the
   accurate DCT and fancy upsampling, which makes all of them bit-exact. Everything else goes to Pillow, whichever
   decoder was chosen, so what is accepted never depends on the choice.
-- Errors a decoder can repair by itself (libjpeg's warnings) are accepted, since Pillow cannot report them.
+- Errors a decoder can repair by itself (libjpeg's warnings) are accepted, since Pillow cannot report them. Stray
+  markers in the image data are refused: what libjpeg makes of them depends on the row at which it stops.
 """
 
 from __future__ import annotations

@@ -59,6 +59,12 @@ def printable(path: bytes | str) -> str:
     return ascii(text)
 
 
+def one_line(text: str) -> str:
+    """Text as one safe line: runs of white space become a blank, what cannot be printed is escaped."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
 class LoaderError(RuntimeError):
     """A failure with a stable code, told in one line: where, what, and what to do.
 
@@ -82,15 +88,15 @@ class LoaderError(RuntimeError):
     ) -> None:
         self.code = code
         self.exit_code = ERROR_CODES[code].exit_code
-        self.cause = " ".join(cause.split())
-        self.fix = fix or ERROR_CODES[code].fix
+        self.cause = one_line(cause)
+        self.fix = one_line(fix or ERROR_CODES[code].fix)
         self.sample, self.path, self.backend, self.rank, self.worker = sample, path, backend, rank, worker
         super().__init__(self.line())
 
     def line(self) -> str:
         """The one-line form; never contains a line break."""
         known = [(name, getattr(self, name)) for name in self.FIELDS if getattr(self, name) is not None]
-        where = "".join(f" {name}={printable(v) if name == 'path' else v}" for name, v in known)
+        where = "".join(f" {name}={printable(v) if name == 'path' else one_line(str(v))}" for name, v in known)
         return f"LoaderError[{self.code}]{where} cause={self.cause}: fix={self.fix}"
 
     def located(self, **fields: object) -> LoaderError:

@@ -13,22 +13,25 @@ from penstock.pipelines.errors import LoaderError
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 _SOF_FIRST, _SOF_LAST = 0xC0, 0xCF
 _DHT, _JPG, _DAC = 0xC4, 0xC8, 0xCC
-_RST0, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
+_RST0, _RST7, _SOI, _EOI, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0xD7, 0xD8, 0xD9, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
 _IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker but restarts; FF 00 is a stuffed byte, FF FF fill
-_BETWEEN = re.compile(rb"\xff+[^\x00\xff]")
+_HERE = re.compile(rb"\xff+[^\x00\xff]")
 # jerror.h, JWRN_*: what libjpeg tells and goes on after. All else that it says is an error.
+_HEADER_WARNINGS = (
+    "Unknown Adobe color transform code ",
+    "Warning: unknown JFIF revision number ",
+    "Corrupt JPEG data: bad ICC marker",
+)
 _WARNINGS = (
+    *_HEADER_WARNINGS,
     "Corrupt JPEG data: ",
     "Premature end of JPEG file",
     "Inconsistent progression sequence for component ",
     "Invalid SOS parameters for sequential JPEG",
-    "Unknown Adobe color transform code ",
-    "Warning: unknown JFIF revision number ",
     "Application transferred too many scanlines",
 )
-_HEADER_WARNINGS = (_WARNINGS[4], _WARNINGS[5], "Corrupt JPEG data: bad ICC marker")
 
 
 class JpegHeader(NamedTuple):
@@ -84,12 +87,12 @@ def parse_header(data: bytes) -> JpegHeader:
         if marker == 0xFF:  # fill byte, T.81 B.1.1.2
             position += 1
             continue
-        if marker == _TEM or _RST0 <= marker <= 0xD7:
+        if marker == _TEM or _RST0 <= marker <= _RST7:
             position += 2
             continue
-        if marker == 0xD9:
+        if marker == _EOI:
             raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
-        if marker in (0x00, 0xD8):
+        if marker in (0x00, _SOI):
             raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} inside the JPEG header")
         if position + 4 > size:
             raise _cut("the file ends inside the JPEG header")
@@ -174,12 +177,12 @@ def check_markers(data: bytes, header: JpegHeader) -> None:
     position, look = header.scan_offset, _IN_SCAN.search
     while (found := look(data, position)) is not None:
         marker = found[0][-1]
-        if marker == 0xD9:
+        if marker == _EOI:
             return
-        if marker < _SOF_FIRST or _RST0 <= marker <= 0xD8:
+        if marker < _SOF_FIRST or _RST0 <= marker <= _SOI:
             break
         position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-        look = _IN_SCAN.search if marker == _SOS else _BETWEEN.match
+        look = _IN_SCAN.search if marker == _SOS else _HERE.match
     raise LoaderError("E-CORRUPT", f"the JPEG's markers do not lead to its end: stray bytes at {position}")
 
 
@@ -201,11 +204,15 @@ def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
 
 
 def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
-    """The file without EXIF, ICC and comments: only what decoding needs (JFIF and Adobe colour markers stay)."""
+    """The file without EXIF, ICC and comments: only what decoding needs (JFIF and Adobe colour markers stay).
+
+    Those two only when whole: libjpeg passes over shorter ones, Pillow's own parser takes offence.
+    """
+    whole = {_APP0: 4 + 14, _APP14: 4 + 12}
     keep = [
         data[start:end]
         for marker, start, end in header.segments
-        if (not _APP1 <= marker <= 0xEF and marker != 0xFE) or marker == _APP14
+        if not (_APP0 <= marker <= 0xEF or marker == 0xFE) or end - start >= whole.get(marker, 1 << 20)
     ]
     return b"".join((SOI, *keep, data[header.scan_offset :]))
 

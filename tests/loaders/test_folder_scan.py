@@ -137,6 +137,7 @@ def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, mo
 
 def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", ["c/1.jpg", "d/deep/2.jpg"])
+    plant(tmp_path / "beside the root", ["3.jpg"])
     (root / "c" / "self").symlink_to(".")
     (root / "c" / "up").symlink_to("..")
     (root / "c" / "above").symlink_to("../..")

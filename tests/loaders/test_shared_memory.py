@@ -101,9 +101,12 @@ def test_a_failing_reservation_is_an_error_and_leaves_no_descriptor(monkeypatch:
     assert num_open_files() == before
 
 
-def test_no_descriptor_left_is_said_as_such() -> None:
+@pytest.mark.parametrize("num_free", [0, 1, 2])
+def test_no_descriptor_left_is_said_as_such(num_free: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open_files() + 1, hard))  # no second one for the mapping
+    before = num_open_files()
+    # One is counted for the counting itself. With one free, there is none for the mapping.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + num_free, hard))
     try:
         arrays: list[SharedArray] = []
         with pytest.raises(LoaderError) as caught:
@@ -111,6 +114,9 @@ def test_no_descriptor_left_is_said_as_such() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert caught.value.code == "E-FD"
+    arrays.clear()
+    del caught
+    assert num_open_files() == before
 
 
 def test_the_pages_cannot_be_taken_away_by_a_holder_of_the_descriptor() -> None:

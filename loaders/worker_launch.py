@@ -1,0 +1,118 @@
+"""Starting worker processes so that a signal at any moment leaves no half of one behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from types import FrameType
+from typing import Any
+
+from penstock.pipelines.errors import LoaderError
+
+_PRELOAD = "penstock.loaders.fork_server_preload"
+_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def worker_context(start_method: str) -> Any:
+    """The multiprocessing context for workers that are started by `start_method`."""
+    # Started here, because that unblocks SIGINT, and blocked for good for the tracker: a terminal that is closed would
+    # take it away before it has done its work.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
+
+
+def _ready_fork_server() -> Any:
+    """The multiprocessing context of a fork server that has imported torch; waits for that, seconds the first time.
+
+    A signal in that time interrupts the wait, as it should; starting a worker afterwards takes milliseconds.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_PRELOAD])  # torch is imported once, not once a worker
+    # Blocked until the server is far enough to ignore it: Ctrl-C in its first second would print a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    first = context.Process(target=os.getpid, daemon=True)  # answers when the server does
+    first.start()
+    first.join()
+    first.close()
+    return context
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let Ctrl-C and its like act when the block is done, instead of cutting it in two; a second one acts at once.
+
+    A worker whose start is cut in two dies with a traceback, or does not die. Processes started in the block never
+    see SIGINT.
+    """
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if len(arrived) > 1:
+            handlers[signal.Signals(number)](number, frame)
+
+    if threading.current_thread() is threading.main_thread():  # which runs the handlers
+        for number in _DEFERRED:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, note)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+def start_error(error: OSError | EOFError | MemoryError) -> LoaderError:
+    """What went wrong where worker processes could not be started."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number in (errno.ENOMEM, errno.EAGAIN):
+        return LoaderError("E-MEM", f"worker processes cannot be started: {error or 'out of memory'}")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return LoaderError("E-FD", f"worker processes cannot be started: {error}")
+    return LoaderError("E-WORKER", f"a worker process ended while it was being started ({error or 'no details'})")
+
+
+@contextlib.contextmanager
+def without_main(source: object) -> Iterator[None]:
+    """Start workers without running the user's script again in each of them.
+
+    multiprocessing imports the parent's `__main__` in every new process, which needs an `if __name__ == "__main__"`
+    guard and costs the script's imports. The workers run this package's code alone, unless the source is a class of the
+    user's.
+    """
+    main = sys.modules.get("__main__")
+    if main is None or not type(source).__module__.startswith("penstock."):
+        yield
+        return
+    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        with contextlib.suppress(AttributeError):
+            del main.__file__
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)

@@ -1,0 +1,120 @@
+"""`penstock bench` measures what it says, on a small folder, and saves what it chose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import write_folder
+from typer.testing import CliRunner
+
+from penstock.bench.baseline import PillowDataset, baseline_loader
+from penstock.bench.bench_run import BenchRun, BenchSettings
+from penstock.bench.ceilings import DecodeCeiling, read_rate, usable_decoders
+from penstock.bench.environment import describe_environment
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.machine import available_cpus
+from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
+from penstock.pipelines import LoaderError, imagenet_train
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 40)
+
+
+def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
+    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
+    asked: list[tuple[int, int]] = []
+    record = BenchRun(photos, settings, lambda done, total, what: asked.append((done, total))).run()
+    kinds = [measured.kind for measured in record.measured]
+    assert kinds.count("ceiling") == len(usable_decoders()) + 2
+    assert {"loader", "baseline", "model", "both"} <= set(kinds)
+    assert asked == [(number, 2 * len(kinds)) for number in range(2 * len(kinds))]
+    for measured in record.measured:
+        assert len(measured.rounds) == 2
+        assert 0 < measured.low <= measured.images_per_s <= measured.high
+    assert 0 <= (record.find("both") or pytest.fail("no run of loader and model")).wait_share <= 1  # type: ignore[operator]
+    document = json.loads(json.dumps(record.as_dict()))
+    assert document["settings"]["rounds"] == 2
+    assert document["data"]["fingerprint"] == open_source(photos).fingerprint
+
+
+def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
+    with pytest.raises(ValueError, match="--batch-size"):
+        BenchRun(photos, BenchSettings(batch_size=64), lambda *_: None)
+
+
+def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photos: Path, tmp_path: Path) -> None:
+    from typer import Typer
+
+    from penstock.bench.command_bench import bench
+
+    app = Typer()
+    app.command()(bench)
+    saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
+    arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
+    extra = ["--rounds", "1", "--json", str(written), "--save", str(saved), "--device", "cpu", "--dtype", "uint8"]
+    result = CliRunner().invoke(app, [str(photos), *arguments, *extra], catch_exceptions=False)
+    assert result.exit_code == 0
+    for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
+        assert words in result.output, words
+    document = json.loads(written.read_text())
+    assert document["verdict"]["limit"] in ("decode", "loader", "transfer")
+    profile = load_profile(saved)
+    assert profile is not None
+    assert (profile.workers, profile.cpus) == (0, available_cpus())
+    with create_loader(photos, backend="auto", profile=saved, batch_size=8, pipeline=imagenet_train(32)) as loader:
+        assert loader.describe()["workers"] == 0
+    with create_loader(photos, backend="auto", profile=saved, batch_size=8, workers=1) as loader:
+        assert loader.describe()["workers"] == 1  # what is said wins over what was saved
+
+
+def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    save_profile(Profile(workers=3, cpus=available_cpus() + 1), path)
+    assert load_profile(path) is None
+    assert load_profile(tmp_path / "none.json") is None
+    path.write_text('{"backend": "torch"}')
+    with pytest.raises(LoaderError, match="E-MISUSE"):
+        load_profile(path)
+    assert profile_path("default").name == "default.json"
+
+
+def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> None:
+    source = open_source(photos)
+    loader = baseline_loader(source, imagenet_train(32), batch_size=8, workers=0, dtype=torch.float32, pin_memory=False)
+    batches = list(loader)
+    assert [tuple(images.shape) for images, _ in batches] == [(8, 3, 32, 32)] * 5
+    assert sorted(int(label) for _, labels in batches for label in labels) == sorted(source.labels(np.arange(40)))
+    raw = PillowDataset(source, imagenet_train(32), torch.uint8)
+    assert raw[0][0].dtype == torch.uint8
+    assert abs(float(batches[0][0].mean())) < 2
+
+
+def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path, 6, classes=1)
+    (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
+    source = open_source(tmp_path)
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
+    assert ceiling.measure(0.05).images % 5 == 0
+    assert ceiling.measure(0.05, resize=False).median > 0
+    monkeypatch.undo()
+    assert read_rate(open_source(photos), 0.05).median > 0
+
+
+def test_the_environment_names_versions_and_nobody() -> None:
+    import getpass
+    import socket
+
+    text = json.dumps(describe_environment())
+    assert torch.__version__ in text
+    assert "simplejpeg" in text
+    for private in (socket.gethostname(), f"/{getpass.getuser()}/", str(Path.home())):
+        assert private not in text

@@ -1,0 +1,89 @@
+"""The verdict names the resource that limits, from the record's own figures."""
+
+from __future__ import annotations
+
+import ast
+import io
+
+import pytest
+
+from penstock.bench.bench_run import BenchRecord, BenchSettings, Measured
+from penstock.bench.report import render
+from penstock.bench.verdict import decode_ceiling, judge
+
+
+def record(*, workers: int = 2, dtype: str = "float32", **rates: float) -> BenchRecord:
+    """A record with `loader`, `model`, `both`, `decode` (one thread) and `normalise` rates, in images/s."""
+    names = {
+        "loader": ("loader", "penstock, torch backend"),
+        "model": ("model", "resnet18 on a resident batch"),
+        "both": ("both", "penstock + resnet18"),
+        "decode": ("ceiling", "decode + resize, simplejpeg, one thread"),
+        "normalise": ("ceiling", "normalise"),
+        "baseline": ("baseline", "torch DataLoader + Pillow"),
+    }
+    measured = []
+    for key, rate in rates.items():
+        kind, name = names[key]
+        share = 0.25 if key == "both" else None
+        measured.append(Measured.of(name, kind, [rate * 0.9, rate, rate * 1.2], wait_share=share))
+    return BenchRecord(
+        settings=BenchSettings(workers=workers, dtype=dtype),
+        workers=workers,
+        decoder="simplejpeg",
+        data={"summary": "200 images", "images": 200, "fingerprint": "f"},
+        environment={"cpus": 2, "cpu": "some CPU", "gpu": None},
+        loader={"backend": "torch", "workers": workers, "prefetch": 3},
+        measured=tuple(measured),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "limit", "words"),
+    [
+        ({"loader": 2000, "model": 500, "both": 490, "decode": 1050, "normalise": 20_000}, "model", "4.0 times"),
+        ({"loader": 2000, "model": 5000, "both": 1990, "decode": 1050, "normalise": 20_000}, "decode", "2 processors"),
+        ({"loader": 1000, "model": 5000, "both": 990, "decode": 1050, "normalise": 20_000}, "loader", "48%"),
+        ({"loader": 1900, "model": 5000, "both": 990, "decode": 2000, "normalise": 2000}, "transfer", "2,000"),
+        ({"loader": 2000, "decode": 1050}, "decode", "More processors"),
+    ],
+)
+def test_the_limit_is_the_resource_that_is_used_up(rates: dict[str, float], limit: str, words: str) -> None:
+    verdict = judge(record(**rates), "photos")
+    assert verdict.limit == limit
+    assert words in verdict.sentence
+    assert "\n" not in verdict.sentence
+
+
+def test_the_decode_ceiling_counts_processors_not_workers() -> None:
+    assert decode_ceiling(record(decode=1000, workers=1)) == 1000
+    assert decode_ceiling(record(decode=1000, workers=2)) == 2000
+    assert decode_ceiling(record(decode=1000, workers=8)) == 2000
+    assert decode_ceiling(record(decode=1000, workers=0)) == 1000
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_call_to_paste_is_python_with_the_measured_settings(dtype: str) -> None:
+    call = judge(record(loader=2000, decode=1050, dtype=dtype), "it's a folder").call
+    tree = ast.parse(call)
+    made = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "create_loader"
+    )
+    assert ast.literal_eval(made.args[0]) == "it's a folder"
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}
+    assert (given["workers"], given["decoder"], given["backend"]) == ("2", "'simplejpeg'", "'torch'")
+    assert given.get("dtype") == (None if dtype == "float32" else "torch.bfloat16")
+    assert ("import torch" in call) == (dtype != "float32")
+
+
+def test_the_report_shows_every_measurement_the_ratio_and_the_verdict() -> None:
+    from rich.console import Console
+
+    shown = record(loader=2000, baseline=1000, decode=1050, model=5000, both=1990)
+    console = Console(width=100, record=True, file=io.StringIO())
+    verdict = judge(shown, "photos")
+    console.print(render(shown, verdict))
+    text = " ".join(console.export_text().split())
+    for words in ("2,000", "1,000", "1,050", "2,100", "5,000", "2.00 times", "25% of the step", "some CPU", "2,400"):
+        assert words in text, words
+    assert verdict.sentence in text

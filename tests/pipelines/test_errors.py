@@ -1,0 +1,111 @@
+"""Loader errors: one line whatever happened, pickles, stable codes."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import unicodedata
+
+import pytest
+
+from penstock.pipelines.errors import ERROR_CODES, LoaderError, one_line, printable
+
+NASTY = [
+    "two\nlines",
+    "carriage\rreturn",
+    "tab\tand\x0bvertical\x0cfeed",
+    "nul\0byte",
+    "escape\x1b[31mred\x1b[0m",
+    "bell\a backspace\b delete\x7f",
+    "C1 \x85 \x9b31m",
+    "separators \u2028 and \u2029",
+    "right to left \u202e override",
+    "undecodable \udcff\udcfe",
+    "fake\nLoaderError[E-BOMB] sample=1 cause=forged: fix=none",
+]
+
+
+def is_one_safe_line(text: str) -> bool:
+    categories = {unicodedata.category(c) for c in text}
+    return len(text.splitlines()) == 1 and not categories & {"Cc", "Cs", "Cf", "Zl", "Zp"}
+
+
+def test_the_form_of_the_line() -> None:
+    error = LoaderError("E-TRUNC", "cut", sample=17, path="a.jpg", backend="torch", rank=0, worker=4242, fix="mend it")
+    assert str(error) == (
+        "LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=cut: fix=mend it"
+    )
+    assert str(LoaderError("E-TRUNC", "cut", fix="f")) == "LoaderError[E-TRUNC] cause=cut: fix=f"
+    assert "sample=0" in str(LoaderError("E-TRUNC", "cut", sample=0))
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("where", ["cause", "fix", "path", "path as bytes", "backend"])
+def test_one_line_always(text: str, where: str) -> None:
+    fields: dict[str, object] = {"cause": "c"}
+    fields |= {"path": text.encode("utf-8", "surrogateescape")} if where == "path as bytes" else {where: text}
+    error = LoaderError("E-CORRUPT", sample=3, **fields)  # type: ignore[arg-type]
+    for line in (str(error), error.line(), str(error.located(rank=1)), str(pickle.loads(pickle.dumps(error)))):
+        assert is_one_safe_line(line), ascii(line)
+        assert line.startswith("LoaderError[E-CORRUPT] sample=3")
+        assert line.encode("utf-8").count(b"\n") == 0  # surrogates would raise here
+
+
+def test_the_check_for_one_line_goes_red() -> None:
+    assert [is_one_safe_line(text) for text in NASTY] == [False] * len(NASTY)
+    assert is_one_safe_line("plain text")
+
+
+@pytest.mark.parametrize("text", ["", "plain", "größer 図 é", "a  b"])
+def test_harmless_text_is_kept(text: str) -> None:
+    assert one_line(text) == " ".join(text.split())
+    assert one_line(one_line(text + "\x1b")) == one_line(text + "\x1b")
+
+
+@pytest.mark.parametrize("path", [b"\xff\xfe\xe9.jpg", "a\nb", "quo'te", "\udcff"])
+def test_printable_paths_are_ascii_and_quoted(path: bytes | str) -> None:
+    text = printable(path)
+    assert text.isascii()
+    assert text.isprintable()
+    assert text[0] == text[-1]
+    assert text[0] in "'\""
+
+
+def test_codes_carry_exit_code_and_fix() -> None:
+    for code, (exit_code, fix) in ERROR_CODES.items():
+        error = LoaderError(code, "why")
+        assert error.exit_code == exit_code
+        assert exit_code in (2, 3, 4, 5, 6, 7)
+        assert error.fix == fix
+        assert is_one_safe_line(str(error))
+    assert [ERROR_CODES[c].exit_code for c in ("E-STATE", "E-BOMB", "E-STALE", "E-WORKER", "E-TIMEOUT", "E-SHM")] == [
+        *(2, 3, 4, 5, 6, 7)
+    ]
+
+
+def test_unknown_code_is_a_mistake_of_ours() -> None:
+    with pytest.raises(KeyError):
+        LoaderError("E-NEVER", "why")
+
+
+def test_pickles_with_everything() -> None:
+    error = LoaderError("E-READ", "EIO", sample=5, path=b"\xff.jpg", backend="torch", rank=2, worker=99, fix="f")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is LoaderError
+    assert vars(again) == vars(error)
+    assert (again.args, str(again)) == (error.args, str(error))
+
+
+def test_located_fills_in_only_what_is_unknown() -> None:
+    error = LoaderError("E-BOMB", "big", sample=4, fix="shrink")
+    located = error.located(sample=9, path="x.png", rank=0)
+    assert (located.sample, located.path, located.rank, located.worker) == (4, "x.png", 0, None)
+    assert (located.code, located.cause, located.fix) == ("E-BOMB", "big", "shrink")
+    assert (error.path, error.rank) == (None, None)
+
+
+def test_raised_in_a_thread_of_exceptions_it_stays_itself() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        raise LoaderError("E-EMPTY", "nothing")
+    assert isinstance(caught.value, LoaderError)
+    assert sys.getsizeof(caught.value) > 0
