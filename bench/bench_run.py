@@ -103,6 +103,11 @@ class BenchRecord:
         return asdict(self)
 
 
+def decode_name(decoder: str) -> str:
+    """What the ceiling of `decoder` is called."""
+    return f"decode + resize, {decoder}, one thread"
+
+
 Probe = Callable[[], "Rate | StepTimes"]
 
 
@@ -134,7 +139,7 @@ class BenchRun:
             return BenchRecord(
                 settings=self.settings,
                 workers=self.workers,
-                decoder=usable_decoders()[0] if self.settings.decoder == "auto" else self.settings.decoder,
+                decoder=str(loader.describe()["decoder"]),
                 data={
                     "summary": self.source.describe(),
                     "images": len(self.source),
@@ -168,7 +173,7 @@ class BenchRun:
         chosen = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
         for name in chosen:
             ceiling = DecodeCeiling(self.source, self.pipeline, name, wanted.seed)
-            probes["ceiling", f"decode + resize, {name}, one thread"] = _bound(ceiling.measure, seconds / 2)
+            probes["ceiling", decode_name(name)] = _bound(ceiling.measure, seconds / 2)
         probes["ceiling", "read files, one thread"] = _bound(read_rate, self.source, seconds / 4)
         if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
             copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"

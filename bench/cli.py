@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -45,10 +46,18 @@ def main() -> None:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
         _fail(f"penstock: stopped by {error.name}", int(str(error.code)))
+    except MemoryError as error:
+        short = LoaderError("E-MEM", f"out of memory ({error or 'no details'})")
+        _fail(short.line(), short.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left; Python would complain once more while closing the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = LoaderError("E-NOSPC", error.strerror or str(error), path=error.filename)
+            _fail(full.line(), full.exit_code)
+        _fail(f"penstock: {error}", EXIT_USAGE)
 
 
 def _fail(line: str, code: int) -> None:

@@ -80,9 +80,13 @@ def iterate(
                 out.write(line)
             out.flush()
         finally:
-            _write_ledger(loader, ledger)
+            if ledger:
+                ledger.write_text(json.dumps([entry.as_dict() for entry in loader.ledgers()], indent=2) + "\n")
         if state_out:
             state_out.write_text(json.dumps(loader.state_dict()) + "\n")
+    for entry in loader.ledgers():
+        counts = f"planned={entry.planned} delivered={entry.delivered} replaced={entry.replaced}"
+        print(f"epoch {entry.epoch}: {counts}", file=sys.stderr)
 
 
 def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]:
@@ -123,11 +127,3 @@ def _output(name: str) -> Iterator[IO[str]]:
         return
     with open(name, "w") as file:
         yield file
-
-
-def _write_ledger(loader: Loader, path: Path | None) -> None:
-    for entry in loader.ledgers():
-        counts = f"planned={entry.planned} delivered={entry.delivered} replaced={entry.replaced}"
-        print(f"epoch {entry.epoch}: {counts}", file=sys.stderr)
-    if path:
-        path.write_text(json.dumps([entry.as_dict() for entry in loader.ledgers()], indent=2) + "\n")

@@ -7,9 +7,10 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.bench_run import BenchRecord, Measured
+from penstock.bench.bench_run import BenchRecord, Measured, decode_name
 from penstock.bench.verdict import Verdict, decode_ceiling
 
+_FASTER = 1.05  # a smaller lead is noise
 _KINDS = {"loader": "loader", "baseline": "baseline", "ceiling": "ceiling", "model": "model", "both": "loader + model"}
 
 
@@ -70,10 +71,17 @@ def _ratio(record: BenchRecord) -> str | None:
 
 
 def _recommendation(record: BenchRecord) -> str:
-    return (
-        f"Recommended: backend {record.loader.get('backend')!r}, decoder {record.decoder!r}, {record.workers} workers "
-        f"({record.rate('loader') or 0:,.0f} images/s measured)."
+    why = record.loader.get("decoder_reason", "")
+    text = (
+        f"Recommended: backend {record.loader.get('backend')!r}, {record.workers} workers, decoder {record.decoder!r} "
+        f"({why}): {record.rate('loader') or 0:,.0f} images/s measured."
     )
+    mine = record.rate("ceiling", decode_name(record.decoder))
+    others = {m.name: m.images_per_s for m in record.measured if m.kind == "ceiling" and m.name.startswith("decode")}
+    best = max(others, key=lambda name: others[name], default=None)
+    if best is not None and mine and others[best] > _FASTER * mine:
+        text += f" Another decoder was {others[best] / mine:.2f} times as fast alone ({best}): try it with --decoder."
+    return text
 
 
 def print_record(record: BenchRecord, verdict: Verdict) -> None:

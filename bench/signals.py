@@ -17,7 +17,7 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit, unless they are ignored; a second one ends the process at once."""
+    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit unless they are ignored; a second one ends the process."""
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
             signal.signal(number, _leave)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.bench_run import BenchRecord
+from penstock.bench.bench_run import BenchRecord, decode_name
 
 _CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
 
@@ -21,7 +21,7 @@ class Verdict:
 def decode_ceiling(record: BenchRecord) -> float:
     """Images/s of the chosen decoder on one thread, times the processors its workers can use."""
     cpus = int(str(record.environment["cpus"]))
-    one = record.rate("ceiling", f"decode + resize, {record.decoder}, one thread") or 0.0
+    one = record.rate("ceiling", decode_name(record.decoder)) or 0.0
     return one * max(1, min(record.workers or 1, cpus))
 
 

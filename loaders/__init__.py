@@ -5,6 +5,7 @@
 
 from penstock.loaders.contract import EpochLedger, LoaderStats
 from penstock.loaders.create import create_loader
+from penstock.loaders.data_loader import DataLoader
 from penstock.loaders.loader import Batch, Loader
 from penstock.loaders.order import Permutation, Schedule
 from penstock.loaders.source import Source, open_source
@@ -12,6 +13,7 @@ from penstock.pipelines.errors import LoaderError
 
 __all__ = [
     "Batch",
+    "DataLoader",
     "EpochLedger",
     "Loader",
     "LoaderError",

@@ -52,14 +52,14 @@ class BatchIterator(WatchedIterator):
         except (ConnectionError, EOFError) as error:
             cause = "a worker process ended while it was being started"
             raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
+        except OSError as error:
+            raise _no_descriptor(error) or error from None
         finally:
             loader.worker_init_fn = user_init
-        results: Any = self._worker_result_queue
         if self._pin_memory:
+            results: Any = self._worker_result_queue
             ends = [worker.sentinel for worker in self._workers]
             results.get = _get_in_thread(results, self._pin_memory_thread_done_event, ends)
-        else:
-            results._reader._recv = lambda size: _alive(me)._receive(size)
 
     @property
     def spent(self) -> bool:
@@ -115,6 +115,14 @@ class BatchIterator(WatchedIterator):
                 raise
             raise told from error
 
+    def _process_data(self, data: Any, worker_idx: int) -> Any:
+        try:
+            return super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "</torch_" not in str(error):  # torch's name for a batch's shared memory
+                raise
+            raise LoaderError("E-SHM", str(error).splitlines()[-1], backend=_BACKEND) from error
+
     def _told(self, error: BaseException) -> BaseException:
         """`error` as the LoaderError that says what happened, where it is not one and there is more to say."""
         if isinstance(error, LoaderError):
@@ -131,10 +139,7 @@ class BatchIterator(WatchedIterator):
                 fix="see its traceback above, or pass pin_memory=False",
                 backend=_BACKEND,
             )
-        no_descriptor = isinstance(error, OSError) and error.errno == errno.EMFILE
-        if no_descriptor or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
-            return LoaderError("E-FD", "no descriptor is left to receive a batch with", backend=_BACKEND)
-        return error
+        return _no_descriptor(error) or error
 
     def _raise_if_silent(self) -> None:
         super()._raise_if_silent()
@@ -149,7 +154,7 @@ class BatchIterator(WatchedIterator):
         super()._raise_if_dead(cause)
 
     def shut_down(self) -> None:
-        """See WatchedIterator; the thread that pins memory goes first, since it cannot receive from ended workers."""
+        """See WatchedIterator; the thread that pins memory goes first, since it reads from the queue that is closed."""
         if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
             self._pin_memory_thread.join(_THREAD_S)
@@ -214,6 +219,15 @@ def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
     iterator = reference()
     assert iterator is not None, "an iterator that waits is alive"
     return iterator
+
+
+def _no_descriptor(error: BaseException) -> LoaderError | None:
+    """What a lack of descriptors looks like: to open, and to a message that should have brought one."""
+    lack = isinstance(error, OSError) and error.errno == errno.EMFILE
+    if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
+        fix = "keep fewer batches at a time, or raise the limit of open files (ulimit -n 4096)"
+        return LoaderError("E-FD", "no descriptor is left for the workers' batches", fix=fix, backend=_BACKEND)
+    return None
 
 
 def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:

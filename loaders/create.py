@@ -18,7 +18,7 @@ from penstock.loaders.profile import DEFAULT_PROFILE, load_profile
 from penstock.loaders.source import Source, open_source
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage
-from penstock.pipelines.decode import DECODER_NAMES
+from penstock.pipelines.decode import DECODER_NAMES, choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
@@ -95,8 +95,15 @@ def create_loader(
         substitute=on_bad_sample == "replace",
         evaluation=evaluation,
     )
+    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # what is missing is said here, not by a worker later
+    about: dict[str, object] = {
+        "decoder": jpeg_decoder.name,
+        "decoder_version": jpeg_decoder.version(),
+        "decoder_reason": why,
+    }
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
-    return Loader(_engine(backend, settings, options), schedule, stage, state, policy, with_index=with_index)
+    engine = _engine(backend, settings, options)
+    return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
 
 
 def _engine(backend: str, settings: ProducerSettings, options: dict[str, Any]) -> Engine:
@@ -105,8 +112,9 @@ def _engine(backend: str, settings: ProducerSettings, options: dict[str, Any]) -
     try:
         parsed = getattr(loaded, options_name)(**options)
     except TypeError:
-        known = ", ".join(getattr(loaded, options_name).__dataclass_fields__)
-        raise ValueError(f"backend {backend!r} takes {known}, not {', '.join(options)}") from None
+        known = getattr(loaded, options_name).__dataclass_fields__
+        others = ", ".join(name for name in options if name not in known)
+        raise ValueError(f"backend {backend!r} takes {', '.join(known)}, not {others}") from None
     make: Callable[..., Engine] = getattr(loaded, engine_name)
     return make(settings, parsed)
 

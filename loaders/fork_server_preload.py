@@ -27,8 +27,11 @@ def _leave_quietly(number: int, frame: FrameType | None) -> None:
 def _remove_socket() -> None:
     """Remove what a parent that was killed could not: its socket, in a temporary folder of its own."""
     address = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
-    if os.getppid() != _PARENT and isinstance(address, str) and os.path.isabs(address):
-        with contextlib.suppress(OSError):
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        # A parent that was killed before this file was imported is told by its successor, which is of another group.
+        killed = parent != _PARENT or os.getpgid(parent) != os.getpgrp()
+        if killed and isinstance(address, str) and os.path.isabs(address):
             os.unlink(address)
             os.rmdir(os.path.dirname(address))
 

@@ -56,6 +56,7 @@ class Loader:
         policy: BadSamplePolicy,
         *,
         with_index: bool = False,
+        about: dict[str, object] | None = None,
     ) -> None:
         self._engine, self._schedule, self._policy = engine, schedule, policy
         self._feed = DeviceFeed(engine.next, engine.ready, stage)
@@ -64,7 +65,7 @@ class Loader:
         self._fed: Cursor | None = None  # what the feed hands out next
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
-        self._with_index = with_index
+        self._with_index, self._about = with_index, about or {}
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
 
@@ -106,14 +107,12 @@ class Loader:
     def _take(self) -> DeviceBatch:
         started, ready = time.perf_counter(), self._engine.ready()
         self._started_s = self._started_s or started
+        self._fed = None  # until it is known: Ctrl-C may lose a batch
         try:
             batch = self._feed.next()
         except LoaderError as error:
             self._closed = True
             raise error.located(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
-        except BaseException:  # Ctrl-C: the engine may have lost a batch
-            self._fed = None
-            raise
         assert batch.host.cursor == self._cursor, "the engine left the order"
         self._fed = self._schedule.after(batch.host.cursor)
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
@@ -180,7 +179,7 @@ class Loader:
 
     def describe(self) -> dict[str, object]:
         """Settings in force, JSON-serialisable, for records and reports."""
-        return self._engine.describe()
+        return {**self._engine.describe(), **self._about}
 
     def close(self) -> None:
         """Stop the workers and free the slots, within seconds; idempotent."""

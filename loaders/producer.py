@@ -95,9 +95,18 @@ class Producer:
                 bad[row] = self._bad(row, item.sample, error)
         for row, entry in bad.items():
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
-        served = rows["index"] >= 0
-        rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
+        self._label(rows)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def _label(self, rows: npt.NDArray[np.void]) -> None:
+        served = rows["index"] >= 0
+        try:
+            rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
+        except LoaderError:
+            raise
+        except Exception as error:  # here, since it is no fault of the sample that was read last
+            cause = f"the source's labels() raised {type(error).__name__}: {error}"
+            raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
     def _load(self, sample: int) -> _Loaded:
         data = self._settings.source.read(sample)

@@ -70,7 +70,7 @@ class TensorFeed:
             return to_device(self._source(), self._device)
         if not self._waiting:
             self._fetch()
-        if len(self._waiting) < 2 and not isinstance(self._waiting[-1], Exception) and self._ready():
+        if not isinstance(self._waiting[-1], Exception) and self._ready():
             self._fetch()
         first = self._waiting.popleft()
         if isinstance(first, Exception):

@@ -131,7 +131,9 @@ class SlotDataset(Dataset[Produced]):
         """What is said of an exception: the source's own, unless it is one of ours."""
         worker = os.getpid() if get_worker_info() else None
         if isinstance(error, LoaderError):
-            return Produced(item, (), 0.0, False, error.located(worker=worker))
+            ours = error.located(worker=worker)
+            ours.__cause__ = error.__cause__
+            return Produced(item, (), 0.0, False, ours)
         path = None
         with contextlib.suppress(Exception):
             path = self._settings.source.path(sample)

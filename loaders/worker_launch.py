@@ -63,9 +63,11 @@ def deferred_signals() -> Iterator[None]:
     arrived: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        arrived.append(number)
-        if len(arrived) > 1:
-            handlers[signal.Signals(number)](number, frame)
+        if not arrived:
+            arrived.append(number)
+            return
+        arrived.clear()
+        handlers[signal.Signals(number)](number, frame)
 
     if threading.current_thread() is threading.main_thread():  # which runs the handlers
         for number in _DEFERRED:

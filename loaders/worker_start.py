@@ -6,16 +6,18 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import context, forkserver
+from multiprocessing import context, forkserver, queues
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from penstock.loaders.machine import default_workers
@@ -45,6 +47,7 @@ class WorkerStart:
         row = self.progress.table[worker_id]
         row[PID] = os.getpid()
         _tell_samples(row)
+        _tell_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
 
@@ -66,6 +69,22 @@ def _tell_samples(row: npt.NDArray[np.int64]) -> None:
             row[BUSY] = 0
 
     _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+
+
+def _tell_unsendable(worker_id: int) -> None:
+    """Send the error in place of a batch that cannot be sent: it does not pickle, or there is no shared memory for it.
+
+    Python's queue prints the error and drops the batch, for which the parent would wait.
+    """
+    where = f"in DataLoader worker process {worker_id}, sending a batch"
+
+    def send_error(results: Any, error: Exception, message: Any) -> None:
+        if isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], int):
+            results.put((message[0], ExceptionWrapper(where=where)))  # type: ignore[no-untyped-call]
+        else:  # not torch's
+            traceback.print_exception(error)
+
+    queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
 def _told(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:

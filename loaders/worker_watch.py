@@ -75,7 +75,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         if not self._pin_memory:
             results: Any = self._worker_result_queue
             receive = weakref.WeakMethod(self._receive)  # a cycle would hold the queue's descriptors for long
-            results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]
+            results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]  # noqa: PLW0108
 
     def raise_if_dead(self) -> None:
         """Raises what `on_death` makes of a worker that has ended, whether or not a batch is waited for."""

@@ -179,7 +179,7 @@ def check_markers(data: bytes, header: JpegHeader) -> None:
         marker = found[0][-1]
         if marker == _EOI:
             return
-        if marker < _SOF_FIRST or _RST0 <= marker <= _SOI:
+        if marker < _SOF_FIRST or _RST0 <= marker <= _SOI or (marker == _SOS and header.stoppable):
             break
         position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
         look = _IN_SCAN.search if marker == _SOS else _HERE.match

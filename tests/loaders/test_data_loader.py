@@ -379,6 +379,22 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert sampler.epoch == 9
 
 
+def test_without_order_there_is_no_place() -> None:
+    loader = DataLoader(Numbered(4), num_workers=1, in_order=False)
+    for ask in (loader.state_dict, lambda: loader.load_state_dict({})):
+        with pytest.raises(LoaderError, match="in_order=False") as caught:
+            ask()
+        assert caught.value.code == "E-MISUSE"
+
+
+def test_a_sampler_that_is_asked_itself_gives_the_epochs_order() -> None:
+    loader = DataLoader(Numbered(9), 2, shuffle=True, num_workers=0)
+    sampler: Any = loader.batch_sampler
+    for _ in range(2):
+        batches = values(loader)
+        assert list(sampler) == batches
+
+
 # iterators
 
 
@@ -426,6 +442,15 @@ def test_an_error_of_the_dataset_is_torchs_and_the_rest_can_be_had(num_workers: 
     assert "sample 3" in said[1]
     assert rest[0] == rest[1] == [[4, 5], [6, 7]]
     loader.close()
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
+    with DataLoader(Numbered(8, {3: "unsendable"}), 2, num_workers=1, collate_fn=as_list, watchdog_s=60) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(TypeError, match=r"(?s)worker process 0, sending a batch.*cannot pickle .*lock"):
+            next(batches)
+        assert values(batches) == [[4, 5], [6, 7]]
 
 
 def test_a_batch_that_failed_is_tried_again_by_a_resume_and_counted_when_it_was_passed_over() -> None:
@@ -513,10 +538,48 @@ def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody() -> None:
 
 def test_a_dead_worker_is_seen_at_the_start_of_an_epoch(pool: DataLoader[Any]) -> None:
     list(pool)
-    os.kill(pool._iterator._workers[1].pid, signal.SIGKILL)  # type: ignore[union-attr]
+    iterator: Any = pool._iterator
+    os.kill(iterator._workers[1].pid, signal.SIGKILL)
+    # The sockets of a process that ends are closed before its end can be seen: what they say is not the last word.
+    with pytest.raises(LoaderError, match="killed by SIGKILL"):
+        iterator._raise_if_dead(ConnectionResetError())
     with pytest.raises(LoaderError, match="killed by SIGKILL between two batches"):
         iter(pool)
     assert sorted(k for batch in values(pool) for k in batch) == list(range(LENGTH))
+
+
+NARROW = """
+import os, resource, sys
+from penstock.loaders.data_loader import DataLoader
+from penstock.pipelines.errors import LoaderError
+from numbered_dataset import Numbered, refuse_shared_memory
+
+if __name__ == "__main__":
+    try:
+        list(DataLoader(Numbered(4), num_workers=1, worker_init_fn=refuse_shared_memory))
+    except LoaderError as error:
+        print(error.code, error.cause)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    try:
+        kept = list(DataLoader(Numbered(2000), num_workers=2))
+    except LoaderError as error:
+        print(error.code, error.fix)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))
+    try:
+        list(DataLoader(Numbered(2000), num_workers=2))
+    except LoaderError as error:
+        print(error.code, error.cause)
+"""
+
+
+def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path) -> None:
+    done = run_script(NARROW, tmp_path)
+    assert done.returncode == 0, done.stderr
+    shared_memory, receiving, starting = done.stdout.splitlines()
+    assert shared_memory.startswith("E-SHM")
+    assert "unable to" in shared_memory
+    assert receiving.startswith("E-FD keep fewer batches")
+    assert starting.startswith("E-FD open files: need=")
 
 
 def test_torchs_timeout_is_torchs() -> None:
@@ -650,6 +713,15 @@ def test_reasons_against_a_clean_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert why_not_started_clean(1, np.zeros(200_000, np.uint8)) is None
     del context
     assert census() == before
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.setattr(main, "__file__", "<stdin>", raising=False)
+    assert "no file that a worker could import" in str(why_not_started_clean(1, Numbered(4)))
+    monkeypatch.delattr(main, "__file__")
+    assert why_not_started_clean(1, Numbered(4)) is None
+    monkeypatch.setattr(Numbered, "__module__", "__main__")
+    monkeypatch.setattr(main, "Numbered", Numbered, raising=False)
+    assert "no file that a worker could import" in str(why_not_started_clean(1, Numbered(4)))
 
 
 def test_a_start_method_that_the_program_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -682,7 +754,10 @@ def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[st
     if folder is not None:
         name = str(folder / "script.py")
         Path(name).write_text(text)
-    return subprocess.run([sys.executable, name], check=False, input=text, capture_output=True, text=True, timeout=100)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    return subprocess.run(
+        [sys.executable, name], check=False, input=text, capture_output=True, text=True, timeout=100, env=environment
+    )
 
 
 def test_a_script_without_a_main_guard_is_told_what_to_write(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import unicodedata
 
 import pytest
@@ -102,10 +101,3 @@ def test_located_fills_in_only_what_is_unknown() -> None:
     assert (located.sample, located.path, located.rank, located.worker) == (4, "x.png", 0, None)
     assert (located.code, located.cause, located.fix) == ("E-BOMB", "big", "shrink")
     assert (error.path, error.rank) == (None, None)
-
-
-def test_raised_in_a_thread_of_exceptions_it_stays_itself() -> None:
-    with pytest.raises(RuntimeError) as caught:
-        raise LoaderError("E-EMPTY", "nothing")
-    assert isinstance(caught.value, LoaderError)
-    assert sys.getsizeof(caught.value) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -30,6 +31,8 @@ class Numbered(Dataset[Any]):
             raise KeyError(f"sample {index}")
         if harm == "sleep":
             time.sleep(1000)
+        elif harm == "unsendable":
+            return threading.Lock()
         elif harm == "wait":  # so that the samples after this one lie finished when it is
             time.sleep(0.3)
         elif harm is not None:
@@ -93,3 +96,9 @@ def as_list(samples: list[Any]) -> list[Any]:
 
 def mark(worker_id: int) -> None:
     os.environ["NUMBERED_MARK"] = f"worker {worker_id}"
+
+
+def refuse_shared_memory(worker_id: int) -> None:
+    """Let no file of this worker grow: torch's shared memory is one."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -1,0 +1,272 @@
+"""The command's ends: one line, the right exit code, and nothing left of it after a signal at any moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import COMMAND, Running, penstock
+from photo_folder import write_folder
+from processes import CONTRACT_S, eventually
+
+from penstock.bench import cli, command_iterate
+from penstock.bench.signals import SignalExit, exit_on_signals
+from penstock.pipelines.errors import LoaderError
+
+NUM_PHOTOS = 61
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+def endless(photos: Path) -> tuple[object, ...]:
+    """Arguments of a command that never ends by itself."""
+    return "iterate", photos, "--size", 32, "--batch-size", 12, "--workers", 2, "--epochs", 10**9
+
+
+# ---- signals ----
+
+
+MOMENTS = {
+    # the fork server imports torch; no worker yet
+    "server starts": lambda running: eventually(lambda: len(running.fork_servers()) == 1, 30),
+    "workers start": lambda running: eventually(lambda: len(running.fork_servers()) > 1, 30),
+    "mid-batch": lambda running: eventually(lambda: len(running.fork_servers()) == 3, 30) and not time.sleep(0.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "moment"),
+    [
+        (signal.SIGINT, True, "server starts"),
+        (signal.SIGINT, True, "workers start"),
+        (signal.SIGINT, True, "mid-batch"),
+        (signal.SIGTERM, False, "workers start"),
+        (signal.SIGHUP, True, "mid-batch"),
+        (signal.SIGKILL, False, "server starts"),
+        (signal.SIGKILL, False, "workers start"),
+        (signal.SIGKILL, False, "mid-batch"),
+    ],
+    ids=lambda value: ("group" if value else "process") if isinstance(value, bool) else getattr(value, "name", value),
+)
+def test_a_signal_leaves_one_line_and_nothing_else(
+    photos: Path, tmp_path: Path, number: signal.Signals, group: bool, moment: str
+) -> None:
+    with Running(tmp_path, *endless(photos)) as running:
+        assert MOMENTS[moment](running)
+        started = time.monotonic()
+        code, errors = running.end(number, group=group)
+        assert time.monotonic() - started < CONTRACT_S
+        assert running.leaves_nothing(), running.left_behind()
+    if number == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+    else:
+        assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
+
+
+def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path, tmp_path: Path) -> None:
+    """Idle: it waits in a write, its workers for room."""
+    with Running(tmp_path, *endless(photos), stdout=subprocess.PIPE) as running:
+        assert eventually(lambda: len(running.fork_servers()) == 3, 30)
+        assert eventually(lambda: waits_for_a_pipe(running.process.pid), 30)
+        os.kill(running.process.pid, signal.SIGTERM)
+        started = time.monotonic()
+        assert running.process.wait(timeout=60) == 143
+        assert time.monotonic() - started < CONTRACT_S
+        assert running.leaves_nothing(), running.left_behind()
+        assert running.process.stderr is not None
+        assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
+
+
+def waits_for_a_pipe(pid: int) -> bool:
+    """Whether the process has slept in a write(1, ...) at two looks."""
+
+    def writing() -> bool:
+        return Path(f"/proc/{pid}/syscall").read_text().split()[:2] == ["1", "0x1"]
+
+    first = writing()
+    time.sleep(0.2)
+    return first and writing()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (
+            signal.SIGKILL,
+            5,
+            r"LoaderError\[E-WORKER\] sample=\d+ path=.* worker=\d+ cause=worker process killed by SIG",
+        ),
+        (signal.SIGSTOP, 6, r"LoaderError\[E-TIMEOUT\] sample=\d+ path=.* worker=\d+ cause=.*stopped \(SIGSTOP\)"),
+    ],
+)
+def test_a_lost_worker_is_an_exit_code(
+    photos: Path, tmp_path: Path, number: signal.Signals, code: int, words: str
+) -> None:
+    with Running(tmp_path, *endless(photos), "--watchdog", 1) as running:
+        assert eventually(lambda: len(running.fork_servers()) == 3, 30)
+        time.sleep(0.3)
+        victim = max(running.fork_servers())
+        os.kill(victim, number)
+        started = time.monotonic()
+        _, errors = running.process.communicate(timeout=60)
+        assert time.monotonic() - started < CONTRACT_S
+        assert running.process.returncode == code
+        assert running.leaves_nothing(), running.left_behind()
+    told = [line for line in errors.splitlines() if line.startswith("LoaderError")]
+    assert len(told) == 1
+    assert re.search(words, told[0])
+    assert f"worker={victim}" in told[0]
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    """As nohup wishes, and a shell for what it runs in the background."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        exit_on_signals()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(SignalExit) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == 143
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # somebody in a hurry presses Ctrl-C again
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---- exit codes ----
+
+
+def test_the_output_may_be_cut_off(photos: Path) -> None:
+    line = " ".join([*COMMAND, "iterate", str(photos), "--size 32 --batch-size 4 --workers 2 --epochs 20"])
+    done = subprocess.run(f"{line} | head -n 1", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith('{"epoch": 0, "step": 0, "index": [')
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_script_without_a_main_guard_works_with_workers(photos: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from penstock.loaders import create_loader\n"
+        f"loader = create_loader({str(photos)!r}, batch_size=12, workers=2)\n"
+        "for epoch in range(2):\n"
+        "    print(epoch, sum(len(labels) for images, labels in loader))\n"  # never closed, either
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 60\n1 60\n", "")
+
+
+def run_main(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command line, in this process."""
+    monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
+    monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
+    monkeypatch.setattr(cli.app, "registered_commands", [])  # main adds them
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return int(str(caught.value.code or 0)), *capfd.readouterr()
+
+
+QUIET = ("--size", 32, "--batch-size", 12, "--workers", 0, "--dump", os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--no-such-option",), "No such option"),
+        (("--batch-size", "0"), "batch-size"),
+        (("--workers", "x"), "workers"),
+        (("--batch-size", "100"), "a global batch of 100 never fills from 61 samples"),
+        (("--size", "20000"), "16384"),
+        (("--backend", "tf"), "backend is one of"),
+        (("--decoder", "fast"), "decoder is one of"),
+        (("--on-bad-sample", "ignore"), "on_bad_sample is one of"),
+        (("--rank", "0"), "give both rank and world_size"),
+        (("--rank", "2", "--world-size", "2"), "rank lies in"),
+        (("--cache", "x.h5"), "not cache"),
+        (("--watchdog", "0"), "watchdog_s"),
+        (("--state-in", "/nonexistent/state"), "E-STATE"),
+        (("--dump", "/nonexistent/dump"), "No such file or directory: '/nonexistent/dump'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_wrong_usage_is_exit_2_and_says_why(
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    code, _, errors = run_main(monkeypatch, capfd, "iterate", photos, *QUIET, *arguments)
+    assert code == 2
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_bad_data_is_exit_3_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = run_main(monkeypatch, capfd, "iterate", tmp_path / "nowhere", *QUIET)
+    assert (code, errors.count("\n")) == (3, 1)
+    assert errors.startswith("LoaderError[E-NODATA]")
+    root = write_folder(tmp_path / "damaged", 12)
+    (root / "class0" / "0000.jpg").write_bytes(b"<html>")
+    code, _, errors = run_main(monkeypatch, capfd, "iterate", root, *QUIET)
+    assert (code, errors.count("\n")) == (3, 1)
+    assert errors.startswith("LoaderError[E-FORMAT] sample=0 path=")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError("Unable to allocate 10 GiB"), 7, "LoaderError[E-MEM]"),
+        (OSError(28, "No space left on device"), 7, "LoaderError[E-NOSPC]"),
+        (PermissionError(13, "Permission denied", "/out"), 2, "penstock: [Errno 13] Permission denied: '/out'"),
+        (LoaderError("E-FD", "open files"), 7, "LoaderError[E-FD]"),
+        (SignalExit(signal.SIGTERM), 143, "penstock: stopped by SIGTERM"),
+    ],
+    ids=repr,
+)
+def test_what_goes_wrong_is_one_line_and_a_code(
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    words: str,
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command_iterate, "batch_record", fail)
+    got, _, errors = run_main(monkeypatch, capfd, "iterate", photos, *QUIET)
+    assert (got, errors.count("\n")) == (code, 1)
+    assert errors.startswith(words)
+
+
+def test_a_full_disk_is_exit_7(photos: Path) -> None:
+    done = penstock("iterate", photos, "--size", 32, "--batch-size", 12, "--workers", 0, "--dump", "/dev/full")
+    assert done.returncode == 7
+    assert done.stderr.startswith("LoaderError[E-NOSPC]")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_names_every_command_and_the_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, output, errors = run_main(monkeypatch, capfd, "--help")
+    assert (code, errors) == (0, "")
+    for words in ("Exit codes", "iterate", "bench", "train", "synth"):
+        assert words in output

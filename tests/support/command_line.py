@@ -1,0 +1,133 @@
+"""The command `penstock` as a user starts it: processes of its own, watched from outside."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from processes import eventually, processes_with, segments_of_nobody
+
+_TAG = "PENSTOCK_TEST_RUN"
+COMMAND = (sys.executable, "-m", "penstock.bench.cli")
+
+
+def penstock(
+    *arguments: object, env: Mapping[str, str] | None = None, prefix: Sequence[str] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run `penstock` to its end. prefix: a command that runs it, such as ("taskset", "-c", "0")."""
+    return subprocess.run(
+        [*prefix, *COMMAND, *map(str, arguments)],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """The JSON records that `penstock iterate` wrote."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class Running:
+    """`penstock` at work, with a temporary folder of its own and a mark by which all its processes are found."""
+
+    def __init__(self, folder: Path, *arguments: object, stdout: int = subprocess.DEVNULL) -> None:
+        self.temporary, self._mark = folder / "tmp", uuid.uuid4().hex
+        self.temporary.mkdir()
+        self._segments = segments_of_nobody()
+        self._shm: int | None = None
+        with _heeded_signals():
+            self.process = subprocess.Popen(
+                [*_own_shm(), *COMMAND, *map(str, arguments)],
+                env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+
+        self._look_into_shm()
+
+    def _look_into_shm(self) -> None:
+        """Open the command's own /dev/shm, to see what is in it when the command is gone."""
+        if _own_shm():
+            path = f"/proc/{self.process.pid}/root/dev/shm"
+            ours = os.stat("/dev/shm").st_dev
+            assert eventually(lambda: os.stat(path).st_dev != ours)
+            self._shm = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def processes(self) -> dict[int, str]:
+        """Process id -> command line, of all that belong to the command."""
+        return processes_with(_TAG, self._mark)
+
+    def fork_servers(self) -> dict[int, str]:
+        """Those of the fork server: itself and its workers."""
+        return {pid: line for pid, line in self.processes().items() if "multiprocessing.forkserver" in line}
+
+    def left_behind(self) -> list[str]:
+        """Processes, temporary files and segments that are still there."""
+        segments = set(os.listdir(self._shm)) if self._shm else segments_of_nobody() - self._segments
+        files = [str(path) for path in self.temporary.rglob("*")]
+        return [*self.processes().values(), *files, *segments]
+
+    def end(self, number: signal.Signals, *, group: bool) -> tuple[int, str]:
+        """Send the signal to the process, or to its whole group as a terminal does; exit code and standard error."""
+        (os.killpg if group else os.kill)(self.process.pid, number)
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+    def leaves_nothing(self) -> bool:
+        """Whether all is gone within the contract's seconds."""
+        return eventually(lambda: not self.left_behind())
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.communicate()
+        if self._shm is not None:
+            os.close(self._shm)
+
+
+@functools.cache
+def _own_shm() -> tuple[str, ...]:
+    """What gives a command a /dev/shm of its own, where other programs do not come and go; nothing if not allowed."""
+    prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    try:
+        allowed = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        allowed = False
+    return prefix if allowed else ()
+
+
+@contextmanager
+def _heeded_signals() -> Iterator[None]:
+    """A process started here heeds Ctrl-C, even if these tests run in the background of a shell, which ignores it."""
+    ignored = [n for n in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM) if signal.getsignal(n) is signal.SIG_IGN]
+    try:
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,73 @@
+"""Who runs, what is open, what is left behind: looked up in /proc."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+CONTRACT_S = 5.0  # within which a lost worker is named, and after which nothing of a command is left
+
+
+def worker_pids() -> set[int]:
+    """Processes that the children of this one (a fork server) have started."""
+    found: set[int] = set()
+    for child in psutil.Process().children():
+        try:
+            found |= {grandchild.pid for grandchild in child.children(recursive=True)}
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def child_pids() -> set[int]:
+    """Worker processes, however they were started: all below this one but those that serve multiprocessing itself."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            line, parent = " ".join(process.cmdline()), process.ppid()
+        except psutil.NoSuchProcess:
+            continue
+        serves = "resource_tracker" in line or ("forkserver" in line and parent == os.getpid())
+        if not serves:
+            found.add(process.pid)
+    return found
+
+
+def processes_with(variable: str, value: str) -> dict[int, str]:
+    """Process id -> command line of every living process that has the environment variable."""
+    wanted, found = f"{variable}={value}".encode(), {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+    return found
+
+
+def segments_of_nobody() -> set[str]:
+    """Files in /dev/shm that no living process has mapped: what was left behind, whoever else is at work here."""
+    segments = {entry.name for entry in Path("/dev/shm").iterdir()}
+    for entry in Path("/proc").iterdir():
+        if segments and entry.name.isdigit():
+            try:
+                maps = (entry / "maps").read_text(errors="replace")
+            except OSError:
+                continue
+            segments = {name for name in segments if f"/dev/shm/{name}" not in maps}
+    return segments
+
+
+def eventually(condition: Callable[[], bool], within_s: float = CONTRACT_S) -> bool:
+    """Whether `condition` becomes true in time; asked again and again."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
