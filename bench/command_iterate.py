@@ -54,7 +54,7 @@ def iterate(
 
     state = _read_state(state_in) if state_in else None
     if seed is None:
-        seed = state["seed"] if isinstance(state, dict) and isinstance(state.get("seed"), int) else 0
+        seed = state["seed"] if isinstance(state, dict) and type(state.get("seed")) is int else 0
     bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)
     loader = create_loader(
         data,
@@ -73,7 +73,7 @@ def iterate(
         **common.given(workers=workers, cache=cache, prefetch=prefetch, watchdog_s=watchdog),
     )
     with loader, _output(dump) as out:
-        if state is not None:
+        if state_in:
             loader.load_state_dict(state)
         try:
             for line in _lines(loader, epochs, stop_after):

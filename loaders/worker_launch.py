@@ -39,6 +39,8 @@ def _ready_fork_server() -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PRELOAD])  # torch is imported once, not once a worker
+    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    fresh = server._forkserver_pid is None
     # Blocked until the server is far enough to ignore it: Ctrl-C in its first second would print a traceback.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -46,8 +48,13 @@ def _ready_fork_server() -> Any:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     first = context.Process(target=os.getpid, daemon=True)  # answers when the server does
-    first.start()
-    first.join()
+    try:
+        first.start()
+        first.join()
+    except BaseException:
+        if fresh and server._forkserver_pid:  # interrupted; the server would go on with its imports for seconds
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+        raise
     first.close()
     return context
 

@@ -443,3 +443,8 @@ def test_refusals_are_the_same_words_each_time() -> None:
                 causes.add(caught.value.cause)
             assert len(causes) == 1
             assert " at 0x" not in causes.pop()
+    whole = bytearray(png_file())
+    whole[29] ^= 1  # the CRC of the header: Pillow names the file object that it does not recognise
+    with pytest.raises(LoaderError) as caught:
+        decoder("pillow").full(bytes(whole))
+    assert (caught.value.code, caught.value.cause) == ("E-CORRUPT", "Pillow: not recognised")

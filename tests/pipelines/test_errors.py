@@ -101,3 +101,5 @@ def test_located_fills_in_only_what_is_unknown() -> None:
     assert (located.sample, located.path, located.rank, located.worker) == (4, "x.png", 0, None)
     assert (located.code, located.cause, located.fix) == ("E-BOMB", "big", "shrink")
     assert (error.path, error.rank) == (None, None)
+    first = LoaderError("E-BOMB", "big", sample=0, rank=0)  # zero is known
+    assert (first.located(sample=9, rank=9).sample, first.located(sample=9, rank=9).rank) == (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable
@@ -169,6 +170,22 @@ def test_flips_come_with_their_probability(crop: str, probability: float) -> Non
         assert share == probability
     else:
         assert abs(share - probability) < 4 * math.sqrt(probability * (1 - probability) / n)
+
+
+@pytest.mark.parametrize("word", [0, 2**32 - 1])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_ends_of_the_range_of_draws_are_legal(name: str, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def constant(seed: int, epoch: int, index: np.ndarray, stream: int, count: int) -> np.ndarray:
+        return np.full((len(index), count), word, np.uint64)
+
+    monkeypatch.setattr(plan, "random_words", constant)
+    for size in SIZES:
+        never, always = (draw(dataclasses.replace(RECIPES[name], flip=flip), size, 2) for flip in (0.0, 1.0))
+        assert not never.flips.any()
+        assert always.flips.all()
+        x, y, w, h = never.windows[0].tolist()
+        assert 0 <= x <= x + w <= size[0]
+        assert 0 <= y <= y + h <= size[1]
 
 
 def test_the_crop_setting_does_not_change_the_flips() -> None:

@@ -1,0 +1,309 @@
+"""`penstock iterate` from outside: the stream's promises as anyone can check them, process by process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import lines_of, penstock
+from photo_folder import photo, write_folder
+
+from penstock.bench import cli
+
+NUM_PHOTOS = 61
+EPOCHS = 2
+COLUMNS = ("index", "label", "crop", "flip", "crc32")
+BASE = ("--size", 32, "--batch-size", 12, "--seed", 7, "--epochs", EPOCHS)
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+@pytest.fixture(scope="module")
+def reference(photos: Path) -> list[Record]:
+    """Two epochs, served by a process of its own without workers."""
+    return iterate_outside(photos, "--workers", 0)
+
+
+@pytest.fixture
+def iterate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, list[Record]]]:
+    """Runs the command in this process; exit code and records."""
+
+    def run(data: Path, *arguments: object, base: tuple[object, ...] = BASE) -> tuple[int, list[Record]]:
+        dump = tmp_path / "dump.jsonl"
+        dump.unlink(missing_ok=True)
+        parts = ["penstock", "iterate", data, *base, "--dump", dump, *arguments]
+        monkeypatch.setattr(sys, "argv", list(map(str, parts)))
+        monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
+        monkeypatch.setattr(cli.app, "registered_commands", [])  # main adds them
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return int(str(caught.value.code or 0)), lines_of(dump.read_text()) if dump.exists() else []
+
+    return run
+
+
+def iterate_outside(data: Path, *arguments: object) -> list[Record]:
+    """The records of `penstock iterate` in a process of its own."""
+    done = penstock("iterate", data, *BASE, *arguments)
+    assert done.returncode == 0, done.stderr
+    return lines_of(done.stdout)
+
+
+def joined(parts: Iterable[Record]) -> Record:
+    """The global batch of which the ranks, in order, hold these parts."""
+    parts = list(parts)
+    assert len({(part["epoch"], part["step"]) for part in parts}) == 1
+    columns = {name: [value for part in parts for value in part[name]] for name in COLUMNS}
+    return {"epoch": parts[0]["epoch"], "step": parts[0]["step"], **columns}
+
+
+# ---- one stream ----
+
+
+def test_a_record_says_what_the_contract_says(reference: list[Record]) -> None:
+    steps = NUM_PHOTOS // 12
+    assert [(r["epoch"], r["step"]) for r in reference] == [(e, s) for e in range(EPOCHS) for s in range(steps)]
+    for record in reference:
+        assert list(record) == ["epoch", "step", *COLUMNS]
+        assert all(len(record[name]) == 12 for name in COLUMNS)
+        assert all(type(i) is int and 0 <= i < NUM_PHOTOS for i in record["index"])
+        assert all(len(window) == 4 and all(type(v) is int for v in window) for window in record["crop"])
+        assert all(type(flip) is bool for flip in record["flip"])
+        assert all(0 <= crc < 1 << 32 for crc in record["crc32"])
+    for epoch in range(EPOCHS):
+        index = [i for r in reference if r["epoch"] == epoch for i in r["index"]]
+        assert len(set(index)) == len(index) == steps * 12
+    assert reference[0]["index"] != reference[steps]["index"]
+
+
+def test_a_new_process_writes_the_same_lines_on_standard_output_and_totals_beside_them(
+    photos: Path, reference: list[Record]
+) -> None:
+    done = penstock("iterate", photos, *BASE, "--workers", 2, env={"PYTHONHASHSEED": "7"})
+    assert done.returncode == 0
+    assert lines_of(done.stdout) == reference
+    totals = [f"epoch {epoch}: planned=60 delivered=60 replaced=0" for epoch in range(EPOCHS)]
+    assert done.stderr.splitlines() == totals
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--workers", 1),
+        ("--workers", 2, "--prefetch", 1),
+        ("--workers", 4),
+        ("--workers", 0, "--decoder", "turbojpeg"),
+        ("--workers", 0, "--decoder", "simplejpeg"),
+        ("--workers", 2, "--decoder", "pillow"),
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_nothing_but_the_stream_decides_the_lines(
+    photos: Path, reference: list[Record], iterate: Callable[..., Any], options: tuple[object, ...]
+) -> None:
+    assert iterate(photos, *options) == (0, reference)
+
+
+def test_another_seed_is_another_stream(photos: Path, reference: list[Record], iterate: Callable[..., Any]) -> None:
+    code, other = iterate(photos, "--workers", 0, "--seed", 8)
+    assert code == 0
+    assert [r["index"] for r in other] != [r["index"] for r in reference]
+    assert sorted(i for r in other[:5] for i in r["index"]) != sorted(i for r in reference[:5] for i in r["index"])
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 6])
+def test_the_ranks_together_serve_the_same_lines(
+    photos: Path, reference: list[Record], iterate: Callable[..., Any], world_size: int
+) -> None:
+    ranks = []
+    for rank in range(world_size):
+        place = ("--rank", rank, "--world-size", world_size, "--batch-size", 12 // world_size)
+        code, lines = iterate(photos, "--workers", 0, *place)
+        assert code == 0
+        ranks.append(lines)
+    assert [joined(parts) for parts in zip(*ranks, strict=True)] == reference
+
+
+def test_the_place_among_ranks_is_taken_from_the_launchers_environment(
+    photos: Path, reference: list[Record], iterate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        code, lines = iterate(photos, "--batch-size", 6, "--workers", 0)
+        assert code == 0
+        ranks.append(lines)
+    assert [joined(parts) for parts in zip(*ranks, strict=True)] == reference
+
+
+# ---- resume ----
+
+
+def test_resume_at_every_boundary_continues_exactly(
+    photos: Path, reference: list[Record], iterate: Callable[..., Any], tmp_path: Path
+) -> None:
+    state = tmp_path / "state.json"
+    for stop in range(len(reference) + 1):
+        code, head = iterate(photos, "--workers", 0, "--stop-after", stop, "--state-out", state)
+        assert (code, head) == (0, reference[:stop])
+        assert iterate(photos, "--workers", 0, "--state-in", state) == (0, reference[stop:])
+
+
+def test_resume_goes_on_in_new_processes_with_other_workers_and_another_world_size(
+    photos: Path, reference: list[Record], tmp_path: Path
+) -> None:
+    """A resume of a resume: 2 workers, then two ranks, then 4 workers. The seed is the state's."""
+    base = ("--size", 32, "--epochs", EPOCHS)
+    state, served = tmp_path / "state.json", []
+
+    def run(*arguments: object) -> list[Record]:
+        done = penstock("iterate", photos, *base, *arguments)
+        assert done.returncode == 0, done.stderr
+        return lines_of(done.stdout)
+
+    served += run("--seed", 7, "--batch-size", 12, "--workers", 2, "--stop-after", 3, "--state-out", state)
+    ranks = [
+        run(
+            *("--batch-size", 6, "--workers", 1, "--rank", rank, "--world-size", 2, "--stop-after", 4),
+            *("--state-in", state, "--state-out", tmp_path / f"state{rank}.json"),
+        )
+        for rank in range(2)
+    ]
+    served += [joined(parts) for parts in zip(*ranks, strict=True)]
+    states = [(tmp_path / f"state{rank}.json").read_text() for rank in range(2)]
+    assert states[0] == states[1]  # any rank's state is everybody's
+    state.write_text(states[1])
+    served += run("--batch-size", 12, "--workers", 4, "--state-in", state)
+    assert served == reference
+
+
+def test_a_state_tells_its_place_in_a_few_plain_fields(
+    photos: Path, iterate: Callable[..., Any], tmp_path: Path
+) -> None:
+    state = tmp_path / "state.json"
+    iterate(photos, "--workers", 2, "--stop-after", 3, "--state-out", state)
+    saved = json.loads(state.read_text())
+    assert (saved["epoch"], saved["position"], saved["seed"], saved["samples"]) == (0, 36, 7, NUM_PHOTOS)
+    iterate(photos, "--workers", 0, "--stop-after", 5, "--state-out", state)
+    saved = json.loads(state.read_text())
+    assert (saved["epoch"], saved["position"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments"),
+    [
+        ({}, ("--seed", 8)),
+        ({}, ("--no-shuffle",)),
+        ({"samples": NUM_PHOTOS + 1}, ()),
+        ({"fingerprint": "0" * 32}, ()),
+        ({"version": 99}, ()),
+        ({"position": -1}, ()),
+        ({"position": "12"}, ()),
+        ({"seed": True}, ()),
+        ({"seed": -1}, ()),
+        ({"seed": None}, ()),
+    ],
+    ids=str,
+)
+def test_a_state_of_another_stream_is_refused(
+    photos: Path,
+    iterate: Callable[..., Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    arguments: tuple[object, ...],
+) -> None:
+    state = tmp_path / "state.json"
+    iterate(photos, "--workers", 0, "--stop-after", 3, "--state-out", state)
+    state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
+    capfd.readouterr()
+    base = ("--size", 32, "--batch-size", 12, "--epochs", EPOCHS, "--workers", 0)
+    code, served = iterate(photos, "--state-in", state, *arguments, base=base)
+    assert (code, served) == (2, [])
+    errors = capfd.readouterr().err
+    assert errors.count("\n") == 1
+    assert errors.startswith(("LoaderError[E-STATE]", "penstock: seed lies in"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"x"', "\udcff", '{"epoch": 1}'])
+def test_what_is_no_state_is_refused(
+    photos: Path, iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str
+) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(content.encode(errors="surrogateescape"))
+    assert iterate(photos, "--workers", 0, "--state-in", state) == (2, [])
+    errors = capfd.readouterr().err
+    assert errors.startswith("LoaderError[E-STATE]")
+    assert errors.count("\n") == 1
+
+
+# ---- evaluation, ledger ----
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_serves_everything_in_order_once_and_pads_with_minus_one(
+    photos: Path, iterate: Callable[..., Any], workers: int
+) -> None:
+    code, lines = iterate(photos, "--workers", workers, "--eval")
+    assert code == 0
+    first, second = lines[: len(lines) // 2], lines[len(lines) // 2 :]
+    assert [{**r, "epoch": 1} for r in first] == second
+    index = [i for r in first for i in r["index"]]
+    assert index == [*range(NUM_PHOTOS), *[-1] * (-NUM_PHOTOS % 12)]
+    padding = [place for place, i in enumerate(index) if i < 0]
+    for name, blank in (("label", -1), ("crop", [0, 0, 0, 0]), ("flip", False)):
+        assert [[v for r in first for v in r[name]][place] for place in padding] == [blank] * len(padding)
+    assert not any(flip for r in first for flip in r["flip"])
+
+
+def test_evaluation_over_ranks_gives_each_the_same_number_of_steps(photos: Path, iterate: Callable[..., Any]) -> None:
+    ranks = []
+    for rank in range(3):
+        place = ("--rank", rank, "--world-size", 3, "--batch-size", 10)
+        code, lines = iterate(photos, "--workers", 0, "--eval", *place, "--epochs", 1)
+        assert code == 0
+        ranks.append(lines)
+    assert [len(lines) for lines in ranks] == [3, 3, 3]
+    index = [i for parts in zip(*ranks, strict=True) for part in parts for i in part["index"]]
+    assert index == [*range(NUM_PHOTOS), *[-1] * 29]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_ledger_lists_every_replaced_sample(
+    iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], workers: int
+) -> None:
+    root, ledger = write_folder(tmp_path / "damaged", 24, classes=1), tmp_path / "ledger.json"
+    (root / "class0" / "0003.jpg").write_bytes(b"")
+    (root / "class0" / "0017.jpg").write_bytes(photo(17)[:200])
+    options = ("--workers", workers, "--no-shuffle", "--ledger", ledger)
+    code, lines = iterate(root, *options, "--on-bad-sample", "replace")
+    assert code == 0
+    index = [i for r in lines if r["epoch"] == 0 for i in r["index"]]
+    assert index == [4 if i == 3 else 18 if i == 17 else i for i in range(24)]
+    for epoch, entry in enumerate(json.loads(ledger.read_text())):
+        counts = {name: entry[name] for name in ("epoch", "planned", "delivered", "replaced")}
+        assert counts == {"epoch": epoch, "planned": 24, "delivered": 22, "replaced": 2}
+        assert [(b["sample"], b["code"], b["substitute"]) for b in entry["bad"]] == [
+            (3, "E-EMPTY", 4),
+            (17, "E-TRUNC", 18),
+        ]
+        assert all(b["path"].startswith(str(root)) and b["cause"] for b in entry["bad"])
+    assert "epoch 1: planned=24 delivered=22 replaced=2" in capfd.readouterr().err
+    ledger.unlink()
+    code, lines = iterate(root, *options, "--on-bad-sample", "replace", "--max-bad", 1)
+    assert (code, len(lines)) == (3, 1)
+    assert capfd.readouterr().err.startswith("LoaderError[E-MAXBAD]")
+    assert [b["sample"] for b in json.loads(ledger.read_text())[0]["bad"]] == [3]  # also of a run that failed
+    code, lines = iterate(root, *options)
+    assert (code, lines) == (3, [])
+    assert capfd.readouterr().err.startswith("LoaderError[E-EMPTY] sample=3 ")
