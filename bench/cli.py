@@ -47,7 +47,7 @@ def main() -> None:
     except SignalExit as error:
         _fail(f"penstock: stopped by {error.name}", int(str(error.code)))
     except MemoryError as error:
-        short = LoaderError("E-MEM", f"out of memory ({error or 'no details'})")
+        short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left; Python would complain once more while closing the stream at exit.

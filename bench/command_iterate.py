@@ -52,7 +52,7 @@ def iterate(
     from penstock.loaders import create_loader
     from penstock.pipelines import imagenet_eval, imagenet_train
 
-    state = _read_state(state_in) if state_in else None
+    state: Any = _read_state(state_in) if state_in else None
     if seed is None:
         seed = state["seed"] if isinstance(state, dict) and type(state.get("seed")) is int else 0
     bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 
@@ -9,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.machine import ensure_memory
 from penstock.loaders.producer import ROW_DTYPE
 from penstock.loaders.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -41,7 +44,8 @@ class Recycler:
 class BatchSlots:
     """`count` slots of one batch each: pixels uint8 [count, batch, height, width, 3], rows ROW_DTYPE [count, batch].
 
-    `shared` puts them where worker processes see them. Pickles to a process that is being started.
+    `shared` puts them where worker processes see them. Pickles to a process that is being started. Raises LoaderError
+    E-SHM, E-FD or E-MEM where the memory cannot be had.
     """
 
     def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
@@ -54,7 +58,12 @@ class BatchSlots:
             )
             self.pixels, self.rows = (part.array for part in self._shared)
         else:
-            self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, ROW_DTYPE)
+            num_bytes = math.prod((*shape, *pipeline.size, 3))
+            ensure_memory(num_bytes, "batch slots")
+            try:
+                self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, ROW_DTYPE)
+            except MemoryError as error:  # a limit of address space
+                raise LoaderError("E-MEM", f"cannot have {num_bytes:,} bytes for batch slots") from error
 
     def __getstate__(self) -> tuple[SharedArray, SharedArray]:
         assert self._shared is not None

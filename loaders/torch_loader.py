@@ -36,7 +36,7 @@ from penstock.pipelines.errors import LoaderError
 _SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
 _START_METHODS = ("forkserver", "spawn", "fork")
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
-_STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
+_STACK_S = 0.5  # for stacks to reach stderr before the processes are ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +147,9 @@ class TorchEngine:
         except BaseException as error:
             self._slots.close()
             self._progress.close()
-            if isinstance(error, (OSError, EOFError, MemoryError)):
-                raise start_error(error).located(backend=self.name, rank=schedule.rank) from error
+            told = start_error(error)
+            if isinstance(told, LoaderError):
+                raise told.located(backend=self.name, rank=schedule.rank) from error
             raise
 
     def _started(self, dataset: SlotDataset) -> Any:
@@ -177,9 +178,14 @@ class TorchEngine:
                 if self._workers:
                     self._iterator.raise_if_dead()  # now, not when what it left behind is used up
                 produced: Produced = next(self._iterator)
-            except Exception:  # torch's iterator would go on with the batch after the failed one
+            except LoaderError:  # torch's iterator would go on with the batch after the failed one
                 self.close()
                 raise
+            except Exception as error:  # of torch's, such as a worker's that failed before its first batch
+                self.close()
+                lines = str(error).strip().splitlines() or ["no details"]
+                what = f"{type(error).__name__}: {lines[-1]}"
+                raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where(-1)) from error
             except BaseException:  # Ctrl-C: a batch may be lost; a seek starts anew
                 self._stop()
                 raise
@@ -252,10 +258,11 @@ class TorchEngine:
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        for process in self._iterator._workers if self._iterator is not None else ():
+        workers = self._iterator._workers if self._iterator is not None else ()
+        for process in sorted(workers, key=lambda process: bool(process.pid != pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, STACK_SIGNAL)
-        time.sleep(_STACK_S)
+            time.sleep(_STACK_S / len(workers))  # one after the other, or their lines mix
         cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
         return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
 

@@ -139,7 +139,7 @@ class SlotDataset(Dataset[Produced]):
             path = self._settings.source.path(sample)
         where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}
         if isinstance(error, MemoryError):
-            told = LoaderError("E-MEM", f"out of memory at this sample ({error or 'no details'})", **where)
+            told = LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where)
         else:
             fix = "see the traceback; with workers=0 a debugger stops there"
             told = LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where)

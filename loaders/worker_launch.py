@@ -94,14 +94,17 @@ def deferred_signals() -> Iterator[None]:
             signal.raise_signal(arrived[0])
 
 
-def start_error(error: OSError | EOFError | MemoryError) -> LoaderError:
-    """What went wrong where worker processes could not be started."""
+def start_error(error: BaseException) -> BaseException:
+    """What went wrong where worker processes could not be started; `error` itself if it says that already."""
+    no_thread = type(error) is RuntimeError and "thread" in str(error)  # Python's "can't start new thread"
+    if not no_thread and not isinstance(error, (OSError, EOFError, MemoryError)):
+        return error
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError) or number in (errno.ENOMEM, errno.EAGAIN):
-        return LoaderError("E-MEM", f"worker processes cannot be started: {error or 'out of memory'}")
+    if no_thread or isinstance(error, MemoryError) or number in (errno.ENOMEM, errno.EAGAIN):
+        return LoaderError("E-MEM", f"worker processes cannot be started: {str(error) or 'out of memory'}")
     if number in (errno.EMFILE, errno.ENFILE):
         return LoaderError("E-FD", f"worker processes cannot be started: {error}")
-    return LoaderError("E-WORKER", f"a worker process ended while it was being started ({error or 'no details'})")
+    return LoaderError("E-WORKER", f"a worker process ended while it was being started ({str(error) or 'no details'})")
 
 
 @contextlib.contextmanager

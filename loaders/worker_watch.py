@@ -22,6 +22,8 @@ from penstock.pipelines.errors import LoaderError
 
 POLL_S = 0.5
 _GRACE_S = 1.0  # for workers to leave by themselves at close
+_SERVER_LOST = 255  # what multiprocessing makes of it
+_SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
 _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
 DEFAULT_WATCHDOG_S = 300.0
 
@@ -31,6 +33,8 @@ def describe_exit(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(-exitcode).name}"
+    if exitcode == _SERVER_LOST:
+        return "lost with its fork server, or exited with 255"
     return f"exited with {exitcode}"
 
 
@@ -135,6 +139,8 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _raise_if_dead(self, cause: BaseException | None) -> None:
         for number, worker in enumerate(self._workers):
             if self._workers_status[number] and not worker.is_alive():
+                if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, _SERVER_LOST):
+                    time.sleep(_SIGNALS_S)  # who ends a job's processes one by one is about to reach this one
                 what = describe_exit(worker.exitcode)
                 if worker.exitcode == -signal.SIGKILL and oom_kills() > self._oom_kills:
                     what += " for memory"
@@ -165,11 +171,12 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _ask_to_leave(self) -> None:
         # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.
         telling = threading.Thread(target=self._workers_done_event.set, daemon=True)
-        telling.start()
-        telling.join(_GRACE_S)
-        if not telling.is_alive():
-            for inbox in self._index_queues:
-                inbox.put(None)
+        with contextlib.suppress(RuntimeError):  # no memory for a thread
+            telling.start()
+            telling.join(_GRACE_S)
+            if not telling.is_alive():
+                for inbox in self._index_queues:
+                    inbox.put(None)
 
     def _shutdown_workers(self) -> None:
         if _utils is not None and _utils.python_exit_status is False:

@@ -39,7 +39,7 @@ MOMENTS = {
     # the fork server imports torch; no worker yet
     "server starts": lambda running: eventually(lambda: len(running.fork_servers()) == 1, 30),
     "workers start": lambda running: eventually(lambda: len(running.fork_servers()) > 1, 30),
-    "mid-batch": lambda running: eventually(lambda: len(running.fork_servers()) == 3, 30) and not time.sleep(0.5),
+    "mid-batch": lambda running: eventually(lambda: len(running.fork_servers()) == 3, 30) and not time.sleep(0.3),
 }
 
 
@@ -84,6 +84,17 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path, tmp_pat
         assert running.leaves_nothing(), running.left_behind()
         assert running.process.stderr is not None
         assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
+
+
+def test_a_signal_may_reach_the_workers_first(photos: Path, tmp_path: Path) -> None:
+    """As from a batch system, which ends a job's processes one by one: no worker is blamed."""
+    with Running(tmp_path, *endless(photos)) as running:
+        assert MOMENTS["mid-batch"](running)
+        for pid in running.fork_servers():
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.1)
+        assert running.end(signal.SIGTERM, group=False) == (143, "penstock: stopped by SIGTERM\n")
+        assert running.leaves_nothing(), running.left_behind()
 
 
 def waits_for_a_pipe(pid: int) -> bool:

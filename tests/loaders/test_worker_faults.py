@@ -207,6 +207,7 @@ def test_a_lost_fork_server_is_an_error_and_the_next_loader_starts_another(photo
         with pytest.raises(LoaderError) as caught:
             list(itertools.islice(stream, 1000))
         assert caught.value.code == "E-WORKER"
+        assert "lost with its fork server" in caught.value.cause
     with open_loader(photos) as again:
         assert len(list(again)) == len(again)
 

@@ -1,0 +1,247 @@
+"""Scarce resources: a loader works with what there is, or says with a code what is missing; and it never grows."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from command_line import lines_of, penstock
+from photo_folder import write_folder
+from processes import child_pids, eventually, worker_pids
+
+from penstock.loaders import LoaderError, create_loader, machine, shared_memory
+from penstock.loaders.loader import Loader
+from penstock.pipelines import imagenet_train
+
+NUM_PHOTOS = 48
+SMALL = ("--size", 32, "--batch-size", 12)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    defaults = {"pipeline": imagenet_train(32), "batch_size": 12, "dtype": torch.uint8, "seed": 7, "workers": 2}
+    return create_loader(source, **{**defaults, **settings})
+
+
+@functools.cache
+def may_mount() -> bool:
+    """Whether this user may have a mount namespace (root, mostly)."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif("not may_mount()", reason="mounts need root (unshare -m is not permitted)")
+
+
+# ---- memory for workers ----
+
+
+@needs_mounts
+def test_a_small_dev_shm_is_enough(photos: Path) -> None:
+    """Docker's is 64 MB, and torch's own workers fail there; this one is 8 MB, for 58 MB of slots."""
+    prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"', "sh")
+    done = penstock("iterate", photos, "--size", 448, "--batch-size", 12, "--workers", 2, prefix=prefix)
+    assert (done.returncode, done.stderr) == (0, "epoch 0: planned=48 delivered=48 replaced=0\n")
+    assert len(lines_of(done.stdout)) == 4
+
+
+@pytest.mark.parametrize(("workers", "code"), [(0, "E-MEM"), (2, "E-SHM")])
+def test_slots_beyond_the_memory_that_is_left_are_refused_before_anything_is_taken(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, workers: int, code: str
+) -> None:
+    for module in (machine, shared_memory):
+        monkeypatch.setattr(module, "memory_headroom", lambda: 100_000)
+    with open_loader(photos, workers=workers) as loader, pytest.raises(LoaderError) as caught:
+        next(iter(loader))
+    assert (caught.value.code, caught.value.exit_code) == (code, 7)
+    assert "have=100,000" in caught.value.cause
+    assert not child_pids()
+
+
+@pytest.mark.parametrize(
+    ("workers", "size", "extra_mb"),
+    [
+        (0, 2000, 128),
+        (2, 2000, 128),  # too little for the slots
+        (2, 64, 20),  # enough for the slots, not for the threads that talk to workers
+    ],
+)
+def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: int, size: int, extra_mb: int) -> None:
+    """As `ulimit -v` and some batch systems set it, above what the imports take."""
+    script = (
+        "import resource, sys, psutil, torch\n"
+        "from penstock.bench import cli, command_iterate\n"
+        "import penstock.loaders.torch_loader\n"
+        f"limit = psutil.Process().memory_info().vms + ({extra_mb} << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        f"sys.argv = ['penstock', 'iterate', {str(photos)!r}, '--size', '{size}', '--batch-size', '12',\n"
+        f"            '--workers', '{workers}', '--dump', '/dev/null']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in ((7,) if size == 2000 else (0, 5, 7)), done.stderr
+    if done.returncode:
+        codes = ("LoaderError[E-MEM]", "LoaderError[E-SHM]", "LoaderError[E-WORKER]")
+        assert done.stderr.splitlines()[-1].startswith(codes)
+
+
+# ---- descriptors ----
+
+
+@pytest.mark.parametrize(("workers", "code"), [(2, 0), (8, 7)])
+def test_few_descriptors_are_enough_or_an_error(photos: Path, workers: int, code: int) -> None:
+    prefix = ("sh", "-c", 'ulimit -n 128 && exec "$@"', "sh")
+    done = penstock("iterate", photos, *SMALL, "--workers", workers, prefix=prefix)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert done.stderr.startswith("LoaderError[E-FD]")
+        assert done.stderr.count("\n") == 1
+    else:
+        assert len(lines_of(done.stdout)) == 4
+
+
+def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 8, hard))
+    try:
+        with open_loader(photos) as loader:
+            kept = list(loader)  # with every batch held
+        assert len(kept) == 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
+    with open_loader(photos) as loader, pytest.raises(LoaderError, match="E-FD") as caught:
+        list(loader)
+    assert caught.value.exit_code == 7
+    assert "have=20" in caught.value.cause
+    assert not child_pids()
+
+
+# ---- processors ----
+
+
+def test_one_processor_means_one_worker(photos: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert machine.available_cpus() == machine.default_workers() == 1
+        with open_loader(photos, workers=None) as loader:
+            assert loader.describe()["workers"] == 1
+            next(iter(loader))
+            assert len(worker_pids()) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "nonsense\n"}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_quota_of_a_control_group_is_read(tmp_path: Path, files: dict[str, str], cpus: float | None) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert machine.cgroup_cpu_quota(tmp_path) == cpus
+
+
+def test_a_quota_below_one_processor_still_means_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for quota, expected in ((0.2, 1), (1.0, 1), (None, len(os.sched_getaffinity(0)))):
+        monkeypatch.setattr(machine, "cgroup_cpu_quota", lambda root, quota=quota: quota)
+        assert machine.available_cpus() == expected
+
+
+# ---- folders ----
+
+
+def test_no_home_is_needed(photos: Path, tmp_path: Path) -> None:
+    """As under `docker run --user 12345`: no HOME, no cache folder, no name for the user."""
+    keep = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    command = [sys.executable, "-m", "penstock.bench.cli", "iterate", str(photos), *map(str, SMALL), "--workers", "2"]
+    done = subprocess.run(
+        command, env={**keep, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(lines_of(done.stdout)) == 4
+
+
+@needs_mounts
+def test_folders_may_be_read_only(photos: Path, tmp_path: Path) -> None:
+    """As under `docker run --read-only --tmpfs /tmp`: the data, the working folder and the user's caches."""
+    caches = tmp_path / "caches"
+    caches.mkdir()
+    binds = " && ".join(
+        f'mount --bind "{path}" "{path}" && mount -o remount,ro,bind "{path}"' for path in (photos, caches)
+    )
+    prefix = ("unshare", "-m", "sh", "-c", f'{binds} && cd "{photos}" && exec "$@"', "sh")
+    env = {"XDG_CACHE_HOME": str(caches), "XDG_CONFIG_HOME": str(caches), "HOME": str(caches)}
+    done = penstock("iterate", photos, *SMALL, "--workers", 2, prefix=prefix, env=env)
+    assert done.returncode == 0, done.stderr
+    assert len(lines_of(done.stdout)) == 4
+
+
+# ---- growth ----
+
+
+def unique_bytes(pids: set[int]) -> int:
+    """Memory that belongs to these processes alone."""
+    return sum(int(psutil.Process(pid).memory_full_info().uss) for pid in pids)
+
+
+def test_workers_do_not_grow_with_iterations(photos: Path) -> None:
+    with open_loader(photos, workers=2) as loader:
+        sizes = []
+        for epoch in range(150):
+            assert len(list(loader)) == 4
+            if epoch in (29, 149):
+                workers = worker_pids()
+                assert len(workers) == 2
+                sizes.append(unique_bytes(workers))
+    assert sizes[1] < 1.1 * sizes[0], sizes
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_consumer_does_not_grow_with_epochs_that_are_left_early(photos: Path, workers: int) -> None:
+    me = psutil.Process()
+    with open_loader(photos, workers=workers) as loader:
+        sizes = []
+        for round_ in range(200):
+            assert len(list(itertools.islice(loader, 3))) == 3
+            if round_ in (49, 199):
+                sizes.append((unique_bytes({me.pid}), me.num_fds(), me.num_threads(), len(child_pids())))
+    assert sizes[1][0] < 1.05 * sizes[0][0], sizes
+    assert sizes[1][1:] == sizes[0][1:]
+    assert eventually(lambda: not child_pids())
+
+
+def test_the_consumer_does_not_grow_with_loaders_that_are_opened_and_closed(photos: Path) -> None:
+    sizes = []
+    for round_ in range(30):
+        with open_loader(photos, workers=1, prefetch=1) as loader:
+            next(iter(loader))
+        if round_ in (9, 29):
+            sizes.append(unique_bytes({os.getpid()}))
+    assert sizes[1] < 1.05 * sizes[0], sizes
