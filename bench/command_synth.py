@@ -33,4 +33,5 @@ def synth(
             workers=workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    print(report)
+    size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB an image"
+    print(f"{folder}: {report.images} + {report.validation} images, {report.classes} classes, {size}")
