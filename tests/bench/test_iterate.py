@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -167,7 +168,7 @@ def test_resume_goes_on_in_new_processes_with_other_workers_and_another_world_si
     state, served = tmp_path / "state.json", []
 
     def run(*arguments: object) -> list[Record]:
-        if ("--rank", 1) in zip(arguments, arguments[1:], strict=False):  # here, to save a start
+        if ("--rank", 1) in itertools.pairwise(arguments):  # here, to save a start
             code, lines = iterate(photos, *arguments, base=base)
             assert code == 0
             return list(lines)
