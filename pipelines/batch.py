@@ -54,7 +54,7 @@ class BatchStage:
         results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
         step = max(1, min(len(rows), _PARALLEL_GRAIN // rows.shape[1]))
         scratch = None if self.dtype == torch.float32 else torch.empty((step, rows.shape[1]), dtype=torch.float32)
-        for chunk, result in zip(rows.split(step), results.split(step), strict=True):
+        for chunk, result in zip(torch.split(rows, step), torch.split(results, step), strict=True):
             target = result if scratch is None else scratch[: len(chunk)]
             target.copy_(chunk)
             torch.addcmul(self._row_shift, target, self._row_scale, out=target)
