@@ -64,7 +64,7 @@ class Running:
     def _look_into_shm(self) -> None:
         """Open the command's own /dev/shm, to see what is in it when the command is gone."""
         if _own_shm():
-            path = f"/proc/{self.process.pid}/root/dev/shm"
+            path = os.path.join(f"/proc/{self.process.pid}", "root", "dev", "shm")  # its own mount, not this process's
             ours = os.stat("/dev/shm").st_dev
             assert eventually(lambda: os.stat(path).st_dev != ours)
             self._shm = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
