@@ -100,7 +100,7 @@ bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a
 	$(WITH_LINKED) $(PY) -m pytest -m gpu
 	$(LINKED_COMMAND) synth $(DEMO)
 	set -e; for model in $(GPU_MODELS); do \
-	  $(LINKED_COMMAND) bench $(DEMO)/train --device cuda --model $$model --baseline \
+	  $(LINKED_COMMAND) bench $(DEMO)/train --device cuda --model $$model --amp bf16 --batch-size 256 --baseline \
 	    --json $(RESULTS)/gpu-$$model.json; done
 
 clean: ## remove build output and caches
