@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -173,15 +174,15 @@ class BenchRun:
         chosen = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
         for name in chosen:
             ceiling = DecodeCeiling(self.source, self.pipeline, name, wanted.seed)
-            probes["ceiling", decode_name(name)] = _bound(ceiling.measure, seconds / 2)
-        probes["ceiling", "read files, one thread"] = _bound(read_rate, self.source, seconds / 4)
+            probes["ceiling", decode_name(name)] = partial(ceiling.measure, seconds / 2)
+        probes["ceiling", "read files, one thread"] = partial(read_rate, self.source, seconds / 4)
         if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
             copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"
             dtype = DTYPES[wanted.dtype]
-            probes["ceiling", copied] = _bound(
+            probes["ceiling", copied] = partial(
                 transfer_rate, self.pipeline, wanted.batch_size, dtype, wanted.device, seconds / 4
             )
-        probes["loader", f"penstock, {wanted.backend} backend"] = _bound(
+        probes["loader", f"penstock, {wanted.backend} backend"] = partial(
             loader_rate, loader, seconds=seconds, device=wanted.device
         )
         if wanted.baseline:
@@ -201,7 +202,7 @@ class BenchRun:
             pin_memory=wanted.device != "cpu",
         )
         stack.callback(_end_workers, loader)
-        return _bound(loader_rate, _OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
+        return partial(loader_rate, _OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
 
     def _model_probes(self, name: str, loader: Loader) -> dict[tuple[str, str], Probe]:
         wanted = self.settings
@@ -210,19 +211,15 @@ class BenchRun:
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
         probes: dict[tuple[str, str], Probe] = {}
-        probes["model", f"{name} on a resident batch"] = _bound(
+        probes["model", f"{name} on a resident batch"] = partial(
             resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
         )
         feeding = loader if wanted.dtype != "uint8" else None
         if feeding is not None:
-            probes["both", f"penstock + {name}"] = _bound(
+            probes["both", f"penstock + {name}"] = partial(
                 training_times, model, settings, loader=feeding, seconds=wanted.seconds
             )
         return probes
-
-
-def _bound(function: Callable[..., Any], *arguments: Any, **named: Any) -> Probe:
-    return lambda: function(*arguments, **named)
 
 
 class _OnDevice:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
-import os
 import queue
 import reprlib
 import time
@@ -16,12 +13,11 @@ from typing import Any
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from penstock.loaders.worker import BUSY, PID, SAMPLE, STACK_SIGNAL, Progress
+from penstock.loaders.worker import BUSY, PID, SAMPLE, Progress
 from penstock.loaders.worker_start import MAIN_GUARD, WorkerStart
-from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped
+from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError
 
-_STACK_S = 0.3  # for stacks to reach stderr before the processes are ended
 _EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
 _THREAD_S = 5.0  # longer than the pinning of one batch
 _BACKEND = "torch"
@@ -199,11 +195,7 @@ class BatchIterator(WatchedIterator):
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        for process in self._workers:
-            if process.pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, STACK_SIGNAL)
-        time.sleep(_STACK_S)
+        tell_stacks(self._workers, pid)
         words, sample = ("", None) if worker is None else self._in_hand(worker)
         return LoaderError(
             "E-TIMEOUT",
@@ -238,18 +230,9 @@ def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..
     """
     get, reader = results.get, results._reader
 
-    def receive(size: int) -> io.BytesIO:
-        received = io.BytesIO()
-        while received.tell() < size:
-            if not connection.wait([reader], timeout=2 * POLL_S):
-                if connection.wait(sentinels, timeout=0):
-                    raise EOFError("a worker process ended in the middle of a message")
-                continue
-            chunk = os.read(reader.fileno(), size - received.tell())
-            if not chunk:
-                raise EOFError("all worker processes are gone")
-            received.write(chunk)
-        return received
+    def raise_if_dead() -> None:
+        if connection.wait(sentinels, timeout=0):
+            raise EOFError("a worker process ended in the middle of a message")
 
     def get_quietly(block: bool = True, timeout: float | None = None) -> Any:
         try:
@@ -260,5 +243,5 @@ def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..
             done.set()
             raise queue.Empty from None
 
-    reader._recv = receive
+    reader._recv = lambda size: receive_message(reader, size, 2 * POLL_S, raise_if_dead)
     return get_quietly

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from penstock.loaders.worker import (
     MADE,
     PID,
     SAMPLE,
-    STACK_SIGNAL,
     Produced,
     Progress,
     SlotDataset,
@@ -30,13 +28,12 @@ from penstock.loaders.worker import (
     start_worker,
 )
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped
+from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped, tell_stacks
 from penstock.pipelines.errors import LoaderError
 
 _SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
 _START_METHODS = ("forkserver", "spawn", "fork")
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
-_STACK_S = 0.5  # for stacks to reach stderr before the processes are ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,11 +255,7 @@ class TorchEngine:
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        workers = self._iterator._workers if self._iterator is not None else ()
-        for process in sorted(workers, key=lambda process: bool(process.pid != pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, STACK_SIGNAL)
-            time.sleep(_STACK_S / len(workers))  # one after the other, or their lines mix
+        tell_stacks(self._iterator._workers if self._iterator is not None else (), pid)
         cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
         return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
 

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -18,12 +18,14 @@ from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.machine import oom_kills
+from penstock.loaders.worker import STACK_SIGNAL
 from penstock.pipelines.errors import LoaderError
 
 POLL_S = 0.5
 _GRACE_S = 1.0  # for workers to leave by themselves at close
 _SERVER_LOST = 255  # what multiprocessing makes of it
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
+_STACKS_S = 0.5  # for stacks to reach stderr before the processes are ended
 _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
 DEFAULT_WATCHDOG_S = 300.0
 
@@ -45,6 +47,33 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False
+
+
+def tell_stacks(workers: Sequence[Any], first: int) -> None:
+    """Have every worker print its stack to stderr, process id `first` before the others; takes half a second."""
+    for process in sorted(workers, key=lambda process: bool(process.pid != first)):
+        if process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, STACK_SIGNAL)
+        time.sleep(_STACKS_S / len(workers))  # one after the other, or their lines mix
+
+
+def receive_message(reader: Any, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
+    """Connection._recv that calls `stalled`, which may raise, every `poll_s` without a byte.
+
+    The rest of a message whose sender is dead or stopped never comes, and no end of file tells of it: the other workers
+    hold the pipe open.
+    """
+    received = io.BytesIO()
+    while received.tell() < size:
+        if not connection.wait([reader], timeout=poll_s):
+            stalled()
+            continue
+        chunk = os.read(reader.fileno(), size - received.tell())
+        if not chunk:
+            raise EOFError("all worker processes are gone")
+        received.write(chunk)
+    return received
 
 
 class WatchedIterator(_MultiProcessingDataLoaderIter):
@@ -112,22 +141,12 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 return False, None
 
     def _receive(self, size: int) -> io.BytesIO:
-        """Connection._recv that does not wait for ever for the rest of a message whose sender is dead or stopped.
+        results: Any = self._worker_result_queue
+        return receive_message(results._reader, size, POLL_S, self._raise_if_lost)
 
-        The other workers hold the pipe open, so no end of file tells of it.
-        """
-        reader = self._worker_result_queue._reader  # type: ignore[attr-defined]
-        received = io.BytesIO()
-        while received.tell() < size:
-            if connection.wait([reader], timeout=POLL_S):
-                chunk = os.read(reader.fileno(), size - received.tell())
-                if not chunk:
-                    raise EOFError("all worker processes are gone")
-                received.write(chunk)
-            else:
-                self.raise_if_dead()
-                self._raise_if_silent()
-        return received
+    def _raise_if_lost(self) -> None:
+        self.raise_if_dead()
+        self._raise_if_silent()
 
     def _raise_if_silent(self) -> None:
         awaited = self._task_info.get(self._rcvd_idx)

@@ -60,16 +60,11 @@ _DECODERS: dict[str, tuple[str, str]] = {
 DECODER_NAMES = ("auto", *_DECODERS)
 
 
-def make_jpeg_decoder(name: str) -> JpegDecoder:
-    """The decoder called `name`, or the best there is for "auto".
+def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
+    """The decoder called `name`, or the best there is for "auto", and a few words on why it was taken.
 
     Raises ValueError for an unknown name, LoaderError E-DEPENDENCY (with what to install) if it cannot be used here.
     """
-    return choose_jpeg_decoder(name)[0]
-
-
-def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
-    """The decoder and one sentence on why it was taken; raises as make_jpeg_decoder does."""
     if name != "auto" and name not in _DECODERS:
         raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {name!r}")
     if name != "auto":
@@ -78,7 +73,7 @@ def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
     missing: list[str] = []
     for candidate in _DECODERS:
         try:
-            decoder = make_jpeg_decoder(candidate)
+            decoder, _ = choose_jpeg_decoder(candidate)
         except LoaderError as error:
             missing.append(f"{candidate}: {error.cause}")
             continue

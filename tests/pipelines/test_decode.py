@@ -21,7 +21,7 @@ from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, png, 
 from PIL import Image, ImageFile
 
 from penstock.pipelines import decode, decode_simplejpeg
-from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder, make_jpeg_decoder
+from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
@@ -370,7 +370,7 @@ def test_auto_passes_over_what_is_missing_and_says_so(monkeypatch: pytest.Monkey
     assert chosen.name == "turbojpeg"
     assert reason == "the first that works (simplejpeg: not here)"
     with pytest.raises(LoaderError) as caught:
-        make_jpeg_decoder("simplejpeg")
+        choose_jpeg_decoder("simplejpeg")
     assert (caught.value.code, caught.value.fix) == ("E-DEPENDENCY", "install it")
     missing |= {f"penstock.pipelines.decode_{name}" for name in DECODERS}
     with pytest.raises(LoaderError, match="no JPEG decoder works") as caught:
