@@ -5,16 +5,42 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.contract import BadSample, Cursor, HostBatch
 from penstock.loaders.machine import ensure_memory
 from penstock.loaders.producer import ROW_DTYPE
 from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
+
+SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
+
+
+class WorkItem(NamedTuple):
+    """One batch to make: where in the stream, into which slot; stale once the generation has moved on."""
+
+    generation: int
+    cursor: Cursor
+    slot: int
+
+
+class Produced(NamedTuple):
+    """The small message that goes back; the batch itself lies in the slot.
+
+    error: what stopped it, if anything. trace: the traceback of an exception that is not ours.
+    """
+
+    item: WorkItem
+    bad: tuple[BadSample, ...]
+    produce_s: float
+    done: bool
+    error: LoaderError | None
+    trace: str = ""
 
 
 class Recycler:
@@ -72,6 +98,18 @@ class BatchSlots:
     def __setstate__(self, shared: tuple[SharedArray, SharedArray]) -> None:
         self._shared = shared
         self.pixels, self.rows = (part.array for part in shared)
+
+    def hand_out(self, produced: Produced, recycler: Recycler) -> HostBatch:
+        """The filled slot of `produced` as a batch; the slot is free again when nobody looks at its images any more."""
+        slot = produced.item.slot
+        pixels, rows = self.pixels[slot], self.rows[slot]
+        index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
+        if len(recycler):
+            images = recycler.tensor(pixels, slot)
+        else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
+            images = torch.from_numpy(pixels.copy())
+            recycler.give_back(slot)
+        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, produced.bad, produced.produce_s)
 
     def close(self) -> None:
         """Let go of the memory; it is freed with the last tensor over it."""

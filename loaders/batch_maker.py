@@ -1,0 +1,121 @@
+"""One batch at a time for a worker, process or thread: the work item, what comes back, who does what."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+
+from penstock.loaders.producer import Aborted, Producer, ProducerSettings
+from penstock.loaders.shared_memory import SharedArray
+from penstock.loaders.slots import BatchSlots, Produced, WorkItem
+from penstock.pipelines.errors import LoaderError
+
+# One row a worker, and a last one for the parent: sample in work or the latest, nanoseconds when begun, batches made,
+# process id, 1 while it makes a batch.
+SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
+
+
+class WorkerTraceback(Exception):
+    """The text of a traceback in a worker process: what an error that is raised here was caused by."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f"\n{trace}")
+
+
+class Progress:
+    """Shared table of what each worker is doing, readable whatever state the worker is in."""
+
+    def __init__(self, workers: int, *, shared: bool) -> None:
+        self._shared = SharedArray.create((workers + 1, 5), np.int64, name="penstock-progress") if shared else None
+        self.table = self._shared.array if self._shared else np.zeros((workers + 1, 5), np.int64)
+        self.table[:, SAMPLE] = -1
+
+    @property
+    def generation(self) -> int:
+        """The generation of work that is still wanted."""
+        return int(self.table[-1, MADE])
+
+    def next_generation(self) -> int:
+        """Declare all work that was handed out so far unwanted."""
+        self.table[-1, MADE] += 1
+        return self.generation
+
+    def __getstate__(self) -> SharedArray:
+        assert self._shared is not None
+        return self._shared
+
+    def __setstate__(self, shared: SharedArray) -> None:
+        self._shared, self.table = shared, shared.array
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        if self._shared:
+            self._shared.close()
+
+
+class BatchMaker:
+    """Makes batches for one worker; belongs to one thread. `own_process`: it is not the consumer's."""
+
+    def __init__(
+        self, settings: ProducerSettings, slots: BatchSlots, progress: Progress, worker: int, *, own_process: bool
+    ) -> None:
+        self._settings, self._slots, self._progress = settings, slots, progress
+        self._mine = progress.table[worker]
+        self._own_process = own_process
+        self._producer: Producer | None = None
+
+    @property
+    def sample(self) -> int:
+        """The sample in work, or the latest."""
+        return int(self._mine[SAMPLE])
+
+    def make(self, item: WorkItem) -> Produced:
+        """Fill the slot of `item`; what goes wrong is told in the message, not raised."""
+        mine = self._mine
+
+        def working_on(sample: int) -> None:
+            mine[SAMPLE], mine[SINCE_NS] = sample, time.monotonic_ns()
+            if self._progress.generation != item.generation:
+                raise Aborted
+
+        mine[BUSY] = 1
+        try:
+            if self._producer is None:
+                mine[PID] = os.getpid()
+                self._producer = Producer(self._settings)
+            pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
+            bad, seconds = self._producer.produce(item.cursor, pixels, rows, working_on)
+            mine[MADE] += 1
+            produced = Produced(item, bad, seconds, True, None)
+        except Aborted:
+            produced = Produced(item, (), 0.0, False, None)
+        except Exception as error:
+            produced = self._stopped(item, error, int(mine[SAMPLE]))
+        # Not in a finally: whoever ends a worker by other means is to find what it had in hand.
+        mine[BUSY] = 0
+        return produced
+
+    def _stopped(self, item: WorkItem, error: Exception, sample: int) -> Produced:
+        """What is said of an exception: the source's own, unless it is one of ours."""
+        worker = os.getpid() if self._own_process else None
+        if isinstance(error, LoaderError):
+            ours = error.located(worker=worker)
+            ours.__cause__ = error.__cause__
+            return Produced(item, (), 0.0, False, ours)
+        path = None
+        with contextlib.suppress(Exception):
+            path = self._settings.source.path(sample)
+        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}
+        if isinstance(error, MemoryError):
+            told = LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where)
+        else:
+            fix = "see the traceback; with workers=0 a debugger stops there"
+            told = LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where)
+        told.__cause__ = error  # in the consumer's own process; a message carries no causes
+        trace = traceback.format_exc() if worker else ""
+        return Produced(item, (), 0.0, False, told, trace)

@@ -1,0 +1,215 @@
+"""An engine of threads in the consumer's process, filling slots with whole batches."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
+from penstock.loaders.contract import Cursor, HostBatch
+from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
+from penstock.pipelines.errors import LoaderError
+
+_POLL_S = 0.5
+_LEAVE_S = 2.0  # at close, for threads to leave: they look up at each sample
+
+
+class _Queue:
+    """What the threads share: where the stream goes on, the batches that are done; everything under one lock."""
+
+    def __init__(self, settings: ProducerSettings, slots: BatchSlots, recycler: Recycler, workers: int) -> None:
+        self.schedule, self.slots, self.recycler = settings.schedule, slots, recycler
+        self.progress = Progress(max(1, workers), shared=False)
+        self.changed = threading.Condition()
+        self.cursor, self.handed_out, self.taken = Cursor(0, 0), 0, 0
+        self.done: dict[int, Produced] = {}
+        self.wanted, self.closed = 0, False
+
+    def take(self, ahead: int) -> tuple[int, WorkItem] | None:
+        """The next batch to make and its number, waiting while `ahead` batches are under way; None at the end."""
+        with self.changed:
+            while not self.closed and (self.handed_out - self.taken >= ahead or not len(self.recycler)):
+                self.changed.wait(_POLL_S)  # not for ever: a slot comes back by a finalizer, which wakes nobody
+            return None if self.closed else self.next_item()
+
+    def next_item(self) -> tuple[int, WorkItem]:
+        """The next batch to make and its number; takes a slot."""
+        number, item = self.handed_out, WorkItem(self.progress.generation, self.cursor, self.recycler.take())
+        self.handed_out += 1
+        self.cursor = self.schedule.after(self.cursor)
+        return number, item
+
+    def put(self, number: int, produced: Produced) -> None:
+        """Book a finished batch; one that is no longer wanted gives its slot back."""
+        with self.changed:
+            if produced.item.generation != self.progress.generation or self.closed:
+                self.recycler.give_back(produced.item.slot)
+            else:
+                self.done[number] = produced
+            self.changed.notify_all()
+
+    def seek(self, cursor: Cursor) -> None:
+        """Go on at `cursor`; what was made for another place is dropped."""
+        with self.changed:
+            self.progress.next_generation()
+            for produced in self.done.values():
+                self.recycler.give_back(produced.item.slot)
+            self.done.clear()
+            self.cursor, self.handed_out, self.taken = cursor, 0, 0
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Let the threads go; nothing is handed out any more."""
+        with self.changed:
+            self.closed = True
+            self.progress.next_generation()
+            self.done.clear()
+            self.changed.notify_all()
+
+
+def _work(queue: _Queue, maker: BatchMaker, ahead: int, settled: threading.Semaphore) -> None:
+    torch.set_num_threads(1)  # of this thread
+    settled.release()
+    while (work := queue.take(ahead)) is not None:
+        number, item = work
+        try:
+            produced = maker.make(item)
+        except BaseException as error:  # such as SystemExit: of no use in a thread, but the consumer waits for it
+            told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=maker.sample)
+            told.__cause__ = error
+            produced = Produced(item, (), 0.0, False, told)
+        queue.put(number, produced)
+
+
+class ThreadEngine:
+    """Engine on threads; see Engine for the methods' contract.
+
+    workers: threads, 0 to work in the consumer. prefetch: batches ahead for each. watchdog_s: seconds without any
+    progress before a batch that is waited for is given up.
+    """
+
+    def __init__(self, name: str, settings: ProducerSettings, workers: int, prefetch: int, watchdog_s: float) -> None:
+        self.name, self._settings = name, settings
+        self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
+        self._ahead = max(1, workers * prefetch)
+        self._queue: _Queue | None = None
+        self._threads: list[threading.Thread] = []
+        self._maker: BatchMaker | None = None
+        self._next = Cursor(-1, 0)
+        self._closed = False
+
+    def seek(self, cursor: Cursor) -> None:
+        """See Engine.seek. Starts the threads at the first call."""
+        if self._closed:
+            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
+        if self._queue is None:
+            self._start(cursor)
+        elif cursor != self._next:
+            self._queue.seek(cursor)
+        self._next = cursor
+
+    def _start(self, cursor: Cursor) -> None:
+        count = self._ahead + SPARE_SLOTS
+        slots = BatchSlots(count, self._settings.schedule.batch_size, self._settings.pipeline, shared=False)
+        queue = self._queue = _Queue(self._settings, slots, Recycler(count), self._workers)
+        queue.cursor = cursor
+        makers = [
+            BatchMaker(self._settings, slots, queue.progress, worker, own_process=False)
+            for worker in range(max(1, self._workers))
+        ]
+        if not self._workers:
+            self._maker = makers[0]
+            return
+        settled, own_threads = threading.Semaphore(0), torch.get_num_threads()
+        for number, maker in enumerate(makers):
+            arguments = (queue, maker, self._ahead, settled)
+            thread = threading.Thread(target=_work, args=arguments, name=f"penstock-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        for _ in makers:
+            settled.acquire()
+        torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
+        # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
+        self._retire = weakref.finalize(self, _retire, queue, self._threads)
+
+    def next(self) -> HostBatch:
+        """See Engine.next."""
+        assert self._queue is not None
+        produced = self._wait(self._queue) if self._workers else self._make(self._queue)
+        if produced.error is not None:
+            self.close()
+            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from (
+                produced.error.__cause__
+            )
+        self._next = self._settings.schedule.after(produced.item.cursor)
+        return self._queue.slots.hand_out(produced, self._queue.recycler)
+
+    def _make(self, queue: _Queue) -> Produced:
+        assert self._maker is not None
+        _, item = queue.next_item()
+        try:
+            return self._maker.make(item)
+        except BaseException:  # Ctrl-C: the same batch again, if the consumer goes on
+            queue.recycler.give_back(item.slot)
+            queue.cursor = item.cursor
+            raise
+
+    def _wait(self, queue: _Queue) -> Produced:
+        heard, silent_s, polled_s = b"", 0.0, time.monotonic()
+        with queue.changed:
+            queue.changed.notify_all()  # a slot may have come back since
+            while queue.taken not in queue.done and silent_s < self._watchdog_s:
+                queue.changed.wait(_POLL_S)
+                now, table = time.monotonic(), queue.progress.table.tobytes()
+                # In small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent.
+                silent_s = silent_s + min(now - polled_s, 2 * _POLL_S) if table == heard else 0.0
+                heard, polled_s = table, now
+            if queue.taken in queue.done:
+                queue.taken += 1
+                queue.changed.notify_all()
+                return queue.done.pop(queue.taken - 1)
+        raise self._silent(queue, silent_s)
+
+    def _silent(self, queue: _Queue, silent_s: float) -> LoaderError:
+        """The error for threads that do not move, after every thread has told its stack."""
+        if sys.stderr is not None:
+            faulthandler.dump_traceback(sys.stderr.fileno(), all_threads=True)
+        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
+        busy = queue.progress.table[:-1][queue.progress.table[:-1, BUSY] == 1]
+        if len(busy):
+            sample = int(busy[busy[:, SINCE_NS].argmin(), SAMPLE])
+            where.update(sample=sample, path=self._settings.source.path(sample))
+        self.close()
+        return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **where)
+
+    def ready(self) -> int:
+        """See Engine.ready."""
+        return len(self._queue.done) if self._queue is not None else 0
+
+    def describe(self) -> dict[str, object]:
+        """See Engine.describe."""
+        return {"backend": self.name, "workers": self._workers, "prefetch": self._prefetch, "workers_are": "threads"}
+
+    def close(self) -> None:
+        """See Engine.close."""
+        self._closed = True
+        queue, self._queue = self._queue, None
+        if queue is None:
+            return
+        if self._workers:
+            self._retire()
+        if not any(thread.is_alive() for thread in self._threads):
+            queue.slots.close()
+
+
+def _retire(queue: _Queue, threads: list[threading.Thread]) -> None:
+    queue.close()
+    for thread in threads:
+        thread.join(_LEAVE_S)  # one that hangs in a read is left behind; it ends with the process
