@@ -13,9 +13,10 @@ import torch
 
 from penstock.loaders.contract import BadSample, Cursor
 from penstock.loaders.order import Schedule
-from penstock.loaders.source import Source
+from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.decode import ImageDecoder, Pixels, Probe
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import BatchPlan, plan_batch
 from penstock.pipelines.resample import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
@@ -26,10 +27,10 @@ _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, no
 
 
 class _Loaded(NamedTuple):
-    """A sample that was read and whose size is known; `probe` is None for pixels that need no decoding."""
+    """A sample whose size is known: `data` is None where the crop's part of it is read later, `probe` for pixels."""
 
     sample: int
-    data: bytes | Pixels
+    data: bytes | Pixels | None
     probe: Probe | None
     width: int
     height: int
@@ -56,6 +57,7 @@ class Producer:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
+        self._windows = settings.source if isinstance(settings.source, WindowSource) else None
         self._decoder = ImageDecoder(settings.pipeline, settings.decoder)
         self._resize = RESIZERS[settings.pipeline.resample]
 
@@ -109,6 +111,10 @@ class Producer:
             raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
     def _load(self, sample: int) -> _Loaded:
+        size = self._windows.stored_size(sample) if self._windows is not None else None
+        if size is not None:
+            probe = self._decoder.stored(size)
+            return _Loaded(sample, None, probe, probe.width, probe.height)
         data = self._settings.source.read(sample)
         if isinstance(data, np.ndarray):
             return _Loaded(sample, data, None, data.shape[1], data.shape[0])
@@ -122,7 +128,12 @@ class Producer:
 
     def _write(self, item: _Loaded, plan: BatchPlan, place: int, slot: torch.Tensor) -> None:
         x, y, w, h = plan.windows[place].tolist()
-        if item.probe is None:
+        if item.data is None:
+            assert self._windows is not None
+            assert item.probe is not None
+            wanted = stored_window((x, y, w, h), item.width, item.height, item.probe.orientation)
+            crop = self._decoder.part(self._windows.read_window(item.sample, wanted), item.probe, wanted)
+        elif item.probe is None:
             assert isinstance(item.data, np.ndarray)
             crop = item.data[y : y + h, x : x + w]
         else:

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.array_source import ArraySource
+from penstock.loaders.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.image_folder import ImageFolder
+from penstock.pipelines.decode import ImagePart, StoredSize, Window
 from penstock.pipelines.errors import LoaderError, printable
 
 # Suffix of a file that holds a whole data set -> what opens it, given its path and options.
-FILE_SOURCES: dict[str, Callable[..., Source]] = {}
+FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": open_cache}
 
 
 @runtime_checkable
@@ -59,11 +61,25 @@ class Source(Protocol):
         ...
 
 
-def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
-    """A Source from a folder, a pair (images, labels) of arrays, or a Source, which is returned as it is.
+@runtime_checkable
+class WindowSource(Source, Protocol):
+    """A source that can tell an image's size without reading it, and read the part that a crop needs."""
 
-    `options` go to ImageFolder or ArraySource. Raises LoaderError E-NODATA for a path that is not there, ValueError
-    for a file or an object that no source is made for, TypeError for an option that the source does not have.
+    def stored_size(self, index: int) -> StoredSize | None:
+        """Size and orientation of image `index`; None if only read() can hand it out."""
+        ...
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """A part of image `index` that holds `window`; raises LoaderError with `sample`."""
+        ...
+
+
+def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
+    """A Source from a folder, a cache (file or set), a pair (images, labels) of arrays, or a Source, returned as it is.
+
+    `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a path that is not there,
+    ValueError for a file or an object that no source is made for, TypeError for an option that the source does not
+    have.
     """
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
@@ -81,6 +97,8 @@ def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **optio
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
+    if is_cache_set(path):
+        return open_cache(path, **options)
     if os.path.isdir(path):
         return ImageFolder(path, **options)
     if not os.path.exists(path):

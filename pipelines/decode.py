@@ -92,6 +92,24 @@ class Probe(NamedTuple):
     header: jpeg.JpegHeader | None  # of a JPEG
 
 
+class StoredSize(NamedTuple):
+    """Sides in pixels of an image as it is stored, and the EXIF orientation (1 to 8) that would turn it upright."""
+
+    width: int
+    height: int
+    orientation: int
+
+
+class ImagePart(NamedTuple):
+    """A rectangle of a stored image, and where it lies there: a JPEG of its own, or pixels [height, width, 3]."""
+
+    data: bytes | Pixels
+    x: int
+    y: int
+    width: int
+    height: int
+
+
 class ImageDecoder:
     """Decodes any supported image for one pipeline; belongs to one thread."""
 
@@ -114,8 +132,7 @@ class ImageDecoder:
             width, height = header.width, header.height
         if width < 1 or height < 1:
             raise LoaderError("E-CORRUPT", f"the {kind} declares a size of {width}x{height}")
-        if width * height > self._max_pixels:
-            raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {self._max_pixels}")
+        self._check_size(width, height)
         if header is None:
             check_end(data, kind)
         elif not jpeg.ends_properly(data, header):
@@ -141,6 +158,32 @@ class ImageDecoder:
         else:
             pixels = _general(data, probe)
         return upright(pixels[y : y + h, x : x + w], probe.orientation)
+
+    def stored(self, size: StoredSize) -> Probe:
+        """As probe, of an image whose size is known without its bytes; LoaderError E-BOMB."""
+        width, height, orientation = size
+        self._check_size(width, height)
+        if not self._apply_exif:
+            return Probe(width, height, "", 1, None)
+        sides = (height, width) if swaps_sides(orientation) else (width, height)
+        return Probe(*sides, "", orientation, None)
+
+    def part(self, part: ImagePart, probe: Probe, window: Window) -> Pixels:
+        """The pixels of `window` (in the stored image), turned upright, from a part that holds it.
+
+        A view that stays valid until the next call. Raises LoaderError E-CORRUPT.
+        """
+        x, y, w, h = window
+        pixels = part.data
+        if isinstance(pixels, bytes):
+            pixels = self._jpeg.rgb(pixels, part.height, part.width)
+            if self._jpeg.warning:
+                raise LoaderError("E-CORRUPT", f"the stored part of this image is damaged: {self._jpeg.warning}")
+        return upright(pixels[y - part.y : y - part.y + h, x - part.x : x - part.x + w], probe.orientation)
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self._max_pixels:
+            raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {self._max_pixels}")
 
     def full(self, data: bytes, probe: Probe | None = None) -> Pixels:
         """The whole image, uint8 [height, width, 3], valid until the next call; raises as probe and window do."""
