@@ -21,8 +21,9 @@ from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, png, 
 from PIL import Image, ImageFile
 
 from penstock.pipelines import decode, decode_simplejpeg
-from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
+from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, ImagePart, StoredSize, choose_jpeg_decoder
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.orientation import stored_window, upright
 from penstock.pipelines.spec import ImagePipeline
 
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
@@ -448,3 +449,45 @@ def test_refusals_are_the_same_words_each_time() -> None:
     with pytest.raises(LoaderError) as caught:
         decoder("pillow").full(bytes(whole))
     assert (caught.value.code, caught.value.cause) == ("E-CORRUPT", "Pillow: not recognised")
+
+
+# ---- images whose size is known, and parts of them ----
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> None:
+    """As JPEG and as pixels: a window of the upright image from a stored rectangle that holds it."""
+    pixels = textured(40, 56)
+    sides = (56, 40) if orientation < 5 else (40, 56)
+    x, y, w, h = stored_window((9, 12, 20, 15), *sides, orientation)
+    expected = upright(pixels[y : y + h, x : x + w], orientation)
+    images = decoder(name, "apply")
+    probe = images.stored(StoredSize(56, 40, orientation))
+    assert (probe.width, probe.height) == sides
+    rectangle = pixels[y - 3 : y + h + 2, x - 5 : x + w + 1]
+    part = ImagePart(rectangle, x - 5, y - 3, w + 6, h + 5)
+    assert np.array_equal(images.part(part, probe, (x, y, w, h)), expected)
+    data = jpeg(rectangle)
+    decoded = decoder(name).full(data).copy()
+    coded = images.part(part._replace(data=data), probe, (x, y, w, h))
+    assert np.array_equal(coded, upright(decoded[3 : 3 + h, 5 : 5 + w], orientation))
+
+
+def test_a_stored_orientation_counts_only_where_it_is_to_be_applied() -> None:
+    assert decoder("simplejpeg", "ignore").stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
+    assert decoder("simplejpeg", "apply").stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
+    with pytest.raises(LoaderError, match=r"E-BOMB.*56x40"):
+        decoder("simplejpeg", max_pixels=56 * 40 - 1).stored(StoredSize(56, 40, 1))
+
+
+@pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
+def test_a_part_that_is_damaged_is_refused(name: str) -> None:
+    """Of a whole file what libjpeg repairs is accepted; a part was sound when it was stored. Pillow cannot tell."""
+    images = decoder(name)
+    data = bytearray(jpeg(textured(40, 56)))
+    data[-40:-38] = b"\xff\xd3"
+    probe = images.stored(StoredSize(56, 40, 1))
+    with pytest.raises(LoaderError) as caught:
+        images.part(ImagePart(bytes(data), 0, 0, 56, 40), probe, (0, 0, 56, 40))
+    assert caught.value.code in ("E-CORRUPT", "E-TRUNC")
