@@ -24,6 +24,7 @@ from penstock.pipelines.spec import ImagePipeline, imagenet_train
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
 _BACKENDS: dict[str, tuple[str, str, str]] = {
     "torch": ("penstock.loaders.torch_loader", "TorchEngine", "TorchOptions"),
+    "hdf5": ("penstock.loaders.hdf5_loader", "Hdf5Engine", "Hdf5Options"),
 }
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
@@ -50,14 +51,16 @@ def create_loader(
 ) -> Loader:
     """A loader of (images, labels): images [batch, 3, height, width], channels_last, on `device`; labels int64.
 
-    source: a folder of images (class folders, or flat for one class), a pair (images uint8 [n, h, w, 3], labels), or a
-    Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save` chose on this
-    machine. pipeline: imagenet_train() unless given. batch_size: per rank. dtype: uint8 hands out raw pixels; float32,
-    float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval). drop_last: as
+    source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w, 3],
+    labels), or a Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save`
+    chose on this machine. pipeline: imagenet_train() unless given. batch_size: per rank. dtype: uint8 hands out raw
+    pixels; float32, float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval). drop_last: as
     shuffle; if False the last batch is filled up with label -1. rank, world_size: from torch.distributed or its
     environment variables. decoder: "auto", "simplejpeg", "turbojpeg" or "pillow". on_bad_sample: "raise", or "replace"
     with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images, labels, index),
-    -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s.
+    -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s;
+    "hdf5": the same, workers_are ("threads" or "processes"), and for a source that is no cache yet `cache`, where it
+    lies or is built on first use, and `encoding`, an Encoding.
 
     Raises ValueError for settings that cannot work, LoaderError for data, resources and missing packages.
     """
@@ -68,7 +71,7 @@ def create_loader(
     if decoder not in DECODER_NAMES:
         raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {decoder!r}")
     shuffle = pipeline.random if shuffle is None else shuffle
-    data = open_source(source)
+    data, options = _prepared(backend, open_source(source), options)
     place = distributed_place(rank, world_size)
     schedule = Schedule(
         n=len(data),
@@ -104,6 +107,12 @@ def create_loader(
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
     engine = _engine(backend, settings, options)
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
+
+
+def _prepared(backend: str, source: Source, options: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """What the backend reads in place of `source`, and the options that are left for its engine."""
+    prepare = getattr(import_module(_BACKENDS[backend][0]), "prepare_source", None)
+    return prepare(source, options) if prepare is not None else (source, options)
 
 
 def _engine(backend: str, settings: ProducerSettings, options: dict[str, Any]) -> Engine:

@@ -76,6 +76,8 @@ class Producer:
         started = time.perf_counter()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
+        if self._windows is not None:
+            self._windows.will_need(index[index >= 0])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, _Loaded] = {}
         for row, sample in enumerate(index.tolist()):

@@ -65,6 +65,10 @@ class Source(Protocol):
 class WindowSource(Source, Protocol):
     """A source that can tell an image's size without reading it, and read the part that a crop needs."""
 
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """Say that images `indices` (int64) are read soon, so that storage can begin; returns at once."""
+        ...
+
     def stored_size(self, index: int) -> StoredSize | None:
         """Size and orientation of image `index`; None if only read() can hand it out."""
         ...

@@ -26,6 +26,9 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "torch, in the process": ("torch", {"workers": 0}),
     "torch, 2 workers": ("torch", {"workers": 2}),
+    "hdf5, in the process": ("hdf5", {"workers": 0}),
+    "hdf5, 2 threads": ("hdf5", {"workers": 2, "workers_are": "threads"}),
+    "hdf5, 2 processes": ("hdf5", {"workers": 2, "workers_are": "processes"}),
 }
 NUM_PHOTOS = 61
 SIZE = 32
@@ -50,6 +53,8 @@ def open_loader(source: Any, *, evaluate: bool = False, **settings: Any) -> Load
         "seed": 7,
         "workers": 0,
     }
+    if settings.get("backend") == "hdf5" and isinstance(source, Path):
+        settings.setdefault("cache", source.with_name(f"{source.name}.h5"))
     return create_loader(source, **{**defaults, **settings})
 
 

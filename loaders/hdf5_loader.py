@@ -1,0 +1,84 @@
+"""The hdf5 backend: threads or processes that read the crops of a cache file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.loaders.build_progress import BuildDisplay
+from penstock.loaders.build_set import build_cache
+from penstock.loaders.cache_format import Encoding
+from penstock.loaders.contract import Engine
+from penstock.loaders.hdf5_cache import known_cache, open_cache
+from penstock.loaders.machine import default_workers
+from penstock.loaders.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.source import Source, WindowSource
+from penstock.loaders.thread_engine import ThreadEngine
+from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S
+
+KINDS = ("threads", "processes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hdf5Options:
+    """How the hdf5 backend runs; none of it changes the stream.
+
+    workers: threads or processes, None for one a processor, 0 to work in the consumer. prefetch: batches ahead for
+    each. workers_are: "threads", "processes", or None for what is faster with so many. start_method: of processes.
+    watchdog_s: seconds of silence before a worker is given up.
+    """
+
+    workers: int | None = None
+    prefetch: int = 3
+    workers_are: str | None = None
+    start_method: str = "forkserver"
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        if self.workers_are not in (None, *KINDS):
+            raise ValueError(f"workers_are is {' or '.join(KINDS)}, not {self.workers_are!r}")
+        self.of_processes()
+
+    def of_processes(self) -> ProcessOptions:
+        """The same for an engine of processes. Raises ValueError for what neither kind can do."""
+        return ProcessOptions(
+            workers=self.workers, prefetch=self.prefetch, start_method=self.start_method, watchdog_s=self.watchdog_s
+        )
+
+
+_MAX_THREADS = 4
+
+
+def prepare_source(source: Source, options: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """The cache that stands for `source`, and the options that are left for the engine.
+
+    Takes `cache`, a path, and `encoding`, an Encoding: what is not there yet is built, with a progress bar; what is
+    there must be of this source as it is now. Raises ValueError without a path for a source that is no cache,
+    LoaderError E-STALE and as build_cache does.
+    """
+    rest = dict(options)
+    path, encoding = rest.pop("cache", None), rest.pop("encoding", None)
+    if isinstance(source, WindowSource):
+        if path is not None or encoding is not None:
+            raise ValueError("the source is a cache already: leave out cache and encoding")
+        return source, rest
+    if path is None:
+        raise ValueError(
+            "backend 'hdf5' reads a cache: pass cache='data.h5', which is built on first use, or the path of a cache "
+            "that `penstock cache build` made as the source"
+        )
+    there = known_cache(path)
+    wanted = encoding or (there.coded if there else Encoding())
+    with BuildDisplay(len(source)) as progress:
+        build_cache(source, path, wanted, shards=there.shard[1] if there else 1, progress=progress)
+    return open_cache(path), rest
+
+
+def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:
+    """The engine that `options` ask for."""
+    workers = default_workers() if options.workers is None else options.workers
+    kind = options.workers_are or ("threads" if workers <= _MAX_THREADS else "processes")
+    if kind == "threads":
+        return ThreadEngine("hdf5", settings, workers, options.prefetch, options.watchdog_s)
+    return ProcessEngine("hdf5", settings, options.of_processes())
