@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
 GPU_MODELS := resnet18 resnet50
+# What bench-gpu feeds: a folder of images (GPU_DATA=photos), served as so many entries.
+GPU_DATA ?= $(DEMO)/train
+GPU_ENTRIES := 100000
 DEMO := demo
 
 STAMP := $(VENV)/.penstock-setup
@@ -91,6 +94,8 @@ bench: setup ## synthesise a demo set and measure this machine (record in build/
 	@mkdir -p build
 	$(BIN)/penstock synth $(DEMO)
 	$(BIN)/penstock bench $(DEMO)/train --baseline --json build/bench.json
+	$(BIN)/penstock cache build $(DEMO)/train build/demo.h5
+	$(BIN)/penstock bench $(DEMO)/train --backend hdf5 --cache build/demo.h5 --baseline --json build/bench-hdf5.json
 
 bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
@@ -99,9 +104,11 @@ bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a
 	@mkdir -p $(RESULTS)
 	$(WITH_LINKED) $(PY) -m pytest -m gpu
 	$(LINKED_COMMAND) synth $(DEMO)
-	set -e; for model in $(GPU_MODELS); do \
-	  $(LINKED_COMMAND) bench $(DEMO)/train --device cuda --model $$model --amp bf16 --batch-size 256 --baseline \
-	    --json $(RESULTS)/gpu-$$model.json; done
+	$(LINKED_COMMAND) cache build $(GPU_DATA) build/gpu.h5
+	set -e; for model in $(GPU_MODELS); do for backend in torch hdf5; do \
+	  cache=; test $$backend = torch || cache='--cache build/gpu.h5'; \
+	  $(LINKED_COMMAND) bench $(GPU_DATA) --entries $(GPU_ENTRIES) --backend $$backend $$cache --device cuda \
+	    --model $$model --amp bf16 --batch-size 256 --baseline --json $(RESULTS)/gpu-$$model-$$backend.json; done; done
 
 clean: ## remove build output and caches
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -17,8 +17,10 @@ from penstock.bench.environment import describe_environment
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.models import create_model
 from penstock.bench.rates import loader_rate, resident_batch_rate, training_times
+from penstock.bench.repeated_source import repeated
 from penstock.bench.train_settings import TrainSettings
 from penstock.loaders.create import create_loader
+from penstock.loaders.hdf5_loader import prepare_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.machine import default_workers
 from penstock.loaders.source import Source, open_source
@@ -29,9 +31,14 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """What to measure. seconds: of each measurement in each round; model None leaves the model out."""
+    """What to measure. seconds: of each measurement in each round; model None leaves the model out.
+
+    cache: of the data, for backend "hdf5". entries: serve the data as so many images, again and again.
+    """
 
     backend: str = "torch"
+    cache: str | None = None
+    entries: int | None = None
     decoder: str = "auto"
     batch_size: int = 64
     size: int = 224
@@ -118,12 +125,23 @@ class BenchRun:
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
         self.settings, self._progress = settings, progress
         self.source: Source = open_source(data)
+        self._served, self._plain = self._to_serve(), self._at_length(self.source)
         self.pipeline: ImagePipeline = imagenet_train(settings.size)
         self.workers = default_workers() if settings.workers is None else settings.workers
-        if len(self.source) < settings.batch_size:
+        if len(self._served) < settings.batch_size:
             raise ValueError(
-                f"{len(self.source)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
+                f"{len(self._served)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
             )
+
+    def _to_serve(self) -> Source:
+        """What the loader reads: the data or its cache. The baseline always reads the data."""
+        served = self.source
+        if self.settings.cache is not None:
+            served, _ = prepare_source(served, {"cache": self.settings.cache})
+        return self._at_length(served)
+
+    def _at_length(self, source: Source) -> Source:
+        return source if self.settings.entries is None else repeated(source, self.settings.entries)
 
     def run(self) -> BenchRecord:
         """Every measurement in turn, `rounds` times over, so that a drift of the machine's speed touches all alike."""
@@ -142,9 +160,9 @@ class BenchRun:
                 workers=self.workers,
                 decoder=str(loader.describe()["decoder"]),
                 data={
-                    "summary": self.source.describe(),
-                    "images": len(self.source),
-                    "fingerprint": self.source.fingerprint,
+                    "summary": self._served.describe(),
+                    "images": len(self._served),
+                    "fingerprint": self._served.fingerprint,
                 },
                 environment=describe_environment(),
                 loader=loader.describe(),
@@ -155,7 +173,7 @@ class BenchRun:
         wanted = self.settings
         return stack.enter_context(
             create_loader(
-                self.source,
+                self._served,
                 backend=wanted.backend,
                 pipeline=self.pipeline,
                 batch_size=wanted.batch_size,
@@ -173,9 +191,9 @@ class BenchRun:
         probes: dict[tuple[str, str], Probe] = {}
         chosen = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
         for name in chosen:
-            ceiling = DecodeCeiling(self.source, self.pipeline, name, wanted.seed)
+            ceiling = DecodeCeiling(self._served, self.pipeline, name, wanted.seed)
             probes["ceiling", decode_name(name)] = partial(ceiling.measure, seconds / 2)
-        probes["ceiling", "read files, one thread"] = partial(read_rate, self.source, seconds / 4)
+        probes["ceiling", "read images, one thread"] = partial(read_rate, self._served, seconds / 4)
         if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
             copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"
             dtype = DTYPES[wanted.dtype]
@@ -194,7 +212,7 @@ class BenchRun:
     def _baseline(self, stack: ExitStack) -> Probe:
         wanted = self.settings
         loader = baseline_loader(
-            self.source,
+            self._plain,
             self.pipeline,
             batch_size=wanted.batch_size,
             workers=self.workers,

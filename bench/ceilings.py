@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from penstock.bench.measure import Rate, measure_rate
-from penstock.loaders.source import Source
+from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.batch import BatchStage
 from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, Pixels, Probe, choose_jpeg_decoder
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import plan_batch
 from penstock.pipelines.resample import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
@@ -23,10 +24,12 @@ _MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
 class DecodeCeiling:
     """Decode and resize on one thread, of files already in memory, with the crops of the real stream.
 
-    A loader cannot be faster than this times its processors. Bad samples are left out.
+    A loader cannot be faster than this times its processors. Bad samples are left out. Of a cache it is the crop's part
+    that is decoded, and reading it (from the page cache, CRC and all) is part of the work.
     """
 
     def __init__(self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int) -> None:
+        self._windows = source if isinstance(source, WindowSource) else None
         self._decoder = ImageDecoder(pipeline, decoder)
         self.name = self._decoder.name
         self._pipeline, self._seed = pipeline, seed
@@ -50,9 +53,14 @@ class DecodeCeiling:
     def _epoch(self, epoch: int, resize: bool) -> int:
         numbers = np.array([(index, *size) for index, _, _, size in self._samples], np.int64)
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
-        for (_, data, probe, _), window, flip in zip(self._samples, plan.windows.tolist(), plan.flips, strict=True):
+        for (index, data, probe, _), window, flip in zip(self._samples, plan.windows.tolist(), plan.flips, strict=True):
             x, y, w, h = window
-            if probe is None:
+            if data is None:
+                assert self._windows is not None
+                assert probe is not None
+                stored = stored_window((x, y, w, h), probe.width, probe.height, probe.orientation)
+                pixels = self._decoder.part(self._windows.read_window(index, stored), probe, stored)
+            elif probe is None:
                 assert isinstance(data, np.ndarray)
                 pixels = data[y : y + h, x : x + w]
             else:
@@ -63,13 +71,18 @@ class DecodeCeiling:
         return len(self._samples)
 
 
-_Sample = tuple[int, "bytes | Pixels", "Probe | None", tuple[int, int]]
+_Sample = tuple[int, "bytes | Pixels | None", "Probe | None", tuple[int, int]]
 
 
 def _readable(source: Source, decoder: ImageDecoder) -> Iterator[_Sample]:
     stride = max(1, len(source) // _MAX_SAMPLES)
     for index in range(0, len(source), stride)[:_MAX_SAMPLES]:
         try:
+            size = source.stored_size(index) if isinstance(source, WindowSource) else None
+            if size is not None:
+                known = decoder.stored(size)
+                yield index, None, known, (known.width, known.height)
+                continue
             data = source.read(index)
             if isinstance(data, np.ndarray):
                 yield index, data, None, (data.shape[1], data.shape[0])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def bench(
     data: common.Data,
     backend: common.Backend = "torch",
+    cache: common.Cache = None,
+    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images, again and again.")] = None,
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
     batch_size: common.BatchSize = 64,
@@ -43,6 +45,8 @@ def bench(
 
     settings = BenchSettings(
         backend=backend,
+        cache=None if cache is None else str(cache),
+        entries=entries,
         decoder=decoder,
         workers=workers,
         batch_size=batch_size,

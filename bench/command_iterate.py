@@ -34,7 +34,7 @@ def iterate(
     drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop the odd rest.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
     max_bad: Annotated[float | None, typer.Option(min=0, help="Bad samples an epoch; below 1 a fraction.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Cache file, for backends that have one.")] = None,
+    cache: common.Cache = None,
     prefetch: Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")] = None,
     watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,

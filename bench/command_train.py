@@ -23,6 +23,7 @@ def train(
     model: Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")] = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
     backend: common.Backend = "torch",
+    cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5, with backend hdf5.")] = None,
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
     batch_size: common.BatchSize = 32,
@@ -71,6 +72,7 @@ def train(
         batch_size=batch_size,
         on_bad_sample=on_bad_sample,
         **shared,
+        **common.given(cache=cache and cache / "train.h5"),
     )
 
     with loader:
@@ -82,6 +84,7 @@ def train(
                 pipeline=imagenet_eval(size),
                 batch_size=batch_size,
                 **shared,
+                **common.given(cache=cache and cache / "val.h5"),
             ) as judge:
                 report = run(network, loader, settings, validation=judge, on_epoch=_tell)
     if json_file:

@@ -67,8 +67,10 @@ def _call(record: BenchRecord, data: str) -> str:
         f"workers={record.workers}",
         f"decoder={record.decoder!r}",
     ]
+    if wanted.cache is not None:
+        arguments.insert(2, f"cache={wanted.cache!r}")
     if wanted.dtype != "float32":
-        arguments.insert(5, f"dtype=torch.{wanted.dtype}")
+        arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
     body = "".join(f"    {argument},\n" for argument in arguments)
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (

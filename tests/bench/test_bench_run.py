@@ -43,6 +43,42 @@ def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     assert document["data"]["fingerprint"] == open_source(photos).fingerprint
 
 
+def test_a_cache_is_built_for_the_loader_and_the_baseline_still_reads_the_files(photos: Path, tmp_path: Path) -> None:
+    from penstock.bench.verdict import judge
+
+    settings = BenchSettings(
+        backend="hdf5",
+        cache=str(tmp_path / "photos.h5"),
+        entries=100,
+        batch_size=8,
+        size=32,
+        workers=0,
+        seconds=0.1,
+        rounds=1,
+        baseline=True,
+        model=None,
+    )
+    run = BenchRun(photos, settings, lambda *_: None)
+    record = run.run()
+    assert (len(run.source), record.data["images"]) == (40, 100)
+    assert "HDF5 cache: jpeg, lossless" in str(record.data["summary"])
+    assert all(measured.images_per_s > 0 for measured in record.measured)
+    assert f"cache={settings.cache!r}" in judge(record, str(photos)).call
+
+
+def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        source = open_source(cache)
+    read: list[int] = []
+    whole = type(source).read
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
+        assert ceiling.measure(0.2).median > 0
+    assert read == []
+
+
 def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
     with pytest.raises(ValueError, match="--batch-size"):
         BenchRun(photos, BenchSettings(batch_size=64), lambda *_: None)
