@@ -111,7 +111,7 @@ class SampleEncoder:
                 self._take_decoders()  # theirs is memory for as large an image ever after, in each worker
             return stored
         except LoaderError as error:
-            if error.code == "E-DEPENDENCY":  # no fault of the image
+            if error.code in ("E-DEPENDENCY", "E-WORKER"):  # no fault of the image
                 raise
             origin = _Origin(label, orientation=origin.orientation)
             if error.code == "E-BOMB":

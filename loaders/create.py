@@ -54,11 +54,11 @@ def create_loader(
     source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w, 3],
     labels), or a Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save`
     chose on this machine. pipeline: imagenet_train() unless given. batch_size: per rank. dtype: uint8 hands out raw
-    pixels; float32, float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval). drop_last: as
-    shuffle; if False the last batch is filled up with label -1. rank, world_size: from torch.distributed or its
-    environment variables. decoder: "auto", "simplejpeg", "turbojpeg" or "pillow". on_bad_sample: "raise", or "replace"
-    with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images, labels, index),
-    -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s;
+    pixels; float32, float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval).
+    drop_last: as shuffle; if False the last batch is filled up with label -1. rank, world_size: from torch.distributed
+    or its environment variables. decoder: "auto", "simplejpeg", "turbojpeg" or "pillow". on_bad_sample: "raise", or
+    "replace" with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images,
+    labels, index), -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s;
     "hdf5": the same, workers_are ("threads" or "processes"), and for a source that is no cache yet `cache`, where it
     lies or is built on first use, and `encoding`, an Encoding.
 

@@ -48,6 +48,7 @@ class ImageFolder:
         self._prefix = root.rstrip(b"/") + b"/"
         self._num_files = index.num_files
         self.classes, self.fingerprint, self.skipped = index.classes, index.fingerprint, index.skipped
+        self.content, self.num_bytes = index.content, index.num_bytes  # fingerprint and times; size of all files
         self.retries = 0
 
     def __len__(self) -> int:
@@ -86,7 +87,7 @@ class ImageFolder:
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
         if self._index.flat:
             classes += " (a flat folder counts as one class)"
-        return f"{images}, {classes}, {_size_text(self._index.num_bytes)}{skipped_text(self.skipped)}"
+        return f"{images}, {classes}, {size_text(self._index.num_bytes)}{skipped_text(self.skipped)}"
 
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)
@@ -132,5 +133,6 @@ def _stale(root: bytes, cause: str) -> LoaderError:
     return LoaderError("E-STALE", f"the index of the folder: {cause}", fix="create the loader again", path=root)
 
 
-def _size_text(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
+    """Bytes for people."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"

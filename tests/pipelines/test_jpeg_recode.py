@@ -13,7 +13,10 @@ import pytest
 import simplejpeg
 from jpeg_samples import stoppable, unstoppable
 
+from penstock.loaders.cache_encode import SampleEncoder
+from penstock.loaders.cache_format import Encoding
 from penstock.pipelines import jpeg_recode
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import EOI, parse_header
 from penstock.pipelines.jpeg_recode import FAILED, MISSING, RecodeError, jpegtran_path, jpegtran_version, recode
 from penstock.pipelines.strips import restart_interval
@@ -100,9 +103,18 @@ def test_warning_is_a_failure(fake: Program) -> None:
     assert reason()[1] == "jpegtran failed: exit code 2, Corrupt JPEG data"
 
 
-def test_killed(fake: Program) -> None:
-    fake("kill -9 $$")
-    assert reason()[1] == "jpegtran failed: exit code -9,"
+def test_crashed(fake: Program) -> None:
+    fake("kill -SEGV $$")
+    assert reason() == (FAILED, "jpegtran failed: exit code -11,")
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM", "INT", "HUP"])
+def test_killed_is_no_fault_of_the_image(fake: Program, name: str) -> None:
+    fake(f"kill -{name} $$; sleep 5")
+    with pytest.raises(LoaderError, match=f"E-WORKER.*jpegtran was stopped by SIG{name}"):
+        recode(DATA, HEADER, 2)
+    with pytest.raises(LoaderError, match="E-WORKER"):
+        SampleEncoder(Encoding()).encode(DATA, 0)
 
 
 def test_cannot_be_run(fake: Program) -> None:

@@ -51,7 +51,7 @@ class Running:
         self._shm: int | None = None
         with _heeded_signals():
             self.process = subprocess.Popen(
-                [*_own_shm(), *COMMAND, *map(str, arguments)],
+                [*own_shm(), *COMMAND, *map(str, arguments)],
                 env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
                 stdout=stdout,
                 stderr=subprocess.PIPE,
@@ -63,7 +63,7 @@ class Running:
 
     def _look_into_shm(self) -> None:
         """Open the command's own /dev/shm, to see what is in it when the command is gone."""
-        if _own_shm():
+        if own_shm():
             path = os.path.join(f"/proc/{self.process.pid}", "root", "dev", "shm")  # its own mount, not this process's
             ours = os.stat("/dev/shm").st_dev
             assert eventually(lambda: os.stat(path).st_dev != ours)
@@ -110,7 +110,7 @@ class Running:
 
 
 @functools.cache
-def _own_shm() -> tuple[str, ...]:
+def own_shm() -> tuple[str, ...]:
     """What gives a command a /dev/shm of its own, where other programs do not come and go; nothing if not allowed."""
     prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     try:

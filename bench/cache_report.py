@@ -1,0 +1,128 @@
+"""What a cache is and what building it came to, in words and as a record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.loaders.build_set import BuiltCache
+from penstock.loaders.cache_format import About
+from penstock.loaders.cache_shards import MANIFEST, shard_paths
+from penstock.loaders.cache_verify import CacheReport, Finding
+from penstock.loaders.image_folder import size_text
+from penstock.pipelines.errors import printable
+
+
+def cache_files(path: Path) -> list[bytes]:
+    """The files of a whole cache. Raises LoaderError E-CACHE."""
+    name = os.fsencode(path)
+    return shard_paths(name) if os.path.isdir(name) else [name]
+
+
+def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> dict[str, Any]:
+    """JSON-serialisable: what `penstock cache info --json` prints."""
+    first = abouts[0]
+    source_bytes, file_bytes = sum(about.source_bytes for about in abouts), sum(map(os.path.getsize, files))
+    return {
+        "path": printable(os.fsencode(path))[1:-1],
+        "shards": len(abouts),
+        "samples": sum(about.samples for about in abouts),
+        "classes": len(first.classes),
+        "encoding": first.encoding,
+        "lossless": first.coded.lossless,
+        "psnr_db": _mean_psnr(abouts),
+        "file_bytes": file_bytes,
+        "source_bytes": source_bytes,
+        "ratio": round(file_bytes / source_bytes, 4) if source_bytes else None,
+        "counts": _summed([about.counts for about in abouts]),
+        "kept": _summed([about.kept for about in abouts]),
+        "fingerprint": first.fingerprint,
+        "source": first.source,
+        "versions": first.versions,
+    }
+
+
+def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> str:
+    """The record in a few lines."""
+    record = cache_record(path, files, abouts)
+    shards = f" in {record['shards']} shards" if record["shards"] > 1 else ""
+    lines = [
+        f"{record['path']}: {_number(record['samples'], 'image')}, {_number(record['classes'], 'class')}{shards} "
+        f"({abouts[0].coded.describe()})",
+        f"  {size_text(record['file_bytes'])}, {record['ratio'] or 0:.3f} times its source "
+        f"({size_text(record['source_bytes'])})",
+        f"  {_counts_text(record['counts'])}",
+    ]
+    kept = record["kept"]
+    if kept:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(kept.items(), key=lambda item: -item[1]))
+        lines.append(f"  JPEGs without restart markers, which are read whole: {reasons}")
+    if record["counts"].get("bad"):
+        lines.append(f"  {_number(record['counts']['bad'], 'bad image')}, kept as it was: reading it tells what it is")
+    if not record["lossless"]:
+        psnr = record["psnr_db"]
+        lines.append("  lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
+    return "\n".join(lines)
+
+
+def describe_build(built: BuiltCache) -> str:
+    """What a build came to, for the end of the command."""
+    encoded, seconds = sum(file.built for file in built.files), sum(file.seconds for file in built.files)
+    resumed = sum(file.resumed for file in built.files)
+    path = Path(os.fsdecode(built.path))
+    lines = []
+    if built.files:
+        # Of a set, the files that this process saw to: others may build theirs still.
+        lines.append(describe_cache(path, [file.path for file in built.files], [file.about for file in built.files]))
+    if not any(file.seconds for file in built.files):
+        lines.append("  nothing to do: it was built already, of this source with these settings")
+    else:
+        taken_up = f"; {resumed:,} were there from a build that was stopped" if resumed else ""
+        lines.append(f"  built {encoded:,} images in {seconds:,.1f} s: {encoded / seconds:,.0f} images/s{taken_up}")
+    if not built.complete:
+        lines.append(f"  not complete: {MANIFEST.decode()} is written when the last shard is there")
+    return "\n".join(lines)
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{('es' if thing.endswith('s') else 's') * (count != 1)}"
+
+
+def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
+    """JSON-serialisable: what `penstock cache verify --json` prints."""
+
+    def told(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+        return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
+
+    return {
+        "samples": reports[0].samples,
+        "bytes": reports[0].num_bytes,
+        "kinds": reports[0].kinds,
+        "sound": all(report.sound for report in reports),
+        "damaged": told(finding for report in reports for finding in report.damaged),
+        "differing": told(finding for report in reports for finding in report.differing),
+    }
+
+
+def _counts_text(counts: dict[str, int]) -> str:
+    words = {
+        "strips": "as JPEGs in strips",
+        "file": "as the files they were",
+        "pixels": "as pixels",
+    }
+    return "stored " + (", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if counts.get(name)))
+
+
+def _mean_psnr(abouts: Sequence[About]) -> float | None:
+    known = [about.psnr_db for about in abouts if about.psnr_db is not None]
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def _summed(tables: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for table in tables:
+        for name, count in table.items():
+            total[name] = total.get(name, 0) + count
+    return total

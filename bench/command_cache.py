@@ -1,0 +1,132 @@
+"""`penstock cache`: build a cache of a data set, look at one, check one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.bench import options as common
+from penstock.pipelines.errors import EXIT_CACHE
+
+cache = typer.Typer(
+    help="Build a cache of a data set, from which crops are read and decoded alone; look at one, check one.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a folder of shards.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@cache.command()
+def build(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of images.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The cache file; a folder with --shards.")],
+    encoding: Annotated[str, typer.Option(help="jpeg: as they are, cut into strips; raw: decoded pixels.")] = "jpeg",
+    resize: Annotated[int | None, typer.Option(help="Shrink: pixels of the shorter side. Lossy.")] = None,
+    longer_side: Annotated[bool, typer.Option("--longer-side", help="--resize is of the longer side.")] = False,
+    quality: Annotated[int | None, typer.Option(help="Encode JPEGs anew, 1 to 100; 90 with --resize. Lossy.")] = None,
+    workers: common.Workers = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one a rank by default.")
+    ] = None,
+    rescan: Annotated[bool, typer.Option("--rescan", help="Scan the folder even if its index looks true.")] = False,
+) -> None:
+    """Build a cache of SOURCE, or go on with one whose building was stopped; nothing is done if it is there and fresh.
+
+    A cache that is stale or damaged is replaced.
+
+    With --shards N, the ranks of torchrun or the tasks of a SLURM job array build N files together.
+    """
+    from penstock.bench.cache_report import describe_build
+    from penstock.loaders.build_progress import BuildDisplay, NoProgress
+    from penstock.loaders.build_ranks import joined_ranks
+    from penstock.loaders.build_set import build_cache
+    from penstock.loaders.cache_format import Encoding
+    from penstock.loaders.cache_shards import shard_range
+    from penstock.loaders.source import open_source
+
+    coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
+    with joined_ranks(arrays=shards is not None and shards > 1) as ranks:
+        data = open_source(source, **common.given(rescan=rescan or None))
+        count = shards or ranks.world_size
+        ranges = [shard_range(shard, count, len(data)) for shard in ranks.shards(count)]
+        display = BuildDisplay(sum(end - first for first, end in ranges)) if ranks.rank == 0 else None
+        with display or nullcontext():
+            built = build_cache(
+                data,
+                dest,
+                coded,
+                workers=ranks.own_workers() if workers is None else workers,
+                shards=count,
+                ranks=ranks,
+                replace_stale=True,
+                progress=display or NoProgress(),
+            )
+        if ranks.rank == 0 or ranks.group is None:
+            typer.echo(describe_build(built))
+
+
+@cache.command()
+def info(path: Cache, as_json: Json = False) -> None:
+    """Tell what a cache holds, how it is stored and what it was built from."""
+    from penstock.bench.cache_report import cache_files, cache_record, describe_cache
+    from penstock.loaders.hdf5_cache import open_cache
+
+    abouts = open_cache(path).about
+    files = cache_files(path)
+    if as_json:
+        typer.echo(json.dumps(cache_record(path, files, abouts), indent=2))
+    else:
+        typer.echo(describe_cache(path, files, abouts))
+
+
+@cache.command()
+def verify(
+    path: Cache,
+    source: Annotated[Path | None, typer.Option(help="Compare names, labels and times with this folder.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="With --source: compare every image's pixels as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
+    from penstock.bench.cache_report import findings_record
+    from penstock.loaders.cache_shards import check_shards, read_manifest
+    from penstock.loaders.cache_verify import verify_against, verify_cache
+    from penstock.loaders.hdf5_cache import open_cache
+    from penstock.loaders.source import open_source
+
+    if deep and source is None:
+        raise ValueError("--deep compares with the images of --source: give that as well")
+    opened = open_cache(path)
+    if path.is_dir():
+        folder = os.fsencode(path)
+        check_shards(folder, read_manifest(folder), opened.about)
+    with checking(len(opened), "checking") as advance:
+        reports = [verify_cache(opened, progress=advance)]
+    if source is not None:
+        data = open_source(source)
+        with checking(len(opened), "comparing") as advance:
+            reports.append(verify_against(opened, data, deep=deep, progress=advance))
+    if as_json:
+        typer.echo(json.dumps(findings_record(reports), indent=2))
+    else:
+        typer.echo("\n".join(report.describe() for report in reports))
+    if not all(report.sound for report in reports):
+        raise typer.Exit(EXIT_CACHE)
+
+
+@contextmanager
+def checking(samples: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while `samples` are checked: call the result with how many more are done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=samples)
+        yield lambda more: progress.advance(task, more)

@@ -1,0 +1,158 @@
+"""How far a build is: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.pipelines.errors import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+LINE_EVERY_S = 30.0
+_LOOKS = 5  # at a lock, before it is told who holds it
+
+
+class BuildProgress(Protocol):
+    """What a build tells while it runs."""
+
+    def begin(self, path: bytes, samples: int, done: int) -> None:
+        """A file of so many samples is built, of which some were there already."""
+        ...
+
+    def advance(self, samples: int, num_bytes: int) -> None:
+        """So many more samples are stored, in so many bytes."""
+        ...
+
+    def stage(self, text: str) -> None:
+        """What is done now, after the samples."""
+        ...
+
+    def waiting(self, owner: str) -> None:
+        """Another process is building the file; told again and again."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something the user should know, perhaps more than once."""
+        ...
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def begin(self, path: bytes, samples: int, done: int) -> None:
+        """See BuildProgress."""
+
+    def advance(self, samples: int, num_bytes: int) -> None:
+        """See BuildProgress."""
+
+    def stage(self, text: str) -> None:
+        """See BuildProgress."""
+
+    def waiting(self, owner: str) -> None:
+        """See BuildProgress."""
+
+    def note(self, text: str) -> None:
+        """See BuildProgress."""
+
+
+class BuildDisplay:
+    """BuildProgress on stderr, for `samples` in all files together; a context manager: the bar goes away at the end."""
+
+    def __init__(self, samples: int) -> None:
+        self._total, self._done, self._built, self._bytes = samples, 0, 0, 0
+        self._text = ""
+        self._told: set[str] = set()
+        self._looks: dict[str, int] = {}
+        self._line_s = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when the first images came, how many; workers start slowly
+        self._bar: Progress | None = None
+
+    def begin(self, path: bytes, samples: int, done: int) -> None:
+        """See BuildProgress."""
+        if done:
+            self._say(f"going on with {printable(path)}: {done:,} of {samples:,} images are there already")
+        self._done += done
+        self._text = "building"
+        self._show()
+
+    def advance(self, samples: int, num_bytes: int) -> None:
+        """See BuildProgress."""
+        self._done += samples
+        self._built += samples
+        self._bytes += num_bytes
+        self._first = self._first or (time.monotonic(), self._built)
+        self._show()
+
+    def stage(self, text: str) -> None:
+        """See BuildProgress."""
+        self._text = text
+        self._show()
+
+    def waiting(self, owner: str) -> None:
+        """See BuildProgress."""
+        self._looks[owner] = self._looks.get(owner, 0) + 1
+        if self._looks[owner] > _LOOKS:  # one that only looks whether there is anything to do is soon done
+            self.note(f"waiting: {owner} is building it")
+
+    def note(self, text: str) -> None:
+        """See BuildProgress."""
+        if text not in self._told:
+            self._told.add(text)
+            self._say(text)
+
+    def _show(self) -> None:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._bar = self._bar or _start(self._total)
+            self._bar.update(
+                self._bar.task_ids[0],
+                completed=self._done,
+                description=self._text,
+                rate=self._rate(),
+                megabytes=self._bytes / 1e6,
+            )
+        elif time.monotonic() - self._line_s >= LINE_EVERY_S:
+            self._line_s = time.monotonic()
+            left_s = (self._total - self._done) / max(self._rate(), 1e-9)
+            self._say(
+                f"{self._text}: {self._done:,} of {self._total:,} images, {self._rate():,.0f} images/s, "
+                f"{self._bytes / 1e6:,.0f} MB written, {left_s / 60:,.0f} min left"
+            )
+
+    def _rate(self) -> float:
+        start_s, not_counted = self._first or (0.0, self._built)
+        return (self._built - not_counted) / max(time.monotonic() - start_s, 1e-9)
+
+    def _say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False)
+        elif sys.stderr is not None:
+            print(f"penstock: {line}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> BuildDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _start(total: int) -> Progress:
+    # Imported here: a cache that is there already shows nothing.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f} images/s, {task.fields[megabytes]:,.0f} MB,", markup=False),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("building", total=total, rate=0.0, megabytes=0.0)
+    bar.start()
+    return bar

@@ -1,0 +1,239 @@
+"""`penstock cache` as a user runs it: exit codes, words, signals, several builders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import COMMAND, Running, penstock
+from photo_folder import photo, write_folder
+from processes import eventually
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cache") / "x.h5"
+    run = penstock("cache", "build", photos, path, "--workers", 2)
+    assert run.returncode == 0, run.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough large photos to be in the middle of for a while."""
+    root = tmp_path_factory.mktemp("many")
+    for number in range(300):
+        (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True) if number < 20 else b"")
+    for number in range(20, 300):
+        (root / f"{number:04d}.jpg").unlink()
+        os.link(root / f"{number % 20:04d}.jpg", root / f"{number:04d}.jpg")
+    return root
+
+
+def test_build_then_nothing_to_do(photos: Path, tmp_path: Path) -> None:
+    first = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 2)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr == ""
+    assert f"{COUNT} images, 3 classes (jpeg, lossless)" in first.stdout
+    assert f"stored {COUNT} as JPEGs in strips" in first.stdout
+    assert re.search(rf"built {COUNT} images in [\d.]+ s: \d+ images/s", first.stdout)
+    assert "lossy" not in first.stdout
+    again = penstock("cache", "build", photos, tmp_path / "x.h5")
+    assert again.returncode == 0
+    assert "nothing to do" in again.stdout
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--encoding", "raw", "--resize", 32), "raw, lossy: shorter side 32"),
+        (("--resize", 32, "--longer-side", "--quality", 80), "jpeg, lossy: longer side 32, quality 80"),
+    ],
+)
+def test_a_lossy_cache_says_so(photos: Path, tmp_path: Path, options: tuple[object, ...], words: str) -> None:
+    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, *options)
+    assert run.returncode == 0, run.stderr
+    assert words in run.stdout
+    assert re.search(r"lossy: PSNR \d+\.\d dB", run.stdout)
+    record = json.loads(penstock("cache", "info", tmp_path / "x.h5", "--json").stdout)
+    assert record["lossless"] is False
+    assert 10 < record["psnr_db"] < 99
+
+
+def test_info(cache: Path, photos: Path) -> None:
+    text = penstock("cache", "info", cache)
+    assert text.returncode == 0
+    assert f"{COUNT} images" in text.stdout
+    record = json.loads(penstock("cache", "info", cache, "--json").stdout)
+    assert record["samples"] == COUNT
+    assert record["shards"] == 1
+    assert record["file_bytes"] == cache.stat().st_size
+    assert record["source_bytes"] == sum(path.stat().st_size for path in photos.rglob("*.jpg"))
+    assert record["source"]["root"] == str(photos)
+    assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5", "jpegtran"} <= set(record["versions"])
+
+
+def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
+    sound = penstock("cache", "verify", cache, "--source", photos, "--deep")
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert sound.stdout.count("sound") == 2
+    content = bytearray(cache.read_bytes())
+    content[10_000] ^= 1
+    (tmp_path / "x.h5").write_bytes(content)
+    damaged = penstock("cache", "verify", tmp_path / "x.h5", "--json")
+    assert damaged.returncode == 4
+    record = json.loads(damaged.stdout)
+    assert record["sound"] is False
+    assert len(record["damaged"]) == 1
+    assert record["damaged"][0]["name"].startswith("class0/")
+    usage = penstock("cache", "verify", cache, "--deep")
+    assert usage.returncode == 2
+    assert "--source" in usage.stderr
+
+
+def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
+    other = write_folder(tmp_path / "other", COUNT + 1)
+    run = penstock("cache", "verify", cache, "--source", other)
+    assert run.returncode == 4
+    assert "E-STALE" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("build", "{photos}", "{tmp}/notes.txt"), 4, "E-CACHE"),
+        (("build", "{tmp}/none", "{tmp}/x.h5"), 3, "E-NODATA"),
+        (("build", "{photos}", "{photos}/x.h5"), 2, "E-MISUSE"),
+        (("build", "{photos}", "{tmp}/x.h5", "--encoding", "tiff"), 2, "jpeg or raw"),
+        (("build", "{photos}", "{tmp}/x.h5", "--encoding", "raw", "--quality", "80"), 2, "quality"),
+        (("build", "{photos}", "{tmp}/x.h5", "--longer-side"), 2, "resize"),
+        (("build", "{photos}", "{tmp}/x.h5", "--shards", "25"), 2, "shards"),
+        (("info", "{tmp}/none.h5"), 3, "E-MISSING"),
+        (("info", "{tmp}/notes.txt"), 4, "E-CACHE"),
+        (("verify", "{tmp}/notes.txt"), 4, "E-CACHE"),
+        (("verify", "{tmp}"), 4, "E-CACHE"),
+    ],
+)
+def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    run = penstock("cache", *(argument.format(photos=photos, tmp=tmp_path) for argument in arguments))
+    assert run.returncode == code, run.stderr
+    assert words in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert not list(photos.rglob("*.h5*"))
+
+
+def test_a_limit_on_files_is_exit_code_7(photos: Path, tmp_path: Path) -> None:
+    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, prefix=("prlimit", "--fsize=20000"))
+    assert run.returncode == 7
+    assert "E-NOSPC" in run.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_file_system_is_exit_code_7(photos: Path, tmp_path: Path) -> None:
+    mount = (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size=64k tmpfs {tmp_path} && "$@"; r=$?; ls {tmp_path}; exit $r',
+    )
+    if subprocess.run([*mount, "sh", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--encoding", "raw", prefix=(*mount, "sh"))
+    assert run.returncode == 7, run.stderr
+    assert "E-NOSPC" in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+def test_a_signal_leaves_what_the_next_build_goes_on_with(
+    many: Path, tmp_path: Path, number: signal.Signals, group: bool
+) -> None:
+    path = tmp_path / "out" / "x.h5"
+    with Running(tmp_path, "cache", "build", many, path, "--workers", 2) as running:
+        assert eventually(lambda: any(_journal_bytes(path.parent) > 4000 for _ in "x"), within_s=60)
+        code, errors = running.end(number, group=group)
+        assert running.leaves_nothing()
+    assert code == 128 + number
+    assert errors.splitlines()[-1] == f"penstock: stopped by {number.name}"
+    (left,) = os.listdir(path.parent)
+    assert left.startswith("x.h5.tmp.")
+    run = penstock("cache", "build", many, path, "--workers", 2)
+    assert run.returncode == 0, run.stderr
+    assert "going on with" in run.stderr
+    assert "were there from a build that was stopped" in run.stdout
+    assert "stored 300 as JPEGs in strips" in run.stdout
+    assert os.listdir(path.parent) == ["x.h5"]
+
+
+def _journal_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.tmp.*/journal"))
+
+
+def test_a_killed_builder_leaves_no_process_and_no_lie(many: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "x.h5"
+    with Running(tmp_path, "cache", "build", many, path, "--workers", 2) as running:
+        assert eventually(lambda: _journal_bytes(path.parent) > 4000, within_s=60)
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        assert eventually(lambda: not running.processes())
+    assert not path.exists()
+    run = penstock("cache", "build", many, path, "--workers", 2)
+    assert run.returncode == 0, run.stderr
+    assert "going on with" in run.stderr
+    assert os.listdir(path.parent) == ["x.h5"]
+    assert penstock("cache", "verify", path).returncode == 0
+
+
+def test_four_builders_at_once(many: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    command = [*COMMAND, "cache", "build", str(many), str(path), "--workers", "1"]
+    builders = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    results = [builder.communicate(timeout=120) for builder in builders]
+    assert [builder.returncode for builder in builders] == [0] * 4, results
+    assert sum("built 300 images" in output for output, _ in results) == 1
+    assert sum("nothing to do" in output for output, _ in results) == 3
+    waited = [errors for _, errors in results if errors]
+    assert waited
+    assert all(re.fullmatch(r"penstock: waiting: process \d+ on \S+ is building it\n", errors) for errors in waited)
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_ranks_of_torchrun_build_a_set(photos: Path, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = [*launcher, "-m", "penstock.bench.cli", "cache", "build", str(photos), str(tmp_path / "set")]
+    run = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(os.listdir(tmp_path / "set")) == 4
+    assert json.loads(penstock("cache", "info", tmp_path / "set", "--json").stdout)["samples"] == COUNT
+    assert penstock("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+
+
+def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> None:
+    for task in (2, 1):
+        array = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "1"}
+        command = ("cache", "build", photos, tmp_path / "set", "--shards", 4, "--workers", 0)
+        run = penstock(*command, env=array)
+        assert run.returncode == 0, run.stderr
+        assert ("not complete" in run.stdout) == (task == 2)
+    assert penstock("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+    # Without --shards a job array may be about something else: each task builds a file of its own.
+    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, env=array)
+    assert run.returncode == 0
+    assert (tmp_path / "x.h5").is_file()
