@@ -138,7 +138,9 @@ class BuildLock:
                 raise
             return self._make_in_place()
         finally:
-            os.unlink(private)
+            # Raised here, an error would leave a lock that this process holds and does not know of.
+            with contextlib.suppress(OSError):
+                os.unlink(private)
         self._fd = fd
         return True
 
@@ -232,7 +234,8 @@ class BuildLock:
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)  # nobody is taking it over now
             if self._is(fd):
-                os.unlink(self._path)
+                with contextlib.suppress(OSError):  # whoever comes next finds its owner dead, or silent
+                    os.unlink(self._path)
         finally:
             os.close(fd)
 

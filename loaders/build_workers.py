@@ -81,10 +81,11 @@ class _Pool:
         self._held: list[int] = []  # tasks that each worker has
         ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
         try:
-            context = worker_context("forkserver")
-            with deferred_signals(), without_main(job.source):
-                for number in range(workers):
-                    self._start(context, job, number)
+            with without_main(job.source):
+                context = worker_context("forkserver")
+                with deferred_signals():
+                    for number in range(workers):
+                        self._start(context, job, number)
         except BaseException as error:
             self._end(0)
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):

@@ -54,8 +54,8 @@ def read_layout(fd: int) -> dict[str, Extent]:
         raise DamagedCacheError("no HDF5 signature: not a cache, or one whose building did not come to its end")
     size = os.fstat(fd).st_size
     try:
-        # By descriptor, so that it is the very file that was looked at; unlocked, since a finished cache never changes.
-        with h5py.File(f"/proc/self/fd/{fd}", "r", locking=False) as file:
+        # The very file that was looked at, also if another has taken its name since: HDF5 would look the name up again.
+        with open(fd, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
             if len(file) != len(_TYPES):
                 raise DamagedCacheError(f"{len(file)} entries where a cache has {len(_TYPES)}")
             return {name: _extent(h5py, file, name, size) for name in _TYPES}

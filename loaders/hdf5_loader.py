@@ -65,8 +65,8 @@ def prepare_source(source: Source, options: dict[str, Any]) -> tuple[Source, dic
         return source, rest
     if path is None:
         raise ValueError(
-            "backend 'hdf5' reads a cache: pass cache='data.h5', which is built on first use, or the path of a cache "
-            "that `penstock cache build` made as the source"
+            "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
+            "path of a cache that `penstock cache build` made as the source"
         )
     there = known_cache(path)
     wanted = encoding or (there.coded if there else Encoding())

@@ -49,7 +49,8 @@ def _ready_fork_server() -> Any:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     first = context.Process(target=os.getpid, daemon=True)  # answers when the server does
     try:
-        first.start()
+        with hidden_main():
+            first.start()
         first.join()
     except BaseException:
         if fresh and server._forkserver_pid:  # interrupted; the server would go on with its imports for seconds
@@ -109,14 +110,24 @@ def start_error(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def without_main(source: object) -> Iterator[None]:
-    """Start workers without running the user's script again in each of them.
+    """Start workers without running the user's script again in each of them, unless the source is a class of its own.
 
-    multiprocessing imports the parent's `__main__` in every new process, which needs an `if __name__ == "__main__"`
-    guard and costs the script's imports. The workers run this package's code alone, unless the source is a class of the
-    user's.
+    Otherwise the workers run this package's code alone.
+    """
+    ours = type(source).__module__.startswith("penstock.")
+    with hidden_main() if ours else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def hidden_main() -> Iterator[None]:
+    """Start processes that do not import the parent's `__main__`.
+
+    multiprocessing would do that in every new process, which needs an `if __name__ == "__main__"` guard in the user's
+    script and costs its imports.
     """
     main = sys.modules.get("__main__")
-    if main is None or not type(source).__module__.startswith("penstock."):
+    if main is None:
         yield
         return
     hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -203,3 +205,18 @@ def test_few_workers_are_threads_and_many_are_processes(photos: Path) -> None:
         assert type(engine) is expected
         assert (engine.name, engine.describe()["workers"]) == ("hdf5", workers)
         engine.close()
+
+
+def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:
+    """A worker that ran the script again would wait for the lock of the build that it is to work for."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "from penstock.loaders import create_loader\n"
+        "print('once')\n"
+        "loader = create_loader(sys.argv[1], backend='hdf5', cache=sys.argv[2], batch_size=8, workers=2)\n"
+        "print(len([labels for _, labels in loader]))\n"
+    )
+    command = [sys.executable, str(script), str(photos), str(tmp_path / "photos.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n5\n", "")

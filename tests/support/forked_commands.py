@@ -31,6 +31,13 @@ def _stat(pid: int) -> list[str]:
     return [] if fields[0] in "ZX" else fields
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:  # it has not got as far
+        return ""
+
+
 def _line(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -53,6 +60,10 @@ class Command:
         status: int | None = self._server.ask(wait=self.pid)["status"]
         assert status is not None, f"it hangs: {self.errors}"
         return status
+
+    def stopped(self) -> bool:
+        """Whether it stands still under SIGSTOP."""
+        return _stat(self.pid)[:1] == ["T"]
 
     def went_on(self) -> bool:
         """Whether it is held no longer."""
@@ -80,12 +91,12 @@ class Command:
     @property
     def output(self) -> str:
         """What it has written to standard output so far."""
-        return self._log.with_suffix(".out").read_text(errors="replace")
+        return _text(self._log.with_suffix(".out"))
 
     @property
     def errors(self) -> str:
         """What it has written to standard error so far."""
-        return self._log.with_suffix(".err").read_text(errors="replace")
+        return _text(self._log.with_suffix(".err"))
 
 
 class Commands:
@@ -93,6 +104,7 @@ class Commands:
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self._folder, self._count, self._hold = folder, 0, folder / "hold"
+        self._started: list[Command] = []
         folder.mkdir(parents=True, exist_ok=True)
         os.mkfifo(self._hold)
         self._server = subprocess.Popen(
@@ -107,7 +119,8 @@ class Commands:
         log = self._folder / str(self._count)
         held = str(self._hold) if hold else ""
         answer = self.ask(start=[str(word) for word in arguments], log=str(log), hold=held, conditions=conditions)
-        return Command(self, answer["pid"], log)
+        self._started.append(command := Command(self, answer["pid"], log))
+        return command
 
     def run(self, *arguments: object, **conditions: Any) -> tuple[int, Command]:
         """(exit code, the command) once it has ended."""
@@ -137,7 +150,9 @@ class Commands:
         return Path(f"/proc/{self._server.pid}/root{path}")
 
     def shared_segments(self) -> list[str]:
-        """What is in the /dev/shm of the commands."""
+        """What is in the /dev/shm of the commands, if they have one of their own."""
+        if os.stat(self.seen("/dev/shm")).st_dev == os.stat("/dev/shm").st_dev:
+            return []
         return os.listdir(self.seen("/dev/shm"))
 
     def __enter__(self) -> Commands:
@@ -146,6 +161,9 @@ class Commands:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for command in self._started:
+            if command.running():  # of a test that failed; stopped, perhaps
+                command.kill(group=True)
         for stream in (self._server.stdin, self._server.stdout):
             if stream is not None:
                 stream.close()
@@ -205,10 +223,16 @@ def _become(request: dict[str, Any]) -> None:
         Path(request["log"] + ".on").touch()
 
 
-def _impose(*, small_steps: bool = False, room_unknown: bool = False, file_bytes: int | None = None) -> None:
+def _impose(
+    *,
+    small_steps: bool = False,
+    room_unknown: bool = False,
+    file_bytes: int | None = None,
+    stop_after: int | None = None,
+) -> None:
     """small_steps: chunks of two images, each waited for on the disk. room_unknown: a full disk comes as a surprise.
 
-    file_bytes: limit on the size of files.
+    file_bytes: limit on the size of files. stop_after: SIGSTOP to itself once it has stored so many images.
     """
     from penstock.loaders import build_chunks, build_folder, build_space
 
@@ -219,6 +243,15 @@ def _impose(*, small_steps: bool = False, room_unknown: bool = False, file_bytes
         build_space.room = lambda folder: (2**60, 2**60)
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    if stop_after is not None:
+        append = build_folder.BuildFolder.append
+
+        def stopping(self: build_folder.BuildFolder, *arguments: Any) -> None:
+            append(self, *arguments)
+            if self.num_samples >= stop_after:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        build_folder.BuildFolder.append = stopping
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""What a disk may hold after a power cut: all that was waited for, and any part of what was written since."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SECTOR = 512
+
+
+@dataclass
+class _File:
+    """Bytes that are on the disk for good, and later writes (offset, data) and sizes (size, None), in order."""
+
+    durable: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+
+Disk = dict[str, _File]
+
+
+class DiskRecorder:
+    """Notes each call of `os` that changes files under `folder`; `moments` are what the disk was like before each.
+
+    New names count as lasting at once, which is the worst case: a name may reach the disk before what is in its file.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder, self._files = str(folder) + "/", Disk()
+        self.moments: list[Disk] = []
+        notes: dict[str, Callable[..., None]] = {
+            "pwrite": lambda fd, data, offset: self._note(fd, (offset, bytes(data))),
+            "truncate": lambda fd, size: self._note(fd, (size, None)),
+            "fsync": self._synced,
+            "fdatasync": self._synced,
+            "replace": self._renamed,
+            "rename": self._renamed,
+            "unlink": lambda path: self._files.pop(os.fsdecode(path), None),
+        }
+        for name, note in notes.items():
+            patch.setattr(os, name, self._noted(getattr(os, name), note))
+
+    def _noted(self, call: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            self.moments.append({path: _File(file.durable, [*file.pending]) for path, file in self._files.items()})
+            note(*arguments)
+            return call(*arguments)
+
+        return noted
+
+    def end(self) -> None:
+        """Note the last moment."""
+        self.moments.append(self._files)
+
+    def _path(self, fd: int) -> str:
+        return os.readlink(f"/proc/self/fd/{fd}")
+
+    def _note(self, fd: int, change: tuple[int, bytes | None]) -> None:
+        path = self._path(fd)
+        if path.startswith(self._folder):
+            self._files.setdefault(path, _File()).pending.append(change)
+
+    def _synced(self, fd: int) -> None:
+        file = self._files.get(self._path(fd))
+        if file is not None:
+            file.durable, file.pending = _applied(file, lambda: True), []
+
+    def _renamed(self, old: bytes, new: bytes) -> None:
+        before, after = os.fsdecode(old), os.fsdecode(new)
+        for path in [path for path in self._files if path == before or path.startswith(before + "/")]:
+            self._files[after + path.removeprefix(before)] = self._files.pop(path)
+
+
+def _applied(file: _File, kept: Callable[[], bool]) -> bytes:
+    """The content if `kept` says of each change, for a write of each sector of it, whether it reached the disk."""
+    content = bytearray(file.durable)
+    for at, data in file.pending:
+        if data is None:
+            if kept():
+                content[at:] = bytes(max(0, at - len(content)))
+            continue
+        for start in range(0, len(data), _SECTOR):
+            if kept():
+                part = data[start : start + _SECTOR]
+                content.extend(bytes(max(0, at + start - len(content))))
+                content[at + start : at + start + len(part)] = part
+    return bytes(content)
+
+
+def after_a_cut(disk: Disk, folder: Path, elsewhere: Path, draw: random.Random) -> None:
+    """Make in `elsewhere` what may be left of `folder` after a power cut at that moment. Locks are left out."""
+    share = draw.choice((0.0, 0.5, 0.95, 1.0))
+    for path, file in disk.items():
+        if ".lock" not in path:
+            copy = elsewhere / Path(path).relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.parent.chmod(0o700)
+            copy.write_bytes(_applied(file, lambda: draw.random() < share))
+            copy.chmod(0o600)
