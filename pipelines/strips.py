@@ -18,7 +18,6 @@ from penstock.pipelines.jpeg import EOI, JpegHeader
 Window = tuple[int, int, int, int]
 
 _DRI, _RST0, _EOI = 0xDD, 0xD0, 0xD9
-_MARGIN = 2  # pixels around a crop that fancy upsampling of chroma reads (libjpeg, jdsample.c)
 
 
 class StripGeometry(NamedTuple):
@@ -85,12 +84,17 @@ def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
-    """The segments that a crop (x, y, width, height) needs, with the margin that upsampling reads."""
+    """The segments that a crop (x, y, width, height) needs, with the neighbours that fancy upsampling reads.
+
+    Upsampled chroma mixes a sample with the next one (libjpeg, jdsample.c), on an axis that is subsampled: there the
+    crop needs one pixel more on either side. Blocks of 8 are not subsampled.
+    """
     x, y, w, h = window
+    margin_x, margin_y = int(geometry.mcu_width > 8), int(geometry.mcu_height > 8)
     step_x, step_y = geometry.segment_mcus * geometry.mcu_width, geometry.mcu_height
-    segment, row = max(0, x - _MARGIN) // step_x, max(0, y - _MARGIN) // step_y
-    segment_end = min(geometry.segments, -(-(x + w + _MARGIN) // step_x))
-    row_end = min(geometry.rows, -(-(y + h + _MARGIN) // step_y))
+    segment, row = max(0, x - margin_x) // step_x, max(0, y - margin_y) // step_y
+    segment_end = min(geometry.segments, -(-(x + w + margin_x) // step_x))
+    row_end = min(geometry.rows, -(-(y + h + margin_y) // step_y))
     left, top = segment * step_x, row * step_y
     width = min(geometry.width, segment_end * step_x) - left
     height = min(geometry.height, row_end * step_y) - top

@@ -163,7 +163,7 @@ def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: 
         stream(photos, backend="hdf5")
     with pytest.raises(ValueError, match="a cache already"):
         stream(cache, backend="hdf5", cache=tmp_path / "other.h5")
-    with pytest.raises(ValueError, match="workers_are is threads or processes"):
+    with pytest.raises(ValueError, match="workers_are is processes or threads"):
         stream(cache, backend="hdf5", workers_are="fibres")
     with pytest.raises(ValueError, match="backend 'torch' takes"):
         stream(photos, cache=cache)
@@ -181,7 +181,7 @@ def test_arrays_have_caches_too(tmp_path: Path) -> None:
     assert stream(arrays, backend="hdf5", cache=tmp_path / "arrays.h5") == stream(arrays)
 
 
-def test_few_workers_are_threads_and_many_are_processes(photos: Path) -> None:
+def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> None:
     from penstock.loaders.order import Schedule
     from penstock.loaders.producer import ProducerSettings
 
@@ -195,13 +195,12 @@ def test_few_workers_are_threads_and_many_are_processes(photos: Path) -> None:
         evaluation=False,
     )
     for workers, kind, expected in (
-        (0, None, ThreadEngine),
-        (4, None, ThreadEngine),
-        (5, None, ProcessEngine),
-        (2, "processes", ProcessEngine),
-        (9, "threads", ThreadEngine),
+        (0, {}, ThreadEngine),
+        (1, {}, ProcessEngine),
+        (2, {"workers_are": "processes"}, ProcessEngine),
+        (9, {"workers_are": "threads"}, ThreadEngine),
     ):
-        engine = Hdf5Engine(settings, Hdf5Options(workers=workers, workers_are=kind))
+        engine = Hdf5Engine(settings, Hdf5Options(workers=workers, **kind))
         assert type(engine) is expected
         assert (engine.name, engine.describe()["workers"]) == ("hdf5", workers)
         engine.close()

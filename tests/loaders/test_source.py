@@ -86,13 +86,14 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data.csv").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"data\.csv' is not a source: pass a folder of images$"):
+    kinds = r"a folder of images, a \.h5 file, a \.hdf5 file$"
+    with pytest.raises(ValueError, match=rf"data\.csv' is not a source: pass {kinds}"):
         open_source(tmp_path / "data.csv")
-    monkeypatch.setitem(source_module.FILE_SOURCES, ".h5", lambda path, **options: (path, options))
-    with pytest.raises(ValueError, match=r"pass a folder of images, a \.h5 file$"):
+    monkeypatch.setitem(source_module.FILE_SOURCES, ".tar", lambda path, **options: (path, options))
+    with pytest.raises(ValueError, match=r"a \.hdf5 file, a \.tar file$"):
         open_source(tmp_path / "data.csv")
-    (tmp_path / "data.H5").write_bytes(b"")
-    assert open_source(tmp_path / "data.H5", split=1) == (os.fsencode(tmp_path / "data.H5"), {"split": 1})
+    (tmp_path / "data.TAR").write_bytes(b"")
+    assert open_source(tmp_path / "data.TAR", split=1) == (os.fsencode(tmp_path / "data.TAR"), {"split": 1})
 
 
 @pytest.mark.parametrize(

@@ -191,12 +191,12 @@ def test_segment_ends_are_after_markers_and_not_stuffed_bytes() -> None:
     ("window", "cut"),
     [
         ((0, 0, 1, 1), Cut(0, 1, 0, 1, 0, 0, 32, 16)),
-        ((34, 18, 28, 12), Cut(1, 2, 1, 2, 32, 16, 32, 16)),  # a margin of two pixels inside the segment, all round
-        ((33, 18, 28, 12), Cut(1, 2, 0, 2, 0, 16, 64, 16)),
-        ((34, 17, 28, 12), Cut(0, 2, 1, 2, 32, 0, 32, 32)),
-        ((34, 18, 29, 12), Cut(1, 2, 1, 3, 32, 16, 64, 16)),
-        ((34, 18, 28, 13), Cut(1, 3, 1, 2, 32, 16, 32, 32)),
-        ((99, 49, 1, 1), Cut(2, 4, 3, 4, 96, 32, 4, 18)),
+        ((33, 17, 30, 14), Cut(1, 2, 1, 2, 32, 16, 32, 16)),  # a margin of one pixel inside the segment, all round
+        ((32, 17, 30, 14), Cut(1, 2, 0, 2, 0, 16, 64, 16)),
+        ((33, 16, 30, 14), Cut(0, 2, 1, 2, 32, 0, 32, 32)),
+        ((33, 17, 31, 14), Cut(1, 2, 1, 3, 32, 16, 64, 16)),
+        ((33, 17, 30, 15), Cut(1, 3, 1, 2, 32, 16, 32, 32)),
+        ((99, 49, 1, 1), Cut(3, 4, 3, 4, 96, 48, 4, 2)),
         ((0, 0, 100, 50), Cut(0, 4, 0, 4, 0, 0, 100, 50)),
     ],
 )
@@ -204,6 +204,18 @@ def test_plan(window: Window, cut: Cut) -> None:
     geometry = StripGeometry(100, 50, 16, 16, 2)
     assert (geometry.rows, geometry.segments) == (4, 4)
     assert plan_cut(geometry, window) == cut
+
+
+@pytest.mark.parametrize(
+    ("mcu", "cut"),
+    [
+        ((8, 8), Cut(2, 4, 2, 4, 32, 16, 32, 16)),  # nothing is subsampled, nothing is mixed with its neighbours
+        ((16, 8), Cut(2, 4, 0, 3, 0, 16, 96, 16)),
+        ((8, 16), Cut(0, 3, 2, 4, 32, 0, 32, 48)),
+    ],
+)
+def test_only_a_subsampled_axis_has_a_margin(mcu: tuple[int, int], cut: Cut) -> None:
+    assert plan_cut(StripGeometry(256, 256, *mcu, 2), (32, 16, 32, 16)) == cut
 
 
 @pytest.mark.parametrize("damage", ["a marker too few", "a marker too many", "another size"])
