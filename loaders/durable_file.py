@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES})  # some network file systems
 
 
 def open_private(path: bytes, flags: int) -> int:
@@ -38,13 +41,16 @@ def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> Non
 
 
 def sync_folder(path: bytes) -> None:
-    """Make what was renamed in a folder last; some network file systems do not sync folders, which is no error."""
-    with contextlib.suppress(OSError):
+    """Make what was renamed in a folder last. Raises OSError; that a file system syncs no folders is no error."""
+    try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def replace_file(path: bytes, content: bytes) -> None:

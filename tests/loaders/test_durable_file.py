@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from penstock.loaders import durable_file
-from penstock.loaders.durable_file import make_private_folder, open_private, replace_file, write_all
+from penstock.loaders.durable_file import make_private_folder, open_private, replace_file, sync_folder, write_all
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
@@ -32,6 +34,19 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "a").chmod(0o755)
     make_private_folder(os.fsencode(tmp_path / "a"))
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_synced_is_told_unless_its_file_system_syncs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output") if told else nullcontext():
+        sync_folder(os.fsencode(tmp_path))
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
