@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
 GPU_MODELS := resnet18 resnet50
-# What bench-gpu feeds: a folder of images (GPU_DATA=photos), served as so many entries.
+# What bench-gpu feeds, served as so many entries: a folder of images, or a cache built where jpegtran is installed
+# (GPU_DATA=photos.h5), which both backends read then.
 GPU_DATA ?= $(DEMO)/train
 GPU_ENTRIES := 100000
 DEMO := demo
@@ -104,9 +105,10 @@ bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a
 	@mkdir -p $(RESULTS)
 	$(WITH_LINKED) $(PY) -m pytest -m gpu
 	$(LINKED_COMMAND) synth $(DEMO)
-	$(LINKED_COMMAND) cache build $(GPU_DATA) build/gpu.h5
-	set -e; for model in $(GPU_MODELS); do for backend in torch hdf5; do \
-	  cache=; test $$backend = torch || cache='--cache build/gpu.h5'; \
+	set -e; built=; \
+	case '$(GPU_DATA)' in *.h5) ;; *) built=build/gpu.h5; $(LINKED_COMMAND) cache build $(GPU_DATA) $$built ;; esac; \
+	for model in $(GPU_MODELS); do for backend in torch hdf5; do \
+	  cache=; test $$backend = torch || cache="$${built:+--cache $$built}"; \
 	  $(LINKED_COMMAND) bench $(GPU_DATA) --entries $(GPU_ENTRIES) --backend $$backend $$cache --device cuda \
 	    --model $$model --amp bf16 --batch-size 256 --baseline --json $(RESULTS)/gpu-$$model-$$backend.json; done; done
 
