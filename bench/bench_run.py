@@ -137,7 +137,7 @@ class BenchRun:
         """What the loader reads: the data or its cache. The baseline always reads the data."""
         served = self.source
         if self.settings.cache is not None:
-            served, _ = prepare_source(served, {"cache": self.settings.cache})
+            served = prepare_source(served, self.settings.cache)
         return self._at_length(served)
 
     def _at_length(self, source: Source) -> Source:

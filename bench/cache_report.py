@@ -44,13 +44,15 @@ def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) ->
     }
 
 
-def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> str:
-    """The record in a few lines."""
+def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> str:
+    """The record in a few lines; `whose` files they are where they are a part of a set only."""
     record = cache_record(path, files, abouts)
-    shards = f" in {record['shards']} shards" if record["shards"] > 1 else ""
+    built, of = record["shards"], abouts[0].shard[1]
+    part = built < of
+    shards = f" in {f'{built} of ' if part else ''}{of} shards" if of > 1 else ""
     lines = [
-        f"{record['path']}: {_number(record['samples'], 'image')}, {_number(record['classes'], 'class')}{shards} "
-        f"({abouts[0].coded.describe()})",
+        f"{record['path']}: {whose if part else ''}{_number(record['samples'], 'image')}, "
+        f"{_number(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})",
         f"  {size_text(record['file_bytes'])}, {record['ratio'] or 0:.3f} times its source "
         f"({size_text(record['source_bytes'])})",
         f"  {_counts_text(record['counts'])}",
@@ -75,7 +77,8 @@ def describe_build(built: BuiltCache) -> str:
     lines = []
     if built.files:
         # Of a set, the files that this process saw to: others may build theirs still.
-        lines.append(describe_cache(path, [file.path for file in built.files], [file.about for file in built.files]))
+        files, abouts = [file.path for file in built.files], [file.about for file in built.files]
+        lines.append(describe_cache(path, files, abouts, "this process: "))
     if not any(file.seconds for file in built.files):
         lines.append("  nothing to do: it was built already, of this source with these settings")
     else:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from penstock.loaders.cache_psnr import sample_indices, sample_psnr
 from penstock.loaders.cache_shards import shard_range
 from penstock.loaders.durable_file import make_private_folder
 from penstock.loaders.file_read import read_error
-from penstock.loaders.hdf5_cache import open_cache
+from penstock.loaders.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.hdf5_write import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.machine import default_workers
 from penstock.loaders.source import Source
@@ -83,6 +84,7 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     """
     dest = os.path.realpath(os.fsencode(path))
     build_versions()  # raises without h5py, before any work
+    import_module("penstock.pipelines.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
     about = existing(request, dest)
     if about is not None:
         _sweep(dest)
@@ -110,6 +112,9 @@ def existing(request: BuildRequest, dest: bytes) -> About | None:
         ours = False
     except OSError as error:
         raise read_error(error, dest) from error
+    if is_cache_set(dest):
+        fix = "pass the number of its shards (--shards), choose another name, or wait until it is complete"
+        raise LoaderError("E-CACHE", "a set of shards is there, complete or being built", fix=fix, path=dest)
     if not ours:
         fix = "choose another name, or remove it yourself"
         raise LoaderError("E-CACHE", "something else is there, and is left alone", fix=fix, path=dest)
@@ -138,6 +143,7 @@ def _sweep(dest: bytes) -> None:
 
 def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
     started_s = time.monotonic()
+    _check_labels(request.source, *request.range)
     try:
         with write_errors_told(dest):
             folder = take_folder(dest, build_key(request.source, request.encoding, request.shard))
@@ -162,6 +168,16 @@ def _remove_unfinished(dest: bytes) -> None:
     """Under the lock, which makes all of them dead builders'."""
     for folder in find_folders(dest):
         remove_folder(folder)
+
+
+def _check_labels(source: Source, first: int, end: int) -> None:
+    """Raises LoaderError E-DATASET for labels that name no class: a cache of them would be refused by every reader."""
+    labels = source.labels(np.arange(first, end))
+    strange = np.flatnonzero((labels < 0) | (labels >= len(source.classes)))
+    if len(strange):
+        sample = first + int(strange[0])
+        cause = f"its label is {int(labels[strange[0]])}, and the source has {len(source.classes)} classes"
+        raise LoaderError("E-DATASET", cause, fix="correct labels or classes of the source", sample=sample)
 
 
 def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLock) -> None:

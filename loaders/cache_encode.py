@@ -46,6 +46,7 @@ Pixels = npt.NDArray[np.uint8]
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
 DEFAULT_QUALITY = 90
+_MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _LARGE_PIXELS = 16_000_000
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _CHECK_PIXELS = 24  # side of the window that is cut out as a check
@@ -144,6 +145,8 @@ class SampleEncoder:
         """A new JPEG of the pixels; one without restart markers where these cannot be had."""
         height, width = pixels.shape[:2]
         origin = origin._replace(width=width, height=height)
+        if max(height, width) > _MAX_JPEG_SIDE:
+            return _as_pixels(pixels, origin)
         quality = self.encoding.quality or DEFAULT_QUALITY
         data: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420", fastdct=False)
         header = jpeg.parse_header(data)

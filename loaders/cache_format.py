@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,6 +136,45 @@ class Encoding:
         return f"{self.kind}, lossy: " + ", ".join(side + ([f"quality {self.quality}"] if self.quality else []))
 
 
+def is_count(value: object) -> bool:
+    """Whether it is an int (True is none) of 0 to 2**63 - 1: a larger one overflows where it meets a float."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a str that stands for bytes, as UTF-8 with surrogateescape."""
+    return isinstance(value, str) and not re.search(r"[\ud800-\udc7f\udd00-\udfff]", value)
+
+
+def is_list(value: object, item: Callable[[object], bool]) -> bool:
+    """Whether it is a list of such items."""
+    return isinstance(value, list) and all(map(item, value))
+
+
+def _is_table(value: object, item: Callable[[object], bool]) -> bool:
+    """Whether it is a dict of such items under names that a terminal shows as they are."""
+    return isinstance(value, dict) and all(name.isprintable() and item(value[name]) for name in value)
+
+
+# What JSON may hold in each field: its digest says that it is whole, not that its maker meant well.
+FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "schema": is_count,
+    "encoding": lambda value: _is_table(value, lambda v: v is None or isinstance(v, (str, int))),
+    "fingerprint": is_text,
+    "classes": lambda value: is_list(value, is_text),
+    "source": lambda value: _is_table(value, is_text),
+    "shard": lambda value: is_list(value, is_count) and len(value) == 4,
+    "samples": lambda value: is_count(value) and value >= 1,
+    "payload_bytes": is_count,
+    "source_bytes": is_count,
+    "counts": lambda value: _is_table(value, is_count),
+    "kept": lambda value: _is_table(value, is_count),
+    "psnr_db": lambda value: value is None or isinstance(value, float) or is_count(value),
+    "digests": lambda value: _is_table(value, is_text),
+    "versions": lambda value: _is_table(value, is_text),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What a cache file says of itself; JSON in the file.
@@ -174,14 +214,17 @@ class About:
             raise DamagedCacheError("the digest of the text about it differs")
         try:
             values = json.loads(text)
-        except ValueError as error:
-            raise DamagedCacheError("the text about it is not JSON") from error
-        if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-            found = values.get("schema") if isinstance(values, dict) else None
-            raise DamagedCacheError(f"schema {found!r}; this version of penstock reads schema {SCHEMA}")
-        known = {f.name: f.type for f in fields(cls)}
-        if set(values) != set(known):
+        except (ValueError, RecursionError) as error:
+            raise DamagedCacheError("the text about it is not JSON, or nested too deeply") from error
+        found = values.get("schema") if isinstance(values, dict) else None
+        if not is_count(found) or found != SCHEMA:
+            told = repr(found) if is_count(found) else "unknown"
+            raise DamagedCacheError(f"schema {told}; this version of penstock reads schema {SCHEMA}")
+        if set(values) != set(FIELD_CHECKS):
             raise DamagedCacheError("the text about it lacks a field or has one too many")
+        wrong = [name for name, fits in FIELD_CHECKS.items() if not fits(values[name])]
+        if wrong:
+            raise DamagedCacheError(f"the text about it is impossible in: {', '.join(wrong)}")
         return cls(**values)
 
     @property

@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.loaders.cache_format import DIGEST_BYTES, SCHEMA, About
+from penstock.loaders.cache_format import DIGEST_BYTES, FIELD_CHECKS, SCHEMA, About, is_count, is_list, is_text
 from penstock.loaders.durable_file import replace_file
 from penstock.loaders.file_read import read_error
 from penstock.pipelines.errors import LoaderError
@@ -100,8 +100,10 @@ def read_manifest(folder: bytes) -> ShardSet:
         if values.get("schema") != SCHEMA:
             raise LoaderError("E-CACHE", f"schema {values.get('schema')!r}; this version reads {SCHEMA}", path=path)
         shards = ShardSet(**values)
-        sound = len(shards.digests) == len(shards.samples) and 1 <= len(shards.digests) <= MAX_SHARDS
-    except (ValueError, TypeError, AttributeError):
+        sound = all(FIELD_CHECKS[name](values[name]) for name in ("schema", "encoding", "fingerprint"))
+        sound = sound and is_list(shards.samples, is_count) and is_list(shards.digests, is_text)
+        sound = sound and len(shards.digests) == len(shards.samples) and 1 <= len(shards.digests) <= MAX_SHARDS
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         sound = False
     if not sound:
         raise LoaderError("E-CACHE", "the manifest is not that of a set of shards", path=path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,7 @@ from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, load_profile
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.source import Source, WindowSource, open_source
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage
 from penstock.pipelines.decode import DECODER_NAMES, choose_jpeg_decoder
@@ -65,16 +64,19 @@ def create_loader(
     Raises ValueError for settings that cannot work, LoaderError for data, resources and missing packages.
     """
     pipeline = pipeline or imagenet_train()
-    backend, decoder, options = _chosen(backend, decoder, options, profile)
+    named = open_source(source)
+    backend, decoder, options = _chosen(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
     if backend not in _BACKENDS:
         raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
     if decoder not in DECODER_NAMES:
         raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {decoder!r}")
     shuffle = pipeline.random if shuffle is None else shuffle
-    data, options = _prepared(backend, open_source(source), options)
+    module = import_module(_BACKENDS[backend][0])
+    for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
+    parsed = _parsed(backend, options)
     place = distributed_place(rank, world_size)
     schedule = Schedule(
-        n=len(data),
+        n=len(named),
         batch_size=batch_size,
         seed=seed,
         rank=place[0],
@@ -87,9 +89,12 @@ def create_loader(
     policy = BadSamplePolicy(
         on_bad_sample=on_bad_sample,
         max_bad=max_bad,
-        samples_per_epoch=len(data) // place[1],
+        samples_per_epoch=len(named) // place[1],
         evaluation=evaluation,
     )
+    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # what is missing is said here, not by a worker later
+    # After all that may be wrong with the arguments: this may build a cache, for hours.
+    data = module.prepare_source(named, **for_source) if hasattr(module, "prepare_source") else named
     settings = ProducerSettings(
         source=data,
         pipeline=pipeline,
@@ -98,45 +103,43 @@ def create_loader(
         substitute=on_bad_sample == "replace",
         evaluation=evaluation,
     )
-    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # what is missing is said here, not by a worker later
     about: dict[str, object] = {
         "decoder": jpeg_decoder.name,
         "decoder_version": jpeg_decoder.version(),
         "decoder_reason": why,
     }
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
-    engine = _engine(backend, settings, options)
+    engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
 
 
-def _prepared(backend: str, source: Source, options: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
-    """What the backend reads in place of `source`, and the options that are left for its engine."""
-    prepare = getattr(import_module(_BACKENDS[backend][0]), "prepare_source", None)
-    return prepare(source, options) if prepare is not None else (source, options)
-
-
-def _engine(backend: str, settings: ProducerSettings, options: dict[str, Any]) -> Engine:
-    module, engine_name, options_name = _BACKENDS[backend]
-    loaded = import_module(module)
+def _parsed(backend: str, options: dict[str, Any]) -> Any:
+    """The backend's options, checked. Raises ValueError."""
+    module, _, options_name = _BACKENDS[backend]
+    kind = getattr(import_module(module), options_name)
     try:
-        parsed = getattr(loaded, options_name)(**options)
+        return kind(**options)
     except TypeError:
-        known = getattr(loaded, options_name).__dataclass_fields__
+        known = [*kind.__dataclass_fields__, *getattr(import_module(module), "SOURCE_OPTIONS", ())]
         others = ", ".join(name for name in options if name not in known)
         raise ValueError(f"backend {backend!r} takes {', '.join(known)}, not {others}") from None
-    make: Callable[..., Engine] = getattr(loaded, engine_name)
-    return make(settings, parsed)
 
 
 def _chosen(
-    backend: str, decoder: str | None, options: dict[str, Any], name: str | os.PathLike[str]
+    backend: str, decoder: str | None, options: dict[str, Any], name: str | os.PathLike[str], *, is_cache: bool
 ) -> tuple[str, str, dict[str, Any]]:
-    """Backend, decoder and options, from the saved profile where "auto" asks for it; what was given explicitly wins."""
+    """Backend, decoder and options, from the saved profile where "auto" asks for it; what was given explicitly wins.
+
+    What a profile says of the hdf5 backend is of use where there is a cache, as source or by the option `cache`.
+    """
+    options = dict(options)
     if backend != "auto":
         return backend, decoder or "auto", options
     saved = load_profile(name)
-    if saved is None:
-        return "torch", decoder or "auto", options
+    if saved is None or (saved.backend == "hdf5" and not is_cache and "cache" not in options):
+        return "hdf5" if "cache" in options else "torch", decoder or "auto", options
+    if "cache" in options and saved.backend != "hdf5":
+        return "hdf5", decoder or saved.decoder, options
     defaults = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     return saved.backend, decoder or saved.decoder, {**defaults, **options}
 

@@ -6,23 +6,25 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.cache_format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
-from penstock.loaders.cache_shards import MANIFEST, check_shards, read_manifest
+from penstock.loaders.cache_shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.hdf5_file import CacheFile
 from penstock.loaders.image_folder import size_text
 from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.decode import ImagePart, StoredSize
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg import EOI
-from penstock.pipelines.strips import StripGeometry, Window, cut_jpeg, plan_cut
+from penstock.pipelines.jpeg import EOI, parse_header
+from penstock.pipelines.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut
 
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
+_FEW = 64
 
 
 class Hdf5Cache:
@@ -44,6 +46,7 @@ class Hdf5Cache:
 
     def _take(self, files: tuple[CacheFile, ...], shared: SharedArray) -> None:
         self._files, self._shared, self.records = files, shared, shared.array
+        self._known = np.zeros(len(shared.array), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
         self.fingerprint = self.about[0].fingerprint
@@ -75,7 +78,9 @@ class Hdf5Cache:
         try:
             if record.kind == PIXELS:
                 return _pixel_rows(file, record, window[1], window[1] + window[3])
-            return _cut(file, record, window)
+            part = _cut(file, record, window, check_header=not self._known[index])
+            self._known[index] = True
+            return part
         except LoaderError as error:
             raise _located(error, file, place, index) from error
 
@@ -154,8 +159,11 @@ def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
 
 
 def is_cache_set(path: bytes) -> bool:
-    """Whether the folder `path` holds the manifest of a set of shards."""
-    return os.path.isfile(os.path.join(path, MANIFEST))
+    """Whether `path` is a folder with shards in it, be the set complete or not."""
+    if not os.path.isdir(path):
+        return False
+    with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
+        return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
 
 
 def _attach(files: tuple[CacheFile, ...], shared: SharedArray) -> Hdf5Cache:
@@ -191,7 +199,7 @@ def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[byte
     return head, _checked(file.read(record.offset + record.head + start, stop - start), before, after)
 
 
-def _cut(file: CacheFile, record: Record, window: Window) -> ImagePart:
+def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
     """The part of a restart-indexed JPEG that holds `window`, as a JPEG."""
     sides = (record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
     geometry = StripGeometry(*sides)
@@ -201,21 +209,30 @@ def _cut(file: CacheFile, record: Record, window: Window) -> ImagePart:
     header = head[STRIP.itemsize * _num_strips(record) :]
     scan = np.frombuffer(coded, np.uint8)
     try:
+        if check_header:
+            _check_header(header, record, geometry)
         jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
     except LoaderError as error:
         raise LoaderError("E-CACHE", error.cause) from error
     return ImagePart(jpeg, cut.x, cut.y, cut.width, cut.height)
 
 
+def _check_header(data: bytes, record: Record, geometry: StripGeometry) -> None:
+    """Raises LoaderError unless the JPEG header is the one that the record tells of: a decoder believes the header."""
+    header = parse_header(data)
+    told = (header.width, header.height, *mcu_size(header))
+    offsets = (header.height_offset, header.scan_offset)
+    if told != geometry[:4] or offsets != (record.height_offset, len(data)) or not (header.common and header.stoppable):
+        raise LoaderError("E-CORRUPT", "the JPEG header of this image is not the one that its record tells of")
+
+
 def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
     """Rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
-    count = _num_strips(record)
     head = _checked(file.read(record.offset, record.head), 0, record.crc)
     first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
     y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)
     before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0
     after = _CRC.unpack_from(head, _CRC.size * (end - 1))[0]
-    assert end <= count
     rows = np.empty((y_end - y, record.width, 3), np.uint8)
     file.read_into(record.offset + record.head + 3 * record.width * y, rows.reshape(-1))
     if crc32(rows, before) != after:

@@ -32,6 +32,7 @@ from penstock.pipelines.errors import LoaderError
 _CHUNK_BYTES = 1 << 20
 _MAX_ABOUT_BYTES = 64 << 20
 _CHECKED_ROWS = 65536
+_NO_FILE = "check the path, or build it: penstock cache build SOURCE CACHE"
 
 
 class CacheFile:
@@ -49,7 +50,7 @@ class CacheFile:
         fd = self._fd()
         with self._damage_told():
             status = os.fstat(fd)
-            _check_owner(status, any_owner)
+            _check_owner(status, self.path, any_owner)
             layout = read_layout(fd)
             self.about = _about(fd, layout["about"])
             self._identity = _identity(status)
@@ -85,7 +86,10 @@ class CacheFile:
                 try:
                     fd = with_retries(lambda: os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
                 except OSError as error:
-                    raise read_error(error, self.path) from error
+                    found = read_error(error, self.path)
+                    if found.code == "E-MISSING":
+                        raise LoaderError("E-MISSING", found.cause, fix=_NO_FILE, path=self.path) from error
+                    raise found from error
                 if "_identity" in self.__dict__ and _identity(os.fstat(fd)) != self._identity:
                     os.close(fd)
                     cause = "the cache was replaced since this loader opened it"
@@ -184,16 +188,17 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_owner(status: os.stat_result, any_owner: bool) -> None:
+def _check_owner(status: os.stat_result, path: bytes, any_owner: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise DamagedCacheError("not a regular file")
     if any_owner:
         return
-    cure = "open it with open_source(path, any_owner=True) if you trust it"
+    cure = "if you trust it, pass open_source(path, any_owner=True) in its place"
     if status.st_uid not in (os.geteuid(), 0):
-        raise DamagedCacheError(f"it belongs to another user (uid {status.st_uid}): {cure}")
+        cause = f"it belongs to another user (uid {status.st_uid})"
+        raise LoaderError("E-CACHE", cause, fix=cure, path=path)
     if status.st_mode & stat.S_IWOTH:
-        raise DamagedCacheError(f"every user may write to it: chmod o-w, or {cure}")
+        raise LoaderError("E-CACHE", "every user may write to it", fix=f"chmod o-w; or, {cure}", path=path)
 
 
 def _about(fd: int, extent: Extent) -> About:
@@ -214,11 +219,13 @@ def _check_records(records: npt.NDArray[np.void], payload_bytes: int, num_classe
     strips, pixels = kind == STRIPS, kind == PIXELS
     rows = np.where(strips, -(-height // np.maximum(records["mcu_height"].astype(np.int64), 1)), height)
     num_strips = -(-rows // np.maximum(records["strip_rows"].astype(np.int64), 1))
-    sound = (offset >= 0) & (length >= 0) & (offset + length <= payload_bytes) & (head <= length) & (kind <= PIXELS)
+    # Sums and products of three fields may exceed int64: bounds come first, or in a form that cannot.
+    sound = (offset >= 0) & (offset <= payload_bytes - length) & (head <= length) & (kind <= PIXELS)
     sound &= (records["label"] >= 0) & (records["label"] < num_classes)
     sound &= (kind == FILE) | ((width > 0) & (height > 0) & (records["strip_rows"] > 0))
     sound &= (records["orientation"] >= 1) & (records["orientation"] <= 8)
-    sound &= ~pixels | ((head == 4 * num_strips) & (length == head + 3 * width * height))
+    fits = width <= length // np.maximum(3 * height, 1)
+    sound &= ~pixels | ((head == 4 * num_strips) & fits & (length == head + 3 * width * height))
     sound &= ~strips | (
         (records["mcu_width"] > 0)
         & (records["mcu_height"] > 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.loaders.build_progress import BuildDisplay
 from penstock.loaders.build_set import build_cache
@@ -48,29 +48,33 @@ class Hdf5Options:
         )
 
 
-def prepare_source(source: Source, options: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
-    """The cache that stands for `source`, and the options that are left for the engine.
+SOURCE_OPTIONS = ("cache", "encoding")  # those of prepare_source
 
-    Takes `cache`, a path, and `encoding`, an Encoding: what is not there yet is built, with a progress bar; what is
-    there must be of this source as it is now. Raises ValueError without a path for a source that is no cache,
-    LoaderError E-STALE and as build_cache does.
+
+def prepare_source(
+    source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
+) -> Source:
+    """The cache at `cache` that stands for `source`, built with a progress bar if it is not there.
+
+    What is there must be of this source as it is now, and of `encoding` if that is given. Raises ValueError without a
+    path for a source that is no cache, LoaderError E-STALE and as build_cache does.
     """
-    rest = dict(options)
-    path, encoding = rest.pop("cache", None), rest.pop("encoding", None)
+    if encoding is not None and not isinstance(encoding, Encoding):
+        raise ValueError(f"encoding is an Encoding, such as Encoding(kind='raw', resize=256), not {encoding!r}")
     if isinstance(source, WindowSource):
-        if path is not None or encoding is not None:
+        if cache is not None or encoding is not None:
             raise ValueError("the source is a cache already: leave out cache and encoding")
-        return source, rest
-    if path is None:
+        return source
+    if cache is None:
         raise ValueError(
             "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
             "path of a cache that `penstock cache build` made as the source"
         )
-    there = known_cache(path)
+    there = known_cache(cache)
     wanted = encoding or (there.coded if there else Encoding())
     with BuildDisplay(len(source)) as progress:
-        build_cache(source, path, wanted, shards=there.shard[1] if there else 1, progress=progress)
-    return open_cache(path), rest
+        build_cache(source, cache, wanted, shards=there.shard[1] if there else 1, progress=progress)
+    return open_cache(cache)
 
 
 def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
-import sys
 import threading
 import time
 import weakref
@@ -127,29 +127,46 @@ class ThreadEngine:
         if not self._workers:
             self._maker = makers[0]
             return
-        settled, own_threads = threading.Semaphore(0), torch.get_num_threads()
-        for number, maker in enumerate(makers):
-            arguments = (queue, maker, self._ahead, settled)
-            thread = threading.Thread(target=_work, args=arguments, name=f"penstock-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        for _ in makers:
-            settled.acquire()
-        torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, queue, self._threads)
+        settled, own_threads = threading.Semaphore(0), torch.get_num_threads()
+        try:
+            for number, maker in enumerate(makers):
+                arguments = (queue, maker, self._ahead, settled)
+                thread = threading.Thread(target=_work, args=arguments, name=f"penstock-{number}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            for _ in makers:
+                settled.acquire()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, RuntimeError):  # can't start new thread
+                rank = self._settings.schedule.rank
+                raise LoaderError(
+                    "E-MEM", f"threads cannot be started: {error}", backend=self.name, rank=rank
+                ) from error
+            raise
+        finally:
+            torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
 
     def next(self) -> HostBatch:
         """See Engine.next."""
-        assert self._queue is not None
-        produced = self._wait(self._queue) if self._workers else self._make(self._queue)
+        queue = self._queue
+        assert queue is not None
+        self._next = Cursor(-1, 0)  # if Ctrl-C comes from here on, a batch may be lost: a seek makes it again
+        produced = self._wait(queue) if self._workers else self._make(queue)
         if produced.error is not None:
             self.close()
             raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from (
                 produced.error.__cause__
             )
+        try:
+            batch = queue.slots.hand_out(produced, queue.recycler)
+        except Exception:  # no memory for a copy
+            queue.recycler.give_back(produced.item.slot)
+            raise
         self._next = self._settings.schedule.after(produced.item.cursor)
-        return self._queue.slots.hand_out(produced, self._queue.recycler)
+        return batch
 
     def _make(self, queue: _Queue) -> Produced:
         assert self._maker is not None
@@ -165,7 +182,7 @@ class ThreadEngine:
         heard, silent_s, polled_s = b"", 0.0, time.monotonic()
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
-            while queue.taken not in queue.done and silent_s < self._watchdog_s:
+            while queue.taken not in queue.done and silent_s < self._watchdog_s and not queue.closed:
                 queue.changed.wait(_POLL_S)
                 now, table = time.monotonic(), queue.progress.table.tobytes()
                 # In small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent.
@@ -175,12 +192,14 @@ class ThreadEngine:
                 queue.taken += 1
                 queue.changed.notify_all()
                 return queue.done.pop(queue.taken - 1)
+        if queue.closed:
+            raise LoaderError("E-MISUSE", "the loader was closed while a batch was waited for", backend=self.name)
         raise self._silent(queue, silent_s)
 
     def _silent(self, queue: _Queue, silent_s: float) -> LoaderError:
         """The error for threads that do not move, after every thread has told its stack."""
-        if sys.stderr is not None:
-            faulthandler.dump_traceback(sys.stderr.fileno(), all_threads=True)
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            faulthandler.dump_traceback(2, all_threads=True)  # sys.stderr may be a notebook's, without a descriptor
         where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
         busy = queue.progress.table[:-1][queue.progress.table[:-1, BUSY] == 1]
         if len(busy):
@@ -211,5 +230,6 @@ class ThreadEngine:
 
 def _retire(queue: _Queue, threads: list[threading.Thread]) -> None:
     queue.close()
+    deadline = time.monotonic() + _LEAVE_S
     for thread in threads:
-        thread.join(_LEAVE_S)  # one that hangs in a read is left behind; it ends with the process
+        thread.join(max(0.0, deadline - time.monotonic()))  # one that hangs in a read is left behind

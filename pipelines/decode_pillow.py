@@ -77,6 +77,8 @@ class PillowJpegDecoder:
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         """See JpegDecoder.rgb."""
         header = jpeg.parse_header(data)
+        if (header.height, header.width) != (height, width):
+            raise LoaderError("E-CORRUPT", f"{header.width}x{header.height} pixels declared, {width}x{height} expected")
         jpeg.check_markers(data, header)  # Pillow does not tell warnings, which would show whether it has to be done
         return any_jpeg(data, header)
 

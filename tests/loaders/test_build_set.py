@@ -184,11 +184,41 @@ def test_a_manifest_is_whole_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"samples": [5]}, {"digests": [], "samples": []}, {"schema": 2}, {"digests": None}, {"more": 1}]
+    "fields",
+    [
+        {"samples": [5]},
+        {"digests": [], "samples": []},
+        {"schema": 2},
+        {"digests": None},
+        {"more": 1},
+        {"schema": True},
+        {"samples": "56"},
+        {"samples": [5, 6.0]},
+        {"samples": [5, -6]},
+        {"samples": {"5": 5, "6": 6}},
+        {"digests": "ab"},
+        {"digests": ["a", 1]},
+        {"digests": ["a", None]},
+        {"encoding": None},
+        {"encoding": []},
+        {"encoding": {"kind": ["raw"]}},
+        {"fingerprint": None},
+        {"fingerprint": 5},
+    ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     values = {"schema": 1, "encoding": {}, "fingerprint": "f", "samples": [5, 6], "digests": ["a", "b"], **fields}
-    text = json.dumps(values).encode()
+    refuse_manifest(tmp_path, json.dumps(values).encode())
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b"[]", b"{}", b"\xff"]
+)
+def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
+    refuse_manifest(tmp_path, text)
+
+
+def refuse_manifest(tmp_path: Path, text: bytes) -> None:
     digest = hashlib.blake2b(text, digest_size=32).hexdigest().encode()
     (tmp_path / MANIFEST.decode()).write_bytes(text + b"\n" + digest + b"\n")
     with pytest.raises(LoaderError, match="E-CACHE"):

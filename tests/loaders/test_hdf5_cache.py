@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import random
+import re
 import stat
 import subprocess
 import sys
@@ -376,3 +378,64 @@ def test_a_million_images_take_little_memory(tmp_path: Path) -> None:
     told, name, grown = done.stdout.split()
     assert (int(told), name) == (count, ":n01440764/n01440764_00999999.JPEG")
     assert int(grown) < 100 << 10
+
+
+CRAFTED: dict[str, Any] = {
+    "samples": [6.0, "6", True, 0, -6, None, [6]],
+    "payload_bytes": ["9", -1, None, 1.5, 1 << 63],
+    "source_bytes": ["x", None, -1, 10**400],
+    "classes": [5, [1], None, ["a", "\ud83d"], "ab", {"a": 1}],
+    "digests": [[], None, {"samples": 1}, "samples"],
+    "shard": [[], "ab", [0, 1, 0], [0, 1, 0, "6"], [0, 1, 0, -1], [0, 1, 0, True], None],
+    "source": [None, [], {"root": 1}, {"root": "\ud83d"}],
+    "counts": [None, [], {"strips": "1"}, {"strips": 1.0}, {"strips": 10**400}],
+    "kept": [None, [["why", 1]], {"why": None}, {"\x1b[2J": 1}, {"\udcff": 1}],
+    "versions": [None, [], {"torch": 2}],
+    "psnr_db": ["x", [], True, 10**400],
+    "encoding": [None, [], "jpeg", {"kind": ["raw"]}, {"kind": "raw", "resize": 160.5}, {"kind": "raw", "resize": "9"}],
+    "fingerprint": [None, 7, ["ab"], "\ud83d"],
+    "schema": [True, 1.0, "1", None, [SCHEMA]],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [pytest.param(f, v, id=f"{f}-{number}") for f, values in CRAFTED.items() for number, v in enumerate(values)],
+)
+def test_a_text_about_it_with_a_wrong_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    with pytest.raises(LoaderError, match=r"E-CACHE") as caught:
+        open_cache(_write(tmp_path / "strange.h5", tables([pixel_item(p) for p in PIXELS]), **{field: value}))
+    assert re.search(rf"{field}|settings", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b"\xff", b"[]", b"1"]
+)
+def test_a_text_about_it_that_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
+    datasets = tables([pixel_item(p) for p in PIXELS])
+    about = text + hashlib.blake2b(text, digest_size=32).digest()
+    path = tmp_path / "strange.h5"
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for key, data in {**datasets, "about": np.frombuffer(about, np.uint8)}.items():
+            file.create_dataset(key, data=data)
+    path.chmod(0o600)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*(JSON|schema)"):
+        open_cache(path)
+
+
+def test_records_whose_sizes_exceed_an_int64_are_refused(tmp_path: Path) -> None:
+    """The product 3 * width * height, and the sum offset + length, come to something possible only modulo 2**64."""
+    width, height, rows = 4294853786, 1431693603, 65535
+    num_strips = -(-height // rows)
+    pixels = (3 * width * height) % 2**64
+    length = 4 * num_strips + pixels
+    assert 0 < length < 1 << 20
+    datasets = tables([pixel_item(p) for p in PIXELS])
+    datasets["payload"] = np.zeros(max(length, len(datasets["payload"])), np.uint8)
+    huge = {"offset": 0, "length": length, "head": 4 * num_strips, "width": width, "height": height, "strip_rows": rows}
+    for number, fields in enumerate((huge, {"offset": (1 << 63) - 1})):
+        strange = {**datasets, "samples": datasets["samples"].copy()}
+        for name, value in fields.items():
+            strange["samples"][name][1] = value
+        with pytest.raises(LoaderError, match=r"E-CACHE.*record 1 .*impossible"):
+            open_cache(_write(tmp_path / f"strange{number}.h5", strange))

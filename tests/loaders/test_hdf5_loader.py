@@ -7,20 +7,26 @@ import shutil
 import subprocess
 import sys
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cache_files import Item, write_cache
+from faulty_source import FaultySource
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.build_set import build_cache
-from penstock.loaders.cache_format import FILE, PIXELS, STRIPS, Encoding
+from penstock.loaders.cache_encode import SampleEncoder
+from penstock.loaders.cache_format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.hdf5_cache import open_cache
 from penstock.loaders.hdf5_loader import Hdf5Engine, Hdf5Options
+from penstock.loaders.machine import available_cpus
 from penstock.loaders.process_engine import ProcessEngine
+from penstock.loaders.profile import Profile, save_profile
 from penstock.loaders.source import open_source
 from penstock.loaders.thread_engine import ThreadEngine
 from penstock.pipelines import imagenet_train
@@ -219,3 +225,94 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     command = [sys.executable, str(script), str(photos), str(tmp_path / "photos.h5")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n5\n", "")
+
+
+def test_what_is_wrong_with_the_arguments_is_told_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    for wrong, words in (
+        ({"wrkers": 3}, "not wrkers"),
+        ({"batch_size": NUM_PHOTOS + 1}, "batch"),
+        ({"decoder": "fast"}, "decoder is one of"),
+        ({"encoding": "raw"}, "encoding is an Encoding"),
+        ({"on_bad_sample": "ignore"}, "on_bad_sample"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            create_loader(photos, backend="hdf5", cache=cache, **{"batch_size": 8, **wrong})
+        assert not cache.exists()
+
+
+def test_auto_takes_a_cache_where_there_is_one(photos: Path, tmp_path: Path) -> None:
+    profile, cache = tmp_path / "chosen.json", tmp_path / "photos.h5"
+
+    def backend(source: Any, **options: Any) -> object:
+        with create_loader(source, backend="auto", profile=profile, batch_size=8, **options) as loader:
+            return loader.describe()["backend"]
+
+    assert (backend(photos), backend(photos, cache=cache), backend(cache)) == ("torch", "hdf5", "torch")
+    for saved, expected in (("hdf5", ("torch", "hdf5", "hdf5")), ("torch", ("torch", "hdf5", "torch"))):
+        save_profile(Profile(backend=saved, workers=0, cpus=available_cpus()), profile)
+        assert (backend(photos), backend(photos, cache=cache), backend(cache)) == expected
+
+
+def test_an_unfinished_set_is_said_to_be_one(photos: Path, tmp_path: Path) -> None:
+    build_cache(open_source(photos), tmp_path / "set", workers=0, shards=2)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there.*--shards"):
+        build_cache(open_source(photos), tmp_path / "set", workers=0)
+    (tmp_path / "set" / "penstock-cache.json").unlink()
+    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        open_source(tmp_path / "set")
+    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there"):
+        stream(photos, backend="hdf5", cache=tmp_path / "set")
+
+
+def test_labels_that_no_reader_would_take_are_told_before_anything_is_built(tmp_path: Path) -> None:
+    class Wrong(FaultySource):
+        classes = ()
+
+    with pytest.raises(LoaderError, match=r"E-DATASET.* sample=0 cause=its label is 0, and the source has 0 classes"):
+        build_cache(Wrong(4, {}), tmp_path / "x.h5", workers=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> None:
+    wide = np.arange(70000 * 3, dtype=np.uint32).astype(np.uint8).reshape(1, 70000, 3)
+    stored = SampleEncoder(Encoding(quality=90)).encode(wide, 0)
+    assert int(stored.record["kind"]) == PIXELS
+    assert stored.data[-wide.size :] == wide.tobytes()
+
+
+def test_a_missing_pillow_is_told_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['PIL'] = None\n"
+        "from penstock.loaders import LoaderError, create_loader\n"
+        "try: create_loader(sys.argv[1], backend='hdf5', cache=sys.argv[2], batch_size=8)\n"
+        "except LoaderError as error: print(error.code, 'Pillow' in error.line())\n"
+    )
+    command = [sys.executable, "-c", code, str(photos), str(tmp_path / "x.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "E-DEPENDENCY True\n", done.stderr
+    assert not list(tmp_path.glob("x.h5*"))
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "turbojpeg", "pillow"])
+def test_a_header_that_is_not_the_records_is_refused_by_every_decoder(
+    photos: Path, tmp_path: Path, decoder: str
+) -> None:
+    """The digests of a crafted file are right; only its JPEG header declares more than its record does."""
+    encoder = SampleEncoder(Encoding())
+    data = sorted(photos.rglob("*.jpg"))[0].read_bytes()
+    stored = encoder.encode(data, 0)
+    names = ("kind", "width", "height", "orientation", *RECORD.names[-5:])
+    fields = {name: int(stored.record[name]) for name in names}
+    size = int(stored.record["head"])
+    head, body = stored.data[:size], stored.data[size:]
+    table = size - len(head[head.index(b"\xff\xd8\xff") :])
+    at = table + fields["height_offset"]
+    decoy = b"\xff\xef\x00\x0b" + head[at - 3 : at + 6]  # what the record then points at
+    start = head[:table] + head[table : table + 2]
+    crafted = start + decoy + head[table + 2 : at] + b"\x4e\x20\x4e\x20" + head[at + 4 :]
+    item = Item({**fields, "height_offset": 2 + 4 + 3}, crafted, body)
+    cache = write_cache(tmp_path / "crafted.h5", [item] * 8, encoding={**asdict(Encoding())})
+    with pytest.raises(LoaderError, match=r"E-CACHE.*header of this image is not the one"):
+        stream(cache, decoder=decoder)

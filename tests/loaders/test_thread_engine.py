@@ -24,6 +24,7 @@ from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.order import Schedule
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slots import BatchSlots
 from penstock.loaders.thread_engine import ThreadEngine
 from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -218,3 +219,67 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(tmp_path: Path) -> None:
     for program in programs:
         _, errors = program.communicate(timeout=60)
         assert (program.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_after_a_batch_was_taken_is_made_good_by_a_seek(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {})), workers, 2, 300.0)
+    engine.seek(Cursor(0, 0))
+    expected = indices(take(engine, 6))
+    engine.seek(Cursor(0, 0))
+    served = indices(take(engine, 2))
+    place = engine._next
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchSlots, "hand_out", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.next()
+    engine.seek(place)
+    assert served + indices(take(engine, 4)) == expected
+    engine.close()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_no_memory_for_a_batch_costs_no_slot(engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    engine.seek(Cursor(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchSlots, "hand_out", fail)
+        for _ in range(20):
+            with pytest.raises(MemoryError):
+                engine.next()
+    assert engine.next().cursor == Cursor(1, 32)
+
+
+def test_threads_that_cannot_be_started_are_told_and_those_that_were_leave(
+    engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, count, before = threading.Thread.start, [], torch.get_num_threads()
+
+    def second_fails(thread: threading.Thread) -> None:
+        count.append(thread)
+        if len(count) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", second_fails)
+        with pytest.raises(LoaderError, match=r"E-MEM.*can't start new thread"):
+            engine.seek(Cursor(0, 0))
+    assert eventually(lambda: not threads())
+    assert torch.get_num_threads() == before
+    with pytest.raises(LoaderError, match="closed"):
+        engine.seek(Cursor(0, 0))
+
+
+@pytest.mark.timeout(60)
+def test_close_from_another_thread_ends_the_wait() -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {}, delay_s=0.3)), 1, 1, 300.0)
+    engine.seek(Cursor(0, 0))
+    threading.Timer(0.2, engine.close).start()
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*closed while"):
+        take(engine, 3)
