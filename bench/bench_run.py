@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -107,8 +108,11 @@ class BenchRecord:
         return next((m for m in self.measured if m.kind == kind), None)
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable."""
-        return asdict(self)
+        """JSON-serialisable; of the cache's path only the name, for records that are shown around."""
+        document = asdict(self)
+        if self.settings.cache is not None:
+            document["settings"]["cache"] = Path(self.settings.cache).name
+        return document
 
 
 def decode_name(decoder: str) -> str:

@@ -64,6 +64,7 @@ def test_a_cache_is_built_for_the_loader_and_the_baseline_still_reads_the_files(
     assert "HDF5 cache: jpeg, lossless" in str(record.data["summary"])
     assert all(measured.images_per_s > 0 for measured in record.measured)
     assert f"cache={settings.cache!r}" in judge(record, str(photos)).call
+    assert str(tmp_path) not in json.dumps(record.as_dict())
 
 
 def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
