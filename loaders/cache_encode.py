@@ -45,7 +45,6 @@ Pixels = npt.NDArray[np.uint8]
 # which matters at fewer bits: with a lower bound of bytes, it never costs more than some 4 %.
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
-DEFAULT_QUALITY = 90
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _LARGE_PIXELS = 16_000_000
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
@@ -147,8 +146,7 @@ class SampleEncoder:
         origin = origin._replace(width=width, height=height)
         if max(height, width) > _MAX_JPEG_SIDE:
             return _as_pixels(pixels, origin)
-        quality = self.encoding.quality or DEFAULT_QUALITY
-        data: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420", fastdct=False)
+        data: bytes = simplejpeg.encode_jpeg(pixels, self.encoding.quality, "RGB", "420", fastdct=False)
         header = jpeg.parse_header(data)
         try:
             return self._as_strips(data, header, self._source.rgb(data, height, width), origin)

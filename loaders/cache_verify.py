@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.loaders.cache_encode import SampleEncoder, Stored
 from penstock.loaders.cache_format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
 from penstock.loaders.cache_key import source_identity
-from penstock.loaders.hdf5_cache import Hdf5Cache
+from penstock.loaders.hdf5_cache import Hdf5Cache, geometry_of, header_fault
 from penstock.loaders.machine import available_cpus
 from penstock.loaders.source import Source
 from penstock.pipelines import jpeg, strips
@@ -147,9 +147,7 @@ def damage(record: Record, stored: bytes, num_classes: int) -> str:
 
 
 def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
-    geometry = strips.StripGeometry(
-        record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus
-    )
+    geometry = geometry_of(record)
     count = -(-geometry.rows // record.strip_rows)
     if len(head) < count * STRIP.itemsize:
         return f"a head of {len(head)} bytes for {count} strips"
@@ -157,13 +155,8 @@ def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
     ends = table["end"].tolist()
     if found := _chain(scan, ends, table["crc"].tolist()):
         return found
-    try:
-        header = jpeg.parse_header(start)
-    except LoaderError as error:
-        return f"its JPEG header: {error.cause}"
-    told = (header.width, header.height, *strips.mcu_size(header), strips.restart_interval(start, header))
-    if told != geometry or header.height_offset != record.height_offset or header.scan_offset != len(start):
-        return f"its JPEG header tells of {told}, its record of {tuple(geometry)}"
+    if found := header_fault(start, record):
+        return found
     bounds = np.append(strips.segment_ends(scan), len(scan))
     if len(bounds) != geometry.rows * geometry.segments:
         return f"it has {len(bounds)} segments, its record tells of {geometry.rows * geometry.segments}"

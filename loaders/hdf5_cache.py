@@ -20,7 +20,7 @@ from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.decode import ImagePart, StoredSize
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import EOI, parse_header
-from penstock.pipelines.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut
+from penstock.pipelines.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut, restart_interval
 
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
@@ -201,29 +201,37 @@ def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[byte
 
 def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
     """The part of a restart-indexed JPEG that holds `window`, as a JPEG."""
-    sides = (record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
-    geometry = StripGeometry(*sides)
+    geometry = geometry_of(record)
     cut = plan_cut(geometry, window)
     first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
     head, coded = _strips(file, record, first, end)
     header = head[STRIP.itemsize * _num_strips(record) :]
+    if check_header and header_fault(header, record):  # a decoder believes the header
+        raise LoaderError("E-CACHE", "the JPEG header of this image is not the one that its record tells of")
     scan = np.frombuffer(coded, np.uint8)
     try:
-        if check_header:
-            _check_header(header, record, geometry)
         jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
     except LoaderError as error:
         raise LoaderError("E-CACHE", error.cause) from error
     return ImagePart(jpeg, cut.x, cut.y, cut.width, cut.height)
 
 
-def _check_header(data: bytes, record: Record, geometry: StripGeometry) -> None:
-    """Raises LoaderError unless the JPEG header is the one that the record tells of: a decoder believes the header."""
-    header = parse_header(data)
-    told = (header.width, header.height, *mcu_size(header))
-    offsets = (header.height_offset, header.scan_offset)
-    if told != geometry[:4] or offsets != (record.height_offset, len(data)) or not (header.common and header.stoppable):
-        raise LoaderError("E-CORRUPT", "the JPEG header of this image is not the one that its record tells of")
+def geometry_of(record: Record) -> StripGeometry:
+    """How a restart-indexed JPEG is laid out, as its record says."""
+    return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
+
+
+def header_fault(data: bytes, record: Record) -> str:
+    """How a JPEG's bytes before its first coded one differ from what its record tells of them; "" if they do not."""
+    try:
+        header = parse_header(data)
+    except LoaderError as error:
+        return f"its JPEG header: {error.cause}"
+    geometry, offsets = geometry_of(record), (header.height_offset, header.scan_offset)
+    told = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
+    if told != geometry or offsets != (record.height_offset, len(data)):
+        return f"its JPEG header tells of {told}, its record of {tuple(geometry)}"
+    return "" if header.common and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
 
 
 def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:

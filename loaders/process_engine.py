@@ -22,8 +22,6 @@ from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIte
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
-
-
 _START_METHODS = ("forkserver", "spawn", "fork")
 
 

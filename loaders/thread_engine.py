@@ -30,7 +30,7 @@ class _Queue:
         self.changed = threading.Condition()
         self.cursor, self.handed_out, self.taken = Cursor(0, 0), 0, 0
         self.done: dict[int, Produced] = {}
-        self.wanted, self.closed = 0, False
+        self.closed = False
 
     def take(self, ahead: int) -> tuple[int, WorkItem] | None:
         """The next batch to make and its number, waiting while `ahead` batches are under way; None at the end."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cache_kills import next_build, state_of
+from cache_kills import next_build, state_of, whole_cache
 from forked_commands import Command, Commands
+from mounts import may_mount, needs_mounts
 from photo_folder import write_folder
 from processes import eventually
 
@@ -20,15 +19,6 @@ NUM_PHOTOS = 30
 TMPFS_BYTES = 4 << 20
 # Room for this share of the file, and so much more: the last two have room for all that HDF5 may need around it.
 SHARES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.99, 2.5, 4.0)
-
-
-@functools.cache
-def may_mount() -> bool:
-    """Whether this user may have a mount namespace (root, mostly)."""
-    if shutil.which("unshare") is None:
-        return False
-    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +43,15 @@ def commands(tmp_path_factory: pytest.TempPathFactory, disk: Path) -> Iterator[C
         yield server
 
 
-def built(commands: Commands, source: Path, folder: Path, *options: object) -> bytes:
-    code, command = commands.run("cache", "build", source, folder / "x.h5", "--workers", 0, *options)
-    assert code == 0, command.errors
-    return (folder / "x.h5").read_bytes()
-
-
 @pytest.fixture(scope="module")
 def whole(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return built(commands, photos, tmp_path_factory.mktemp("whole"))
+    return whole_cache(commands, photos, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="module")
 def earlier(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A cache of the same photos with other settings, which a build replaces."""
-    return built(commands, photos, tmp_path_factory.mktemp("earlier"), "--quality", 50)
+    return whole_cache(commands, photos, tmp_path_factory.mktemp("earlier"), "--quality", 50)
 
 
 def check(
@@ -93,7 +77,7 @@ def check(
     assert not list(Path.cwd().glob("core*"))
 
 
-@pytest.mark.skipif("not may_mount()", reason="mounts need root (unshare -m is not permitted)")
+@needs_mounts
 def test_a_full_file_system(
     commands: Commands, photos: Path, disk: Path, tmp_path: Path, whole: bytes, earlier: bytes
 ) -> None:

@@ -24,6 +24,7 @@ from cache_kills import (
     state_of,
     stored_images,
     undisturbed,
+    whole_cache,
 )
 from command_line import own_shm
 from forked_commands import Commands
@@ -62,12 +63,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in [*root.rglob("*"), root]:
         os.utime(path, (1e9, 1e9))  # old enough for the folder's index to be kept: no build writes it again
     return root
-
-
-def whole_cache(commands: Commands, source: Path, folder: Path, *options: object) -> bytes:
-    code, command = commands.run("cache", "build", source, folder / "x.h5", "--workers", 0, *options)
-    assert code == 0, command.errors
-    return (folder / "x.h5").read_bytes()
 
 
 @pytest.fixture(scope="module")

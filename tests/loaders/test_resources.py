@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ import psutil
 import pytest
 import torch
 from command_line import lines_of, penstock
+from mounts import needs_mounts
 from photo_folder import write_folder
 from processes import child_pids, eventually, worker_pids
 
@@ -35,18 +34,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_loader(source: Any, **settings: Any) -> Loader:
     defaults = {"pipeline": imagenet_train(32), "batch_size": 12, "dtype": torch.uint8, "seed": 7, "workers": 2}
     return create_loader(source, **{**defaults, **settings})
-
-
-@functools.cache
-def may_mount() -> bool:
-    """Whether this user may have a mount namespace (root, mostly)."""
-    if shutil.which("unshare") is None:
-        return False
-    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-needs_mounts = pytest.mark.skipif("not may_mount()", reason="mounts need root (unshare -m is not permitted)")
 
 
 # ---- memory for workers ----

@@ -56,6 +56,13 @@ def build(commands: Commands, source: Path, dest: Path, workers: int, **conditio
     return commands.start("cache", "build", source, dest, "--workers", workers, **conditions)
 
 
+def whole_cache(commands: Commands, source: Path, folder: Path, *options: object) -> bytes:
+    """The bytes of a cache of `source` that is built in `folder`, undisturbed."""
+    code, command = commands.run("cache", "build", source, folder / "x.h5", "--workers", 0, *options)
+    assert code == 0, command.errors
+    return (folder / "x.h5").read_bytes()
+
+
 def undisturbed(commands: Commands, source: Path, folder: Path, workers: int) -> Undisturbed:
     """Build once to the end, and look at the clock."""
     dest = folder / "x.h5"
