@@ -5,19 +5,20 @@ ITU-T T.81 (JPEG), Annex B for the markers; F.2 for the order of MCUs in a basel
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.pipelines.errors import LoaderError
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
-_SOF_FIRST, _SOF_LAST = 0xC0, 0xCF
-_DHT, _JPG, _DAC = 0xC4, 0xC8, 0xCC
+_SOF0, _DHT, _JPG, _DAC = 0xC0, 0xC4, 0xC8, 0xCC
 _RST0, _RST7, _SOI, _EOI, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0xD7, 0xD8, 0xD9, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
+_FRAMES = frozenset(range(_SOF0, 0xD0)) - {_DHT, _JPG, _DAC}
+_BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # after 0xFF: no length follows
+_FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # of sampling
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
-_IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker but restarts; FF 00 is a stuffed byte, FF FF fill
-_HERE = re.compile(rb"\xff+[^\x00\xff]")
 # jerror.h, JWRN_*: what libjpeg tells and goes on after. All else that it says is an error.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
@@ -64,10 +65,6 @@ class JpegHeader(NamedTuple):
         return self.sof <= 0xC1 and self.single_scan
 
 
-def _cut(cause: str) -> LoaderError:
-    return LoaderError("E-TRUNC", cause)
-
-
 def parse_header(data: bytes) -> JpegHeader:
     """The header of a JPEG file whose first bytes are SOI.
 
@@ -77,41 +74,44 @@ def parse_header(data: bytes) -> JpegHeader:
     position, size = 2, len(data)
     frame: tuple[int, int] | None = None  # marker, offset of its length field
     segments: list[tuple[int, int, int]] = []
-    while True:
-        start = position
-        if position + 2 > size:
-            raise _cut("the file ends inside the JPEG header")
-        if data[position] != 0xFF:
-            raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
-        marker = data[position + 1]
-        if marker == 0xFF:  # fill byte, T.81 B.1.1.2
-            position += 1
-            continue
-        if marker == _TEM or _RST0 <= marker <= _RST7:
-            position += 2
-            continue
-        if marker == _EOI:
-            raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
-        if marker in (0x00, _SOI):
-            raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} inside the JPEG header")
-        if position + 4 > size:
-            raise _cut("the file ends inside the JPEG header")
-        length = data[position + 2] << 8 | data[position + 3]
-        end = position + 2 + length
-        if length < 2:
-            raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} has a length of {length}")
-        if end > size:
-            raise _cut("the file ends inside the JPEG header")
-        segments.append((marker, start, end))
-        if marker == _SOS:
-            if frame is None:
-                raise LoaderError("E-CORRUPT", "the JPEG has image data but no frame header")
-            return _frame_header(data, frame, (position + 4, end), tuple(segments))
-        if _SOF_FIRST <= marker <= _SOF_LAST and marker not in (_DHT, _JPG, _DAC):
-            if frame is not None:
-                raise LoaderError("E-CORRUPT", "the JPEG has two frame headers")
-            frame = (marker, position + 2)
-        position = end
+    try:
+        while True:
+            marker = data[position + 1]
+            if data[position] != 0xFF:
+                raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
+            if marker in _BARE:
+                position = _after_bare(marker, position)
+                continue
+            length = data[position + 2] << 8 | data[position + 3]
+            end = position + 2 + length
+            if length < 2:
+                raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} has a length of {length}")
+            if end > size:
+                raise IndexError  # as every read past the end does
+            segments.append((marker, position, end))
+            if marker == _SOS:
+                break
+            if marker in _FRAMES:
+                if frame is not None:
+                    raise LoaderError("E-CORRUPT", "the JPEG has two frame headers")
+                frame = (marker, position + 2)
+            position = end
+    except IndexError:
+        raise LoaderError("E-TRUNC", "the file ends inside the JPEG header") from None
+    if frame is None:
+        raise LoaderError("E-CORRUPT", "the JPEG has image data but no frame header")
+    return _frame_header(data, frame, (position + 4, end), tuple(segments))
+
+
+def _after_bare(marker: int, position: int) -> int:
+    """Where the next marker of the header is due behind one that has no segment, or behind a fill byte."""
+    if marker == 0xFF:  # fill byte, T.81 B.1.1.2
+        return position + 1
+    if marker == _EOI:
+        raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
+    if marker in (0x00, _SOI):
+        raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} inside the JPEG header")
+    return position + 2
 
 
 def _frame_header(
@@ -129,15 +129,15 @@ def _frame_header(
     if height == 0:
         raise LoaderError("E-UNSUPPORTED", "the JPEG gives its height after the scan (DNL)")
     if marker not in (0xC0, 0xC1, 0xC2, 0xC9, 0xCA):
-        raise LoaderError("E-UNSUPPORTED", f"lossless or hierarchical JPEG (SOF{marker - 0xC0})")
+        raise LoaderError("E-UNSUPPORTED", f"lossless or hierarchical JPEG (SOF{marker - _SOF0})")
     if precision != 8:
         raise LoaderError("E-UNSUPPORTED", f"JPEG with {precision} bits a sample")
     if components == 2:
         raise LoaderError("E-UNSUPPORTED", "JPEG of two components, which have no colours")
-    factors = [data[offset + 9 + 3 * k] for k in range(components)]
-    sampling = tuple((factor >> 4, factor & 15) for factor in factors)
-    if not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):
-        raise LoaderError("E-CORRUPT", "the JPEG has impossible sampling factors")
+    try:
+        sampling = tuple([_FACTORS[code] for code in data[offset + 9 : offset + length : 3]])
+    except KeyError:
+        raise LoaderError("E-CORRUPT", "the JPEG has impossible sampling factors") from None
     single = scan_start < scan_end and data[scan_start] == components
     return JpegHeader(width, height, precision, components, marker, sampling, offset + 3, scan_end, single, segments)
 
@@ -174,15 +174,27 @@ def check_markers(data: bytes, header: JpegHeader) -> None:
 
     What libjpeg makes of a stray marker depends on the row at which it meets it, thus on the crop.
     """
-    position, look = header.scan_offset, _IN_SCAN.search
-    while (found := look(data, position)) is not None:
-        marker = found[0][-1]
+    start = position = header.scan_offset
+    codes = np.frombuffer(data, np.uint8, offset=start)
+    following = codes[1:]
+    begins = codes[:-1] == 0xFF
+    np.minimum(begins.view(np.uint8), following, out=begins.view(np.uint8))  # "and": FF 00 is a stuffed byte
+    if begins.size and following[first := begins.argmax()] == _EOI and begins[first]:
+        return  # one scan without restarts or fill: nearly every file
+    begins &= following != 0xFF  # fill, T.81 B.1.1.2
+    begins &= following >> 3 != _RST0 >> 3
+    marks, in_scan = begins.tobytes(), True
+    while (found := marks.find(1, position - start)) >= 0:
+        at = start + found
+        marker = data[at + 1]
+        if not in_scan and data[position:at].strip(b"\xff"):
+            break
         if marker == _EOI:
             return
-        if marker < _SOF_FIRST or _RST0 <= marker <= _SOI or (marker == _SOS and header.stoppable):
+        if marker < _SOF0 or marker == _SOI or (marker == _SOS and header.stoppable):
             break
-        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-        look = _IN_SCAN.search if marker == _SOS else _HERE.match
+        position = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        in_scan = marker == _SOS
     raise LoaderError("E-CORRUPT", f"the JPEG's markers do not lead to its end: stray bytes at {position}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import warnings
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.pipelines import jpeg as penstock_jpeg
 from penstock.pipelines.decode import ImageDecoder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import (
+    JpegHeader,
     check_markers,
     ends_properly,
     exif_payload,
@@ -136,6 +138,8 @@ def with_byte(data: bytes, marker: int, offset: int, value: int) -> bytes:
         (jp.with_frame(WHOLE, marker=0xCF), "E-UNSUPPORTED"),
         (jp.encode([Component(scene(16, 16)[..., i], i + 1) for i in range(2)]), "E-UNSUPPORTED"),
         (jp.SOI + jp.segment(jp.SOF0, b"\x08\0\x10"), "E-TRUNC"),
+        (jp.SOI + b"\0", "E-TRUNC"),  # too short for a marker, whatever it is
+        (jp.SOI + b"\xff\x01", "E-TRUNC"),
     ],
 )
 def test_headers_that_are_refused(data: bytes, code: str) -> None:
@@ -351,12 +355,17 @@ def test_only_no_warning_or_the_one_about_the_end_proves_a_file_sound() -> None:
     assert not proves_sound("Corrupt JPEG data: 2 extraneous bytes before marker 0xd3", one_scan)
 
 
-def stray(data: bytes) -> bool:
+def markers_refused(data: bytes, header: JpegHeader) -> tuple[str, str] | None:
     try:
-        check_markers(data, parse_header(data))
+        check_markers(data, header)
     except LoaderError as error:
-        return error.code == "E-CORRUPT"
-    return False
+        return error.code, error.cause
+    return None
+
+
+def stray(data: bytes) -> bool:
+    refused = markers_refused(data, parse_header(data))
+    return refused is not None and refused[0] == "E-CORRUPT"
 
 
 @pytest.mark.parametrize("kind", [*stoppable(), *unstoppable()])
@@ -401,6 +410,84 @@ def test_long_fill_is_looked_at_once() -> None:
     assert not stray(data)
     body = WHOLE[:-2] + jp.segment(jp.COM, b"x") + b"\xff" * 1_000_000
     assert stray(body + b"\0" + jp.EOI)
+
+
+def stray_at(data: bytes, header: JpegHeader) -> int | None:
+    """What check_markers looks for, byte by byte: where the bytes begin that should not be there; None if all is well.
+
+    T.81, B.1.1.2 (markers and fill), B.1.1.5 (stuffed bytes, restarts) and B.2.1 (their order).
+    """
+    position = at = header.scan_offset
+    in_scan = True
+    while at + 1 < len(data):
+        code, following = data[at], data[at + 1]
+        if code == following == 0xFF:
+            at += 1
+        elif code != 0xFF or following == 0 or 0xD0 <= following <= 0xD7:
+            if not in_scan:
+                return position
+            at += 1
+        elif following == 0xD9:
+            return None
+        elif following < 0xC0 or following == 0xD8 or (following == jp.SOS and header.stoppable):
+            return position
+        else:
+            position = at = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            in_scan = following == jp.SOS
+    return position
+
+
+INSERTS = (
+    *(b"\0", b"\xff", b"\xff\xff\xff", b"\xff\0", b"\xff\xd0", b"\xff\xd7", b"\xff\x01", b"\xff\xff\xbf"),
+    *(jp.SOI, jp.EOI, b"trailing bytes", b"\xff\xfe\0\0", b"\xff\xfe\xff\xff", b"\xff\xfe\0", b"\xff\xda\0\2"),
+    *(jp.segment(jp.COM, b"bye \xff\xd9"), jp.segment(jp.DHT, b""), jp.segment(jp.SOS, b"\1\1\0\0\x3f\0")),
+)
+
+
+def damaged(data: bytes, start: int, rng: random.Random) -> bytes:
+    """The file changed at up to four places from `start` on; often around its end marker."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        end = max(start, out.rfind(jp.EOI))
+        at = rng.choice((rng.randint(start, len(out)), rng.randint(start, len(out)), end, len(out)))
+        kind = rng.randrange(8)
+        if kind < 4:
+            out[at:at] = rng.choice(INSERTS)
+        elif kind < 6:
+            out[at : at + 1] = b"\xff"
+        elif kind == 6:
+            out[at:at] = bytes((0xFF, rng.randrange(256)))
+        else:
+            del out[at : at + rng.choice((1, 2, 3, len(out)))]
+    return bytes(out)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("420_33x17", "grey_33x17", "422_restart_3_33x17", "440_restart_5_handmade"),
+        *("progressive_420", "progressive_restart", "scan_a_component"),
+    ],
+)
+def test_markers_are_judged_as_byte_by_byte(kind: str) -> None:
+    whole = {**stoppable(), **unstoppable()}[kind]
+    header = parse_header(whole)
+    rng = random.Random(kind)
+    sound = 0
+    for number in range(1500):
+        data = damaged(whole, header.scan_offset, rng)
+        position = stray_at(data, header)
+        sound += position is None
+        cause = f"the JPEG's markers do not lead to its end: stray bytes at {position}"
+        assert markers_refused(data, header) == (None if position is None else ("E-CORRUPT", cause)), number
+    assert 300 < sound < 1200
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff", b"\xd9", b"\0\0", b"\0\xd9"])
+def test_a_scan_of_a_few_bytes_has_no_end(rest: bytes) -> None:
+    header = parse_header(WHOLE)
+    assert stray(WHOLE[: header.scan_offset] + rest)
+    assert not stray(WHOLE[: header.scan_offset] + jp.EOI)
 
 
 @pytest.mark.parametrize("name", DECODERS)
