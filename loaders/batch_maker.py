@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,19 @@ class BatchMaker:
     """Makes batches for one worker; belongs to one thread. `own_process`: it is not the consumer's."""
 
     def __init__(
-        self, settings: ProducerSettings, slots: BatchSlots, progress: Progress, worker: int, *, own_process: bool
+        self,
+        settings: ProducerSettings,
+        slots: BatchSlots,
+        progress: Progress,
+        worker: int,
+        *,
+        own_process: bool,
+        make_producer: Callable[[ProducerSettings], Producer] = Producer,
     ) -> None:
         self._settings, self._slots, self._progress = settings, slots, progress
         self._mine = progress.table[worker]
         self._own_process = own_process
+        self._make_producer = make_producer
         self._producer: Producer | None = None
 
     @property
@@ -87,11 +96,11 @@ class BatchMaker:
         try:
             if self._producer is None:
                 mine[PID] = os.getpid()
-                self._producer = Producer(self._settings)
+                self._producer = self._make_producer(self._settings)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
             bad, seconds = self._producer.produce(item.cursor, pixels, rows, working_on)
             mine[MADE] += 1
-            produced = Produced(item, bad, seconds, True, None)
+            produced = Produced(item, bad, seconds, True, None, tasks=self._producer.tasks())
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:

@@ -36,10 +36,11 @@ class BadSample(NamedTuple):
 
 @dataclass(frozen=True)
 class HostBatch:
-    """One rank's batch in host memory, before the batch stage.
+    """One rank's batch before the batch stage, in host memory, but for images that a backend made on the device.
 
     images: uint8 [batch, height, width, 3]; index, labels: int64 [batch], -1 in padding rows; windows: int32 [batch, 4]
-    (x, y, width, height in the source image); flips: bool [batch]; produce_s: seconds of one worker's time.
+    (x, y, width, height in the source image); flips: bool [batch]; produce_s: seconds of one worker's time; resident:
+    the images lie on the loader's device, in memory that the backend uses again once the last tensor over it is gone.
     """
 
     cursor: Cursor
@@ -50,6 +51,7 @@ class HostBatch:
     flips: npt.NDArray[np.bool_]
     bad: tuple[BadSample, ...]
     produce_s: float
+    resident: bool = False
 
 
 class Engine(Protocol):

@@ -18,12 +18,14 @@ from penstock.loaders.source import Source, WindowSource, open_source
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage
 from penstock.pipelines.decode import DECODER_NAMES, choose_jpeg_decoder
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
 _BACKENDS: dict[str, tuple[str, str, str]] = {
     "torch": ("penstock.loaders.torch_loader", "TorchEngine", "TorchOptions"),
     "hdf5": ("penstock.loaders.hdf5_loader", "Hdf5Engine", "Hdf5Options"),
+    "dali": ("penstock.loaders.dali_loader", "DaliEngine", "DaliOptions"),
 }
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
@@ -59,7 +61,8 @@ def create_loader(
     "replace" with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images,
     labels, index), -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s;
     "hdf5": the same, workers_are ("threads" or "processes"), and for a source that is no cache yet `cache`, where it
-    lies or is built on first use, and `encoding`, an Encoding.
+    lies or is built on first use, and `encoding`, an Encoding; "dali": workers, prefetch, watchdog_s, readers, cache,
+    encoding and the knobs of DaliOptions.
 
     Raises ValueError for settings that cannot work, LoaderError for data, resources and missing packages.
     """
@@ -85,7 +88,7 @@ def create_loader(
         drop_last=shuffle if drop_last is None else drop_last,
     )
     evaluation = not shuffle and not pipeline.random
-    stage = BatchStage(pipeline, dtype, torch.device(device))
+    stage = BatchStage(pipeline, dtype, _usable(device))
     policy = BadSamplePolicy(
         on_bad_sample=on_bad_sample,
         max_bad=max_bad,
@@ -102,6 +105,7 @@ def create_loader(
         decoder=decoder,
         substitute=on_bad_sample == "replace",
         evaluation=evaluation,
+        device=str(stage.device),
     )
     about: dict[str, object] = {
         "decoder": jpeg_decoder.name,
@@ -111,6 +115,17 @@ def create_loader(
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
     engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    """`device`; LoaderError E-DEPENDENCY for a CUDA device that torch cannot use."""
+    named = torch.device(device)
+    count = torch.cuda.device_count() if named.type == "cuda" else 0
+    if named.type == "cuda" and (named.index or 0) >= count:
+        seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        fix = "see `nvidia-smi` and torch.version.cuda; a CPU build of torch has none. device='cpu' needs no GPU"
+        raise LoaderError("E-DEPENDENCY", f"device '{named}': torch {torch.__version__} sees {seen}", fix=fix)
+    return named
 
 
 def _parsed(backend: str, options: dict[str, Any]) -> Any:

@@ -83,20 +83,29 @@ class CudaCopyEngine:
 
 
 class _PinnedSlot:
-    """Pinned images and labels, and the event after the copy that last read them."""
+    """Pinned images and labels, and the event after the work that last read them.
+
+    Of a resident batch it holds the images themselves: the backend would use their memory again while the device reads.
+    """
 
     def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
         self._copies = copies
-        self.images = copies.pinned(batch.images)
+        self._pinned: torch.Tensor | None = None
+        self.images = batch.images
         self.labels = copies.pinned(torch.from_numpy(batch.labels))
         self.busy_until: Any = None
 
     def fill(self, batch: HostBatch) -> None:
-        """Copy the batch in, once the device is done reading what was there."""
+        """Take the batch in, once the device is done reading what was there."""
         if self.busy_until is not None:
             self._copies.wait_on_host(self.busy_until)
-        self.images.copy_(batch.images)
         self.labels.copy_(torch.from_numpy(batch.labels))
+        if batch.resident:
+            self.images = batch.images
+            return
+        if self._pinned is None:
+            self._pinned = self._copies.pinned(batch.images)
+        self.images = self._pinned.copy_(batch.images)
 
 
 class DeviceFeed:
@@ -169,9 +178,15 @@ class DeviceFeed:
         with self._copies.side():
             images = slot.images.to(self._stage.device, non_blocking=True)
             labels = slot.labels.to(self._stage.device, non_blocking=True)
-            slot.busy_until = self._copies.mark()  # the pinned slot is free after the copies, before the batch stage
-            ready = DeviceBatch(self._stage(images), labels, replace(batch, images=_nothing(batch.images)))
-            return ready, self._copies.mark()
+            if not batch.resident:
+                slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
+            staged = self._stage(images)
+            if batch.resident and self._stage.dtype == torch.uint8:  # which the stage hands out as it is
+                staged = staged.clone()
+            ready = DeviceBatch(staged, labels, replace(batch, images=_nothing(batch.images)))
+            done = self._copies.mark()
+            slot.busy_until = done if batch.resident else slot.busy_until
+            return ready, done
 
 
 def _nothing(images: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ import torch
 from penstock.loaders.contract import BadSample, Cursor
 from penstock.loaders.order import Schedule
 from penstock.loaders.source import Source, WindowSource
-from penstock.pipelines.decode import ImageDecoder, Pixels, Probe
+from penstock.pipelines.dali_graph import CropTask
+from penstock.pipelines.decode import ImageDecoder, Pixels, Probe, Window
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import BatchPlan, plan_batch
@@ -26,7 +27,7 @@ ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
 
 
-class _Loaded(NamedTuple):
+class Loaded(NamedTuple):
     """A sample whose size is known: `data` is None where the crop's part of it is read later, `probe` for pixels."""
 
     sample: int
@@ -50,6 +51,7 @@ class ProducerSettings:
     decoder: str
     substitute: bool  # policy "replace": put the next good sample in a bad one's row
     evaluation: bool  # each sample at most once: a bad one's row becomes padding instead
+    device: str = "cpu"  # of the loader's batches, for engines that make them there
 
 
 class Producer:
@@ -79,7 +81,7 @@ class Producer:
         if self._windows is not None:
             self._windows.will_need(index[index >= 0])
         bad: dict[int, BadSample] = {}
-        loaded: dict[int, _Loaded] = {}
+        loaded: dict[int, Loaded] = {}
         for row, sample in enumerate(index.tolist()):
             if sample < 0:
                 self._pad(row, pixels, rows)
@@ -93,7 +95,7 @@ class Producer:
         for place, (row, item) in enumerate(loaded.items()):
             working_on(item.sample)
             try:
-                self._write(item, plan, place, images[row : row + 1])
+                self._write(item, plan, place, images, row)
                 self._book(rows, row, item, plan, place)
             except LoaderError as error:
                 bad[row] = self._bad(row, item.sample, error)
@@ -101,6 +103,10 @@ class Producer:
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
         self._label(rows)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def tasks(self) -> tuple[tuple[int, CropTask], ...]:
+        """(row, task), in row order, of the rows of the latest batch that are left to another decoder."""
+        return ()
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
         served = rows["index"] >= 0
@@ -112,39 +118,42 @@ class Producer:
             cause = f"the source's labels() raised {type(error).__name__}: {error}"
             raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
-    def _load(self, sample: int) -> _Loaded:
+    def _load(self, sample: int) -> Loaded:
         size = self._windows.stored_size(sample) if self._windows is not None else None
         if size is not None:
             probe = self._decoder.stored(size)
-            return _Loaded(sample, None, probe, probe.width, probe.height)
+            return Loaded(sample, None, probe, probe.width, probe.height)
         data = self._settings.source.read(sample)
         if isinstance(data, np.ndarray):
-            return _Loaded(sample, data, None, data.shape[1], data.shape[0])
+            return Loaded(sample, data, None, data.shape[1], data.shape[0])
         probe = self._decoder.probe(data)
-        return _Loaded(sample, data, probe, probe.width, probe.height)
+        return Loaded(sample, data, probe, probe.width, probe.height)
 
-    def _plan(self, epoch: int, loaded: list[_Loaded]) -> BatchPlan:
+    def _plan(self, epoch: int, loaded: list[Loaded]) -> BatchPlan:
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded], np.int64).reshape(-1, 3)
         schedule = self._settings.schedule
         return plan_batch(self._settings.pipeline, schedule.seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
 
-    def _write(self, item: _Loaded, plan: BatchPlan, place: int, slot: torch.Tensor) -> None:
-        x, y, w, h = plan.windows[place].tolist()
+    def _write(self, item: Loaded, plan: BatchPlan, place: int, images: torch.Tensor, row: int) -> None:
+        crop = self._crop(item, tuple(plan.windows[place].tolist()))
+        write_sample(crop, images[row : row + 1], bool(plan.flips[place]), self._resize)
+
+    def _crop(self, item: Loaded, window: Window) -> Pixels:
+        """The pixels of `window`, valid until the next call."""
+        x, y, w, h = window
         if item.data is None:
             assert self._windows is not None
             assert item.probe is not None
-            wanted = stored_window((x, y, w, h), item.width, item.height, item.probe.orientation)
-            crop = self._decoder.part(self._windows.read_window(item.sample, wanted), item.probe, wanted)
-        elif item.probe is None:
+            wanted = stored_window(window, item.width, item.height, item.probe.orientation)
+            return self._decoder.part(self._windows.read_window(item.sample, wanted), item.probe, wanted)
+        if item.probe is None:
             assert isinstance(item.data, np.ndarray)
-            crop = item.data[y : y + h, x : x + w]
-        else:
-            assert isinstance(item.data, bytes)
-            crop = self._decoder.window(item.data, item.probe, (x, y, w, h))
-        write_sample(crop, slot, bool(plan.flips[place]), self._resize)
+            return item.data[y : y + h, x : x + w]
+        assert isinstance(item.data, bytes)
+        return self._decoder.window(item.data, item.probe, window)
 
     @staticmethod
-    def _book(rows: npt.NDArray[np.void], row: int, item: _Loaded, plan: BatchPlan, place: int) -> None:
+    def _book(rows: npt.NDArray[np.void], row: int, item: Loaded, plan: BatchPlan, place: int) -> None:
         rows[row] = (item.sample, -1, plan.windows[place], plan.flips[place])
 
     @staticmethod
@@ -175,7 +184,7 @@ class Producer:
                 try:
                     item = self._load(candidate)
                     plan = self._plan(epoch, [item])
-                    self._write(item, plan, 0, images[row : row + 1])
+                    self._write(item, plan, 0, images, row)
                 except LoaderError:
                     continue
                 self._book(rows, row, item, plan, 0)

@@ -15,6 +15,7 @@ from penstock.loaders.contract import BadSample, Cursor, HostBatch
 from penstock.loaders.machine import ensure_memory
 from penstock.loaders.producer import ROW_DTYPE
 from penstock.loaders.shared_memory import SharedArray
+from penstock.pipelines.dali_graph import CropTask
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
@@ -32,7 +33,9 @@ class WorkItem(NamedTuple):
 class Produced(NamedTuple):
     """The small message that goes back; the batch itself lies in the slot.
 
-    error: what stopped it, if anything. trace: the traceback of an exception that is not ours.
+    error: what stopped it, if anything. trace: the traceback of an exception that is not ours. tasks: (row, task) of
+    the rows that are left to another decoder. images: the whole batch in memory of that decoder's own, instead of the
+    slot's.
     """
 
     item: WorkItem
@@ -41,6 +44,8 @@ class Produced(NamedTuple):
     done: bool
     error: LoaderError | None
     trace: str = ""
+    tasks: tuple[tuple[int, CropTask], ...] = ()
+    images: torch.Tensor | None = None
 
 
 class Recycler:
@@ -104,12 +109,17 @@ class BatchSlots:
         slot = produced.item.slot
         pixels, rows = self.pixels[slot], self.rows[slot]
         index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
-        if len(recycler):
+        if produced.images is not None:
+            images = produced.images
+            recycler.give_back(slot)
+        elif len(recycler):
             images = recycler.tensor(pixels, slot)
         else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
             images = torch.from_numpy(pixels.copy())
             recycler.give_back(slot)
-        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, produced.bad, produced.produce_s)
+        resident = images.device.type != "cpu"
+        told = (produced.bad, produced.produce_s, resident)
+        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *told)
 
     def close(self) -> None:
         """Let go of the memory; it is freed with the last tensor over it."""

@@ -7,6 +7,8 @@ import faulthandler
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,15 +23,19 @@ _POLL_S = 0.5
 _LEAVE_S = 2.0  # at close, for threads to leave: they look up at each sample
 
 
-class _Queue:
-    """What the threads share: where the stream goes on, the batches that are done; everything under one lock."""
+class BatchQueue:
+    """What the threads share: where the stream goes on, the batches that are done; everything under one lock.
 
-    def __init__(self, settings: ProducerSettings, slots: BatchSlots, recycler: Recycler, workers: int) -> None:
+    rows: of the table of progress, one for each thread that makes batches.
+    """
+
+    def __init__(self, settings: ProducerSettings, slots: BatchSlots, recycler: Recycler, rows: int) -> None:
         self.schedule, self.slots, self.recycler = settings.schedule, slots, recycler
-        self.progress = Progress(max(1, workers), shared=False)
+        self.progress = Progress(rows, shared=False)
         self.changed = threading.Condition()
         self.cursor, self.handed_out, self.taken = Cursor(0, 0), 0, 0
         self.done: dict[int, Produced] = {}
+        self.made = self.done  # where the workers put a batch; another dict if there is more to be done with it
         self.closed = False
 
     def take(self, ahead: int) -> tuple[int, WorkItem] | None:
@@ -46,22 +52,23 @@ class _Queue:
         self.cursor = self.schedule.after(self.cursor)
         return number, item
 
-    def put(self, number: int, produced: Produced) -> None:
-        """Book a finished batch; one that is no longer wanted gives its slot back."""
+    def put(self, number: int, produced: Produced, where: dict[int, Produced]) -> None:
+        """Book a batch in `made` or `done`; one that is no longer wanted gives its slot back."""
         with self.changed:
             if produced.item.generation != self.progress.generation or self.closed:
                 self.recycler.give_back(produced.item.slot)
             else:
-                self.done[number] = produced
+                where[number] = produced
             self.changed.notify_all()
 
     def seek(self, cursor: Cursor) -> None:
         """Go on at `cursor`; what was made for another place is dropped."""
         with self.changed:
             self.progress.next_generation()
-            for produced in self.done.values():
+            for produced in (*self.done.values(), *(self.made.values() if self.made is not self.done else ())):
                 self.recycler.give_back(produced.item.slot)
             self.done.clear()
+            self.made.clear()
             self.cursor, self.handed_out, self.taken = cursor, 0, 0
             self.changed.notify_all()
 
@@ -71,21 +78,31 @@ class _Queue:
             self.closed = True
             self.progress.next_generation()
             self.done.clear()
+            self.made.clear()
             self.changed.notify_all()
 
 
-def _work(queue: _Queue, maker: BatchMaker, ahead: int, settled: threading.Semaphore) -> None:
-    torch.set_num_threads(1)  # of this thread
-    settled.release()
+def _work(queue: BatchQueue, maker: BatchMaker, ahead: int) -> None:
     while (work := queue.take(ahead)) is not None:
         number, item = work
         try:
             produced = maker.make(item)
         except BaseException as error:  # such as SystemExit: of no use in a thread, but the consumer waits for it
-            told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=maker.sample)
-            told.__cause__ = error
-            produced = Produced(item, (), 0.0, False, told)
-        queue.put(number, produced)
+            produced = stopped_by(error, item, maker.sample)
+        queue.put(number, produced, queue.made)
+
+
+def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
+    """What is said of an exception in a thread that works on `sample` of `item`."""
+    told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample)
+    told.__cause__ = error
+    return Produced(item, (), 0.0, False, told)
+
+
+def _run(job: Callable[[], None], settled: threading.Semaphore) -> None:
+    torch.set_num_threads(1)  # of this thread
+    settled.release()
+    job()
 
 
 class ThreadEngine:
@@ -99,7 +116,7 @@ class ThreadEngine:
         self.name, self._settings = name, settings
         self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
         self._ahead = max(1, workers * prefetch)
-        self._queue: _Queue | None = None
+        self._queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
         self._next = Cursor(-1, 0)
@@ -118,25 +135,25 @@ class ThreadEngine:
     def _start(self, cursor: Cursor) -> None:
         count = self._ahead + SPARE_SLOTS
         slots = BatchSlots(count, self._settings.schedule.batch_size, self._settings.pipeline, shared=False)
-        queue = self._queue = _Queue(self._settings, slots, Recycler(count), self._workers)
+        queue = self._queue = self._new_queue(slots, Recycler(count))
         queue.cursor = cursor
-        makers = [
-            BatchMaker(self._settings, slots, queue.progress, worker, own_process=False)
-            for worker in range(max(1, self._workers))
-        ]
+        makers = [self._new_maker(queue, worker) for worker in range(max(1, self._workers))]
         if not self._workers:
             self._maker = makers[0]
             return
+        jobs: list[tuple[str, Callable[[], None]]] = [
+            (f"penstock-{n}", partial(_work, queue, maker, self._ahead)) for n, maker in enumerate(makers)
+        ]
+        jobs += self._more_jobs(queue)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, queue, self._threads)
         settled, own_threads = threading.Semaphore(0), torch.get_num_threads()
         try:
-            for number, maker in enumerate(makers):
-                arguments = (queue, maker, self._ahead, settled)
-                thread = threading.Thread(target=_work, args=arguments, name=f"penstock-{number}", daemon=True)
+            for name, job in jobs:
+                thread = threading.Thread(target=_run, args=(job, settled), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            for _ in makers:
+            for _ in jobs:
                 settled.acquire()
         except BaseException as error:
             self.close()
@@ -148,6 +165,20 @@ class ThreadEngine:
             raise
         finally:
             torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
+
+    def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
+        return BatchQueue(self._settings, slots, recycler, max(1, self._workers))
+
+    def _new_maker(self, queue: BatchQueue, worker: int) -> BatchMaker:
+        return BatchMaker(self._settings, queue.slots, queue.progress, worker, own_process=False)
+
+    def _more_jobs(self, queue: BatchQueue) -> list[tuple[str, Callable[[], None]]]:
+        """(name, work) of the threads that a kind of engine has beside its workers."""
+        return []
+
+    def _completed(self, produced: Produced) -> Produced:
+        """What is done with a batch that was made in the consumer."""
+        return produced
 
     def next(self) -> HostBatch:
         """See Engine.next."""
@@ -168,17 +199,17 @@ class ThreadEngine:
         self._next = self._settings.schedule.after(produced.item.cursor)
         return batch
 
-    def _make(self, queue: _Queue) -> Produced:
+    def _make(self, queue: BatchQueue) -> Produced:
         assert self._maker is not None
         _, item = queue.next_item()
         try:
-            return self._maker.make(item)
+            return self._completed(self._maker.make(item))
         except BaseException:  # Ctrl-C: the same batch again, if the consumer goes on
             queue.recycler.give_back(item.slot)
             queue.cursor = item.cursor
             raise
 
-    def _wait(self, queue: _Queue) -> Produced:
+    def _wait(self, queue: BatchQueue) -> Produced:
         heard, silent_s, polled_s = b"", 0.0, time.monotonic()
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
@@ -196,7 +227,7 @@ class ThreadEngine:
             raise LoaderError("E-MISUSE", "the loader was closed while a batch was waited for", backend=self.name)
         raise self._silent(queue, silent_s)
 
-    def _silent(self, queue: _Queue, silent_s: float) -> LoaderError:
+    def _silent(self, queue: BatchQueue, silent_s: float) -> LoaderError:
         """The error for threads that do not move, after every thread has told its stack."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             faulthandler.dump_traceback(2, all_threads=True)  # sys.stderr may be a notebook's, without a descriptor
@@ -228,7 +259,7 @@ class ThreadEngine:
             queue.slots.close()
 
 
-def _retire(queue: _Queue, threads: list[threading.Thread]) -> None:
+def _retire(queue: BatchQueue, threads: list[threading.Thread]) -> None:
     queue.close()
     deadline = time.monotonic() + _LEAVE_S
     for thread in threads:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,49 @@ def test_nothing_is_sent_ahead_that_is_not_finished() -> None:
         assert source.taken == number + 1
 
 
+class ResidentNumbers(Numbers):
+    """The same batches, made on the device: in memory that is used again when the last tensor over it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def __call__(self) -> HostBatch:
+        number, batch = self.taken, super().__call__()
+        self.alive[number] = weakref.ref(batch.images)
+        return replace(batch, resident=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+def test_a_resident_batch_is_kept_until_the_device_has_read_it_and_its_pixels_take_no_detour(
+    dtype: torch.dtype,
+) -> None:
+    source, copies = ResidentNumbers(), RecordedCopies()
+    feed = DeviceFeed(source, lambda: 1, stage(dtype), ahead=1, copies=copies)
+    handed_out = []
+    for number in range(6):
+        handed_out.append(feed.next())
+        assert handed_out[-1].labels.tolist() == [number] * BATCH
+    for number, batch in enumerate(handed_out):  # not sooner: their memory is not used again
+        assert torch.equal(batch.images, stage(dtype)(host_batch(number).images))
+    assert {tuple(memory.shape) for memory in copies.memory} == {(BATCH,)}  # labels alone are pinned
+    # Two slots: batches 5 and 6 are in them. Those before went after the host had waited for their one event each.
+    assert [number for number, images in source.alive.items() if images() is not None] == [5, 6]
+    assert copies.of("mark") == list(range(7))
+    assert copies.of("wait") == list(range(5))
+    storages = {batch.images.untyped_storage().data_ptr() for batch in handed_out}
+    assert len(storages) == len(handed_out)
+    assert not storages & {images().untyped_storage().data_ptr() for k, images in source.alive.items() if k > 4}  # type: ignore[union-attr]
+
+
+def test_resident_and_host_batches_may_alternate() -> None:
+    source = Numbers()
+    feed, copies = feed_of(lambda: replace(batch := source(), resident=batch.labels[0] % 2 == 0), lambda: 1)
+    for number in range(20):
+        check(feed.next(), number)
+    assert len([m for m in copies.memory if m.ndim == 4]) <= 3
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_at_most_so_many_are_sent_ahead(ahead: int) -> None:
     source = Numbers()
@@ -178,7 +223,7 @@ def test_the_wait_comes_before_the_refill() -> None:
     wait = copies.wait_on_host
 
     def look(event: int) -> None:
-        seen.append(int(copies.memory[1][0]))  # the label that lies in the only slot
+        seen.append(int(copies.memory[0][0]))  # the label that lies in the only slot
         wait(event)
 
     copies.wait_on_host = look  # type: ignore[method-assign]

@@ -1,0 +1,83 @@
+"""A producer that reads and plans, and leaves decoding, resize and mirror to DALI wherever DALI can do them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.contract import BadSample, Cursor
+from penstock.loaders.producer import Loaded, Producer, ProducerSettings
+from penstock.pipelines import jpeg
+from penstock.pipelines.dali_graph import CropTask, dali_takes
+from penstock.pipelines.decode import Window
+from penstock.pipelines.orientation import stored_window
+from penstock.pipelines.plan import BatchPlan
+
+
+class CropProducer(Producer):
+    """Fills the rows that DALI would decode otherwise than the other decoders do; `tasks()` tells of the rest.
+
+    Those rows are images that are no ordinary JPEGs, and images to be turned. A file that could be refused without
+    decoding it is refused here, so that DALI, which fails whole batches, seldom has to.
+    """
+
+    decodes_first = False
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        super().__init__(settings)
+        self._tasks: dict[int, CropTask] = {}
+
+    def produce(
+        self,
+        cursor: Cursor,
+        pixels: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.void],
+        working_on: Callable[[int], None],
+    ) -> tuple[tuple[BadSample, ...], float]:
+        """See Producer.produce; rows of `pixels` that tasks() tells of are not written."""
+        self._tasks.clear()
+        return super().produce(cursor, pixels, rows, working_on)
+
+    def tasks(self) -> tuple[tuple[int, CropTask], ...]:
+        """See Producer.tasks."""
+        return tuple(sorted(self._tasks.items(), key=lambda entry: entry[0]))
+
+    def _write(self, item: Loaded, plan: BatchPlan, place: int, images: torch.Tensor, row: int) -> None:
+        task = self._task(item, tuple(plan.windows[place].tolist()), bool(plan.flips[place]))
+        if task is None:
+            super()._write(item, plan, place, images, row)
+        else:
+            self._tasks[row] = task
+
+    def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
+        x, y, w, h = window
+        if item.probe is not None and item.probe.orientation != 1:
+            return None
+        if item.data is None:
+            assert self._windows is not None
+            wanted = stored_window(window, item.width, item.height, 1)
+            part = self._windows.read_window(item.sample, wanted)
+            data, left, top = part.data, part.x, part.y
+        elif item.probe is None:
+            data, left, top = item.data, 0, 0
+        else:
+            header = item.probe.header
+            assert isinstance(item.data, bytes)
+            if header is None or not dali_takes(header, item.data):
+                return None
+            jpeg.check_markers(item.data, header)
+            data, left, top = item.data, 0, 0
+        if self.decodes_first:
+            self._crop(item, window)
+        if isinstance(data, bytes):
+            return CropTask(data, (x - left, y - top, w, h), flip)
+        return CropTask(np.ascontiguousarray(data[y - top : y - top + h, x - left : x - left + w]), (0, 0, w, h), flip)
+
+
+class CheckedCropProducer(CropProducer):
+    """The same after a batch that DALI refused: what our own decoder refuses too is found, and gets a substitute."""
+
+    decodes_first = True
