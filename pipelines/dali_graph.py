@@ -2,7 +2,8 @@
 
 Parity with the other decoders: EXIF is left alone (turned images do not come here), chroma is upsampled as libjpeg does
 ("fancy"), the DCT is the accurate one, and the resize is the antialiased linear one with windows on whole pixels. On a
-CPU the decoded pixels are bit-exact; the resize rounds otherwise than torch's, by one level.
+CPU the decoded pixels are bit-exact. The resize rounds otherwise than torch's, by one level, and at the border of the
+crop it repeats the outermost pixels where torch leaves them out: a few levels in one of some thousand values.
 """
 
 from __future__ import annotations

@@ -1,0 +1,137 @@
+"""What two engines served, compared row by row: order, labels, crops, ledger, and how far their pixels lie apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+LEVELS = 256
+
+
+class Tolerance(NamedTuple):
+    """How far the pixels of two engines may lie apart, in uint8 levels; order, labels, crops and ledger never may."""
+
+    name: str
+    mean: float
+    p99_9: int
+    why: str
+
+
+EXACT = Tolerance("exact", 0.0, 0, "both decode and resize with Penstock's own code on the CPU")
+DALI_CPU = Tolerance("dali on the CPU", 1.0, 2, "DALI decodes and resizes with code of its own")
+DALI_GPU = Tolerance("dali on a GPU", 2.0, 16, "likewise, on a GPU; not yet measured on one")
+TOLERANCES = (EXACT, DALI_CPU, DALI_GPU)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Rows of a batch as one engine served them; replaced: row -> (sample, substitute, code) of the ledger.
+
+    index, labels: int64 [rows]; windows: int32 [rows, 4]; flips: bool [rows]; pixels: uint8 [rows, height, width, 3].
+    """
+
+    place: tuple[int, int]
+    index: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.bool_]
+    pixels: npt.NDArray[np.uint8]
+    replaced: dict[int, tuple[int, int, str]]
+
+
+class PixelDistance:
+    """|a - b| over the uint8 values of images, as a histogram: exact, whatever their number."""
+
+    def __init__(self) -> None:
+        self.histogram = np.zeros(LEVELS, np.int64)
+        self.worst_image: int | None = None
+        self.worst_mean = 0.0
+
+    def add(self, index: int, first: npt.NDArray[np.uint8], second: npt.NDArray[np.uint8]) -> None:
+        """Count image `index` as two engines served it, both uint8 [h, w, 3]."""
+        if np.array_equal(first, second):
+            self.histogram[0] += first.size
+            return
+        levels = np.maximum(first, second) - np.minimum(first, second)
+        counts = np.bincount(levels.reshape(-1), minlength=LEVELS)
+        self.histogram += counts
+        mean = _mean(counts)
+        if mean > self.worst_mean:
+            self.worst_image, self.worst_mean = index, mean
+
+    def percentile(self, per_mille: int) -> int:
+        """The smallest level that at least `per_mille` thousandths of the values do not exceed (inverted CDF)."""
+        rank = -(-int(self.histogram.sum()) * per_mille // 1000)
+        return int(np.searchsorted(np.cumsum(self.histogram), rank))
+
+    def as_dict(self) -> dict[str, Any]:
+        """In levels: mean, 99.9th percentile, maximum; the image with the largest mean, None if all are equal."""
+        return {
+            "mean": _mean(self.histogram),
+            "p99_9": self.percentile(999),
+            "max": int(np.flatnonzero(self.histogram).max(initial=0)),
+            "worst_image": self.worst_image,
+            "worst_image_mean": self.worst_mean,
+        }
+
+
+def _mean(histogram: npt.NDArray[np.int64]) -> float:
+    return float(histogram @ np.arange(LEVELS)) / max(1, int(histogram.sum()))
+
+
+class Pair:
+    """What was found of two engines so far. differing: order, labels, crops, ledger -> rows in which they differ."""
+
+    def __init__(self, first: str, second: str, tolerance: Tolerance) -> None:
+        self.first, self.second, self.tolerance = first, second, tolerance
+        self.distance = PixelDistance()
+        self.differing = dict.fromkeys(("order", "labels", "crops", "ledger"), 0)
+        self._first_place: dict[str, str] = {}
+
+    def add(self, first: Served, second: Served) -> None:
+        """Compare a batch; pixels only where both have an image."""
+        for what, rows in _differing_rows(first, second).items():
+            if rows.any():
+                self.differing[what] += int(rows.sum())
+                self._first_place.setdefault(what, f"step {first.place[1]}, row {int(rows.argmax())}")
+        for row in np.flatnonzero((first.index >= 0) & (second.index >= 0)).tolist():
+            self.distance.add(int(first.index[row]), first.pixels[row], second.pixels[row])
+
+    def outside(self) -> list[str]:
+        """Why the pair is outside its tolerance; empty if it is inside."""
+        found, limit = self.distance.as_dict(), self.tolerance
+        told = [
+            f"{what} differ{'s' * (what in ('order', 'ledger'))} in {count:,} row{'s' * (count > 1)}, "
+            f"first at {self._first_place[what]}"
+            for what, count in self.differing.items()
+            if count
+        ]
+        if found["mean"] > limit.mean:
+            told.append(f"mean distance {found['mean']:.3g} is above {limit.mean:g}")
+        if found["p99_9"] > limit.p99_9:
+            told.append(f"99.9th percentile {found['p99_9']} is above {limit.p99_9}")
+        return told
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-serialisable."""
+        return {
+            "engines": [self.first, self.second],
+            "equal": {what: not count for what, count in self.differing.items()},
+            "differing_rows": self.differing,
+            "pixels": self.distance.as_dict(),
+            "tolerance": self.tolerance.name,
+            "outside": self.outside(),
+        }
+
+
+def _differing_rows(first: Served, second: Served) -> dict[str, npt.NDArray[np.bool_]]:
+    replaced = [first.replaced.get(row) != second.replaced.get(row) for row in range(len(first.index))]
+    return {
+        "order": (first.index != second.index) | (first.place != second.place),
+        "labels": first.labels != second.labels,
+        "crops": (first.windows != second.windows).any(1) | (first.flips != second.flips),
+        "ledger": np.array(replaced, bool),
+    }
