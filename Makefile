@@ -7,10 +7,13 @@ BIN := $(VENV)/bin
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
 GPU_MODELS := resnet18 resnet50
-# What bench-gpu feeds, served as so many entries: a folder of images, or a cache built where jpegtran is installed
-# (GPU_DATA=photos.h5), which both backends read then.
+# What bench-gpu feeds, served as so many entries: a folder of images, and its cache, which is built unless it is there
+# (where jpegtran is missing: GPU_DATA=photos GPU_CACHE=photos.h5, built elsewhere of the same files).
 GPU_DATA ?= $(DEMO)/train
-GPU_ENTRIES := 100000
+GPU_CACHE ?= build/gpu.h5
+GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
+# A record, gpu-MODEL-WHAT.json, is of a backend on the files, or on the cache: its crops are decoded from strip windows.
+GPU_RECORDS := torch hdf5 dali dali-cache
 DEMO := demo
 
 STAMP := $(VENV)/.penstock-setup
@@ -28,7 +31,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test format bench bench-gpu clean distclean FORCE
+.PHONY: help setup system link lint typecheck test format bench bench-gpu gpu-records clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -102,15 +105,17 @@ bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
 	  echo 'bench-gpu: "$(PY)" sees no CUDA device; run this on a machine with a GPU (make bench measures the CPU)' >&2; \
 	  exit 1; }
-	@mkdir -p $(RESULTS)
 	$(WITH_LINKED) $(PY) -m pytest -m gpu
 	$(LINKED_COMMAND) synth $(DEMO)
-	set -e; built=; \
-	case '$(GPU_DATA)' in *.h5) ;; *) built=build/gpu.h5; $(LINKED_COMMAND) cache build $(GPU_DATA) $$built ;; esac; \
-	for model in $(GPU_MODELS); do for backend in torch hdf5; do \
-	  cache=; test $$backend = torch || cache="$${built:+--cache $$built}"; \
-	  $(LINKED_COMMAND) bench $(GPU_DATA) --entries $(GPU_ENTRIES) --backend $$backend $$cache --device cuda \
-	    --model $$model --amp bf16 --batch-size 256 --baseline --json $(RESULTS)/gpu-$$model-$$backend.json; done; done
+	@$(MAKE) --no-print-directory gpu-records
+
+gpu-records: link # the records of bench-gpu, and the table of them
+	@mkdir -p $(RESULTS) build
+	set -e; for what in $(GPU_RECORDS); do for model in $(GPU_MODELS); do \
+	  case $$what in hdf5|dali-cache) cache='--cache $(GPU_CACHE)' ;; *) cache= ;; esac; \
+	  $(LINKED_COMMAND) bench $(GPU_DATA) --backend $${what%-cache} $$cache --model $$model $(GPU_OPTIONS) \
+	    --baseline --json $(RESULTS)/gpu-$$model-$$what.json; done; done
+	@$(WITH_LINKED) $(PY) -m penstock.bench.records_table $(RESULTS)/gpu-*.json
 
 clean: ## remove build output and caches
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from penstock.loaders.source import Source
 from penstock.pipelines.spec import ImagePipeline
+
+BASELINE_NAME = "torch DataLoader + Pillow"
 
 
 class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
@@ -72,3 +75,21 @@ def baseline_loader(
         persistent_workers=workers > 0,
         pin_memory=pin_memory,
     )
+
+
+class OnDevice:
+    """Iterates a host loader with its batches moved to the device, as everyone writes it."""
+
+    def __init__(self, loader: Any, device: str) -> None:
+        self._loader, self._device = loader, device
+
+    def __iter__(self) -> Any:
+        for batch in self._loader:
+            yield tuple(part.to(self._device, non_blocking=True) for part in batch)
+
+
+def end_workers(loader: Any) -> None:
+    """End the workers that torch's DataLoader keeps between epochs."""
+    iterator = getattr(loader, "_iterator", None)
+    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()

@@ -3,128 +3,42 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from itertools import count
+from typing import Any
 
-import torch
-
-from penstock.bench.baseline import baseline_loader
+from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers
 from penstock.bench.ceilings import DecodeCeiling, read_rate, transfer_rate, usable_decoders
+from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
 from penstock.bench.environment import describe_environment
+from penstock.bench.knobs import knobs_of, unlike_defaults
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.models import create_model
 from penstock.bench.rates import loader_rate, resident_batch_rate, training_times
+from penstock.bench.record import DTYPES, BenchRecord, BenchSettings, Measured, decode_name
 from penstock.bench.repeated_source import repeated
 from penstock.bench.train_settings import TrainSettings
+from penstock.bench.tuning import Opened, Options, Space, Tuned, num_measurements, search
 from penstock.loaders.create import create_loader
 from penstock.loaders.hdf5_loader import prepare_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.machine import default_workers
 from penstock.loaders.source import Source, open_source
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
-
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """What to measure. seconds: of each measurement in each round; model None leaves the model out.
-
-    cache: of the data, for backend "hdf5". entries: serve the data as so many images, again and again.
-    """
-
-    backend: str = "torch"
-    cache: str | None = None
-    entries: int | None = None
-    decoder: str = "auto"
-    batch_size: int = 64
-    size: int = 224
-    workers: int | None = None
-    device: str = "cpu"
-    dtype: str = "float32"
-    model: str | None = "resnet18"
-    amp: Literal["off", "bf16", "fp16"] = "off"
-    seconds: float = 4.0
-    rounds: int = 3
-    baseline: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.seconds <= 0 or self.rounds < 1:
-            raise ValueError("seconds is above 0 and rounds at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
-
-    kind: "ceiling", "loader", "baseline", "model" or "both". wait_share: of "both", the share of the step spent waiting
-    for data.
-    """
-
-    name: str
-    kind: str
-    images_per_s: float
-    low: float
-    high: float
-    rounds: tuple[float, ...]
-    wait_share: float | None = None
-    note: str = ""
-
-    @classmethod
-    def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
-        """From the rates of the rounds."""
-        median = statistics.median(rates)
-        return cls(
-            name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRecord:
-    """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`."""
-
-    settings: BenchSettings
-    workers: int
-    decoder: str
-    data: dict[str, object]
-    environment: dict[str, object]
-    loader: dict[str, object]
-    measured: tuple[Measured, ...] = field(default=())
-
-    def rate(self, kind: str, name: str | None = None) -> float | None:
-        """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""
-        found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
-        return next(found, None)
-
-    def find(self, kind: str) -> Measured | None:
-        """The first measurement of `kind`."""
-        return next((m for m in self.measured if m.kind == kind), None)
-
-    def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable; of the cache's path only the name, for records that are shown around."""
-        document = asdict(self)
-        if self.settings.cache is not None:
-            document["settings"]["cache"] = Path(self.settings.cache).name
-        return document
-
-
-def decode_name(decoder: str) -> str:
-    """What the ceiling of `decoder` is called."""
-    return f"decode + resize, {decoder}, one thread"
-
 
 Probe = Callable[[], "Rate | StepTimes"]
 
 
 class BenchRun:
-    """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement."""
+    """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement.
+
+    space: the knobs that run() searches first, with the values it tries. workers: of the loader unless that search
+    says otherwise, and of the baselines.
+    """
 
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
         self.settings, self._progress = settings, progress
@@ -136,6 +50,16 @@ class BenchRun:
             raise ValueError(
                 f"{len(self._served)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
             )
+        chosen = usable_decoders() if settings.decoder == "auto" else [settings.decoder]
+        self._ceilings = {name: DecodeCeiling(self._served, self.pipeline, name, settings.seed) for name in chosen}
+        self._largest = next(iter(self._ceilings.values())).largest
+        self.space = knobs_of(settings.backend, settings.device, settings.workers, self._largest)
+        self._notes: list[str] = []
+        self._how: dict[str, str] = {}  # what is measured -> how
+        if not settings.tunes:
+            self.space = {}
+        elif not self.space:
+            self._notes.append(f"there is no knob to search of backend {settings.backend!r} with these settings")
 
     def _to_serve(self) -> Source:
         """What the loader reads: the data or its cache. The baseline always reads the data."""
@@ -148,54 +72,81 @@ class BenchRun:
         return source if self.settings.entries is None else repeated(source, self.settings.entries)
 
     def run(self) -> BenchRecord:
-        """Every measurement in turn, `rounds` times over, so that a drift of the machine's speed touches all alike."""
+        """The search of knobs, then every measurement in turn, `rounds` times over, so that a drift of the machine's
+        speed touches all alike.
+        """
+        options, tuned = self._search(self.space, self._rate_of)
         with ExitStack() as stack:
-            loader = self._open(stack)
-            probes = self._probes(stack, loader)
-            results: dict[tuple[str, str], list[Rate | StepTimes]] = {key: [] for key in probes}
-            total = len(probes) * self.settings.rounds
-            for done in range(total):
-                key = list(probes)[done % len(probes)]
-                self._progress(done, total, key[1])
-                results[key].append(probes[key]())
-            measured = tuple(_summary(kind, name, rates) for (kind, name), rates in results.items())
+            loader = stack.enter_context(self._open(options))
+            measured = self._measured(self._probes(stack, loader))
+            about = loader.describe()
             return BenchRecord(
                 settings=self.settings,
-                workers=self.workers,
-                decoder=str(loader.describe()["decoder"]),
+                workers=int(options.get("workers") or self.workers),
+                decoder=str(about["decoder"]),
                 data={
                     "summary": self._served.describe(),
                     "images": len(self._served),
                     "fingerprint": self._served.fingerprint,
                 },
                 environment=describe_environment(),
-                loader=loader.describe(),
+                loader=about,
                 measured=measured,
+                tuned=tuned,
+                options={k: v for k, v in unlike_defaults(self.settings.backend, options).items() if k != "workers"},
+                notes=tuple(self._notes),
             )
 
-    def _open(self, stack: ExitStack) -> Loader:
+    def _search(self, space: Space, opened: Opened, whose: str = "") -> tuple[Options, dict[str, Tuned]]:
+        done, total = count(), num_measurements(space)
+        return search(space, opened, lambda what: self._progress(next(done), total, whose + what))
+
+    @contextmanager
+    def _rate_of(self, options: Options) -> Iterator[Callable[[], float]]:
+        seconds, device = self.settings.seconds / 4, self.settings.device
+        with self._open(options) as loader:
+            yield lambda: loader_rate(loader, seconds=seconds, device=device).median
+
+    def _measured(self, probes: dict[tuple[str, str], Probe]) -> tuple[Measured, ...]:
+        """Every probe in turn; a baseline that cannot serve the data is left out with a note."""
+        results: dict[tuple[str, str], list[Rate | StepTimes]] = {key: [] for key in probes}
+        done, total = count(), len(probes) * self.settings.rounds
+        for _ in range(self.settings.rounds):
+            for key in list(results):
+                self._progress(next(done), total, key[1])
+                try:
+                    results[key].append(probes[key]())
+                except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
+                    if key[0] != "baseline":
+                        raise
+                    self._leave_out(key[1], error)
+                    del results[key]
+        return tuple(_summary(kind, name, rates, self._how.get(name, "")) for (kind, name), rates in results.items())
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        why = error.cause if isinstance(error, LoaderError) else f"{type(error).__name__}: {error}".splitlines()[-1]
+        self._notes.append(f"{name} was left out: {why}")
+
+    def _open(self, options: Options) -> Loader:
         wanted = self.settings
-        return stack.enter_context(
-            create_loader(
-                self._served,
-                backend=wanted.backend,
-                pipeline=self.pipeline,
-                batch_size=wanted.batch_size,
-                device=wanted.device,
-                dtype=DTYPES[wanted.dtype],
-                seed=wanted.seed,
-                decoder=wanted.decoder,
-                on_bad_sample="replace",
-                workers=self.workers,
-            )
+        given: dict[str, Any] = {"workers": self.workers, **options}
+        return create_loader(
+            self._served,
+            backend=wanted.backend,
+            pipeline=self.pipeline,
+            batch_size=wanted.batch_size,
+            device=wanted.device,
+            dtype=DTYPES[wanted.dtype],
+            seed=wanted.seed,
+            decoder=wanted.decoder,
+            on_bad_sample="replace",
+            **given,
         )
 
     def _probes(self, stack: ExitStack, loader: Loader) -> dict[tuple[str, str], Probe]:
         wanted, seconds = self.settings, self.settings.seconds
         probes: dict[tuple[str, str], Probe] = {}
-        chosen = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
-        for name in chosen:
-            ceiling = DecodeCeiling(self._served, self.pipeline, name, wanted.seed)
+        for name, ceiling in self._ceilings.items():
             probes["ceiling", decode_name(name)] = partial(ceiling.measure, seconds / 2)
         probes["ceiling", "read images, one thread"] = partial(read_rate, self._served, seconds / 4)
         if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
@@ -208,7 +159,10 @@ class BenchRun:
             loader_rate, loader, seconds=seconds, device=wanted.device
         )
         if wanted.baseline:
-            probes["baseline", "torch DataLoader + Pillow"] = self._baseline(stack)
+            probes["baseline", BASELINE_NAME] = self._baseline(stack)
+            peer = self._peer(stack) if loader.describe()["backend"] == "dali" else None
+            if peer is not None:
+                probes["baseline", PEER_NAME] = partial(loader_rate, peer, seconds=seconds, device=wanted.device)
         if wanted.model:
             probes |= self._model_probes(wanted.model, loader)
         return probes
@@ -223,8 +177,42 @@ class BenchRun:
             dtype=DTYPES[wanted.dtype],
             pin_memory=wanted.device != "cpu",
         )
-        stack.callback(_end_workers, loader)
-        return partial(loader_rate, _OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
+        stack.callback(end_workers, loader)
+        self._how[BASELINE_NAME] = f"{self.workers} workers"
+        return partial(loader_rate, OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
+
+    def _peer(self, stack: ExitStack) -> DaliPeer | None:
+        """DALI's own pipeline, its knobs searched as ours are; None, with a note, where it cannot serve."""
+        wanted = self.settings
+        settings = PeerSettings(
+            pipeline=self.pipeline,
+            batch_size=wanted.batch_size,
+            device=wanted.device,
+            dtype=DTYPES[wanted.dtype],
+            seed=wanted.seed,
+            largest=self._largest,
+        )
+
+        def opened(options: Options) -> DaliPeer:
+            return DaliPeer(self.source, self._plain, settings, {"workers": self.workers, **options})
+
+        @contextmanager
+        def rate_of(options: Options) -> Iterator[Callable[[], float]]:
+            with closing(opened(options)) as peer:
+                yield lambda: loader_rate(peer, seconds=wanted.seconds / 4, device=wanted.device).median
+
+        space = {knob: self.space[knob] for knob in PEER_KNOBS if knob in self.space}
+        try:
+            options, _ = self._search(space, rate_of, f"{PEER_NAME}, ")
+            peer = stack.enter_context(closing(opened(options)))
+        except LoaderError as error:
+            self._leave_out(PEER_NAME, error)
+            return None
+        values = {"workers": self.workers, **options}
+        chosen = [f"{knob} {value}" for knob, value in values.items() if value is not None]
+        dtype = [] if settings.handed_out == settings.dtype else [str(settings.handed_out).removeprefix("torch.")]
+        self._how[PEER_NAME] = ", ".join([*chosen, *dtype])
+        return peer
 
     def _model_probes(self, name: str, loader: Loader) -> dict[tuple[str, str], Probe]:
         wanted = self.settings
@@ -244,26 +232,9 @@ class BenchRun:
         return probes
 
 
-class _OnDevice:
-    """Iterates a host loader with its batches moved to the device, as everyone writes it."""
-
-    def __init__(self, loader: Any, device: str) -> None:
-        self._loader, self._device = loader, device
-
-    def __iter__(self) -> Any:
-        for batch in self._loader:
-            yield tuple(part.to(self._device, non_blocking=True) for part in batch)
-
-
-def _end_workers(loader: Any) -> None:
-    iterator = getattr(loader, "_iterator", None)
-    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-
-
-def _summary(kind: str, name: str, results: list[Rate | StepTimes]) -> Measured:
+def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
     medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0])
+    made = Measured.of(name, kind, medians or [0.0], note=note)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

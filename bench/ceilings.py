@@ -40,6 +40,11 @@ class DecodeCeiling:
         self._slot = torch.empty(1, height, width, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         self._resize = RESIZERS[pipeline.resample]
 
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Width and height of the image with the most pixels, of those tried."""
+        return max((size for *_, size in self._samples), key=lambda size: size[0] * size[1])
+
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Images per second on one thread; without `resize`, of decoding alone (the same windows)."""
         threads = torch.get_num_threads()

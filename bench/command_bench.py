@@ -11,7 +11,8 @@ import typer
 from penstock.bench import options as common
 
 if TYPE_CHECKING:
-    from penstock.bench.bench_run import BenchRecord, BenchSettings
+    from penstock.bench.record import BenchRecord, BenchSettings
+    from penstock.bench.verdict import Verdict
 
 
 def bench(
@@ -31,7 +32,12 @@ def bench(
     amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 4.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Also the loader everyone writes.")] = False,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
+    ] = False,
+    tune: Annotated[
+        bool | None, typer.Option(help="Search the backend's knobs first.", show_default="on for dali")
+    ] = None,
     seed: common.Seed = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     save: Annotated[
@@ -39,7 +45,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
-    from penstock.bench.bench_run import BenchSettings
+    from penstock.bench.record import BenchSettings
     from penstock.bench.report import print_record
     from penstock.bench.verdict import judge
 
@@ -58,17 +64,22 @@ def bench(
         seconds=seconds,
         rounds=rounds,
         baseline=baseline,
+        tune=tune,
         seed=seed,
     )
     record = _measure(common.training_folder(data), settings)
     verdict = judge(record, str(data))
     print_record(record, verdict)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        document = {**record.as_dict(), "verdict": {"limit": verdict.limit, "sentence": verdict.sentence}}
-        json_file.write_text(json.dumps(document, indent=2) + "\n")
+        _write_record(record, verdict, json_file)
     if save:
         _save_choice(record, save)
+
+
+def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {**record.as_dict(), "verdict": {"limit": verdict.limit, "sentence": verdict.sentence}}
+    path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
@@ -86,6 +97,9 @@ def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
             lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
         )
         progress.console.print(run.source.describe())
+        if run.space:
+            knobs = ", ".join(run.space)
+            progress.console.print(f"searching {knobs} first; --no-tune measures with their defaults")
         return run.run()
 
 
@@ -99,5 +113,6 @@ def _save_choice(record: BenchRecord, name: str) -> None:
         prefetch=int(str(record.loader["prefetch"])) if "prefetch" in record.loader else None,
         cpus=int(str(record.environment["cpus"])),
         images_per_s=round(record.rate("loader") or 0.0, 1),
+        options={name: value for name, value in record.options.items() if name != "prefetch"},
     )
     print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) takes it")

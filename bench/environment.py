@@ -12,7 +12,10 @@ import torch
 
 from penstock.loaders.machine import available_cpus
 
-_PACKAGES = ("penstock", "torch", "numpy", "simplejpeg", "PyTurboJPEG", "pillow", "pillow-simd", "h5py")
+_PACKAGES = (
+    *("penstock", "torch", "numpy", "simplejpeg", "PyTurboJPEG", "pillow", "pillow-simd", "h5py"),
+    *("nvidia-dali-cuda130", "nvidia-dali-cuda120"),
+)
 
 
 def describe_environment() -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
 ]
-Backend = Annotated[str, typer.Option(help="Who does the work: torch or hdf5; auto takes the saved profile.")]
+Backend = Annotated[str, typer.Option(help="Who does the work: torch, hdf5 or dali; auto takes the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images a batch and rank.")]
 Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
@@ -18,7 +18,8 @@ Workers = Annotated[
     int | None, typer.Option(min=0, help="Worker processes; one a processor by default, 0 works in the main process.")
 ]
 Cache = Annotated[
-    Path | None, typer.Option(help="HDF5 cache of DATA for backend hdf5; built on first use if it is not there.")
+    Path | None,
+    typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built on first use if it is not there."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda where there is one.")]

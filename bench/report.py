@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from rich.console import Console, Group
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.bench_run import BenchRecord, Measured, decode_name
+from penstock.bench.record import BenchRecord, Measured, decode_name
+from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import Verdict, decode_ceiling
 
 _FASTER = 1.05  # a smaller lead is noise
@@ -15,11 +18,10 @@ _KINDS = {"loader": "loader", "baseline": "baseline", "ceiling": "ceiling", "mod
 
 
 def render(record: BenchRecord, verdict: Verdict) -> Group:
-    """Table, verdict and the call to paste."""
+    """Table, knobs, ratios, verdict and the call to paste."""
     parts: list[object] = [_table(record), Text()]
-    ratio = _ratio(record)
-    if ratio:
-        parts.append(Text(ratio))
+    lines = [_knob(name, tuned) for name, tuned in record.tuned.items()]
+    parts += [Text(line) for line in (*lines, *record.notes, *_ratios(record))]
     parts += [Text(verdict.sentence, style="bold"), Text(_recommendation(record)), Text()]
     parts.append(Syntax(verdict.call, "python", background_color="default", word_wrap=True))
     return Group(*parts)  # type: ignore[arg-type]
@@ -48,9 +50,8 @@ def _table(record: BenchRecord) -> Table:
 
 
 def _name(measured: Measured) -> str:
-    if measured.wait_share is None:
-        return measured.name
-    return f"{measured.name} ({measured.wait_share:.0%} of the step waiting for data)"
+    name = f"{measured.name}, {measured.note}" if measured.note else measured.name
+    return name if measured.wait_share is None else f"{name} ({measured.wait_share:.0%} of the step waiting for data)"
 
 
 def _spread(measured: Measured) -> str:
@@ -62,20 +63,30 @@ def _caption(record: BenchRecord) -> str:
     return f"medians of {settings.rounds} alternating rounds of {settings.seconds:g} s; spread: lowest to highest round"
 
 
-def _ratio(record: BenchRecord) -> str | None:
-    loader, baseline = record.find("loader"), record.find("baseline")
-    if loader is None or baseline is None:
-        return None
-    ratio = loader.images_per_s / baseline.images_per_s
-    return f"Penstock delivers {ratio:.2f} times the images/s of torch DataLoader + Pillow with the same workers."
+def _knob(name: str, tuned: Tuned) -> str:
+    tried = ", ".join(f"{value}: {rate:,.0f}" for value, rate in tuned.tried.items())
+    failed = "".join(f"; {value} left out: {why}" for value, why in tuned.failed.items())
+    return f"Knob {name}: {json.dumps(tuned.chosen)} (images/s of {tried or 'none other'}{failed})."
+
+
+def _ratios(record: BenchRecord) -> list[str]:
+    loader = record.find("loader")
+    return [
+        f"Penstock delivers {loader.images_per_s / other.images_per_s:.2f} times the images/s of {_name(other)}."
+        for other in record.all_of("baseline")
+        if loader is not None and other.images_per_s
+    ]
 
 
 def _recommendation(record: BenchRecord) -> str:
     why = record.loader.get("decoder_reason", "")
+    knobs = "".join(f", {name} {value}" for name, value in record.options.items())
     text = (
-        f"Recommended: backend {record.loader.get('backend')!r}, {record.workers} workers, decoder {record.decoder!r} "
-        f"({why}): {record.rate('loader') or 0:,.0f} images/s measured."
+        f"Recommended: backend {record.loader.get('backend')!r}, {record.workers} workers{knobs}, decoder "
+        f"{record.decoder!r} ({why}): {record.rate('loader') or 0:,.0f} images/s measured."
     )
+    if record.loader.get("backend") == "dali":  # which decodes by itself
+        return text
     mine = record.rate("ceiling", decode_name(record.decoder))
     others = {m.name: m.images_per_s for m in record.measured if m.kind == "ceiling" and m.name.startswith("decode")}
     best = max(others, key=lambda name: others[name], default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.bench_run import BenchRecord, decode_name
+from penstock.bench.record import BenchRecord, decode_name
 
 _CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
 
@@ -41,6 +41,10 @@ def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
         headroom = f"the loader could feed {loader / model:.1f} times what {record.settings.model} takes"
         return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
     missing = f", the model could take {model:,.0f}" if model is not None else ""
+    if record.loader.get("decodes_on") == "cuda":  # nor do the pixels cross to it: the host's ceilings are none of it
+        beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
+        advice = "Try more readers and workers, and a cache (--cache), of which less has to be decoded"
+        return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{beside}{missing}. {advice}."
     if transfer and loader >= _CLOSE * transfer:
         return "transfer", f"Copying and normalising limits: {transfer:,.0f} images/s{missing}."
     if ceiling and loader >= _CLOSE * ceiling:
@@ -71,6 +75,7 @@ def _call(record: BenchRecord, data: str) -> str:
         arguments.insert(2, f"cache={wanted.cache!r}")
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
+    arguments += [f"{name}={value!r}" for name, value in record.options.items()]
     body = "".join(f"    {argument},\n" for argument in arguments)
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (

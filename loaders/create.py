@@ -13,7 +13,7 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
 from penstock.loaders.producer import ProducerSettings
-from penstock.loaders.profile import DEFAULT_PROFILE, load_profile
+from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
 from penstock.loaders.source import Source, WindowSource, open_source
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage
@@ -145,7 +145,8 @@ def _chosen(
 ) -> tuple[str, str, dict[str, Any]]:
     """Backend, decoder and options, from the saved profile where "auto" asks for it; what was given explicitly wins.
 
-    What a profile says of the hdf5 backend is of use where there is a cache, as source or by the option `cache`.
+    What a profile says of the hdf5 backend is of use where there is a cache, as source or by the option `cache`. Raises
+    LoaderError E-MISUSE for a profile with options that its backend does not take.
     """
     options = dict(options)
     if backend != "auto":
@@ -153,10 +154,22 @@ def _chosen(
     saved = load_profile(name)
     if saved is None or (saved.backend == "hdf5" and not is_cache and "cache" not in options):
         return "hdf5" if "cache" in options else "torch", decoder or "auto", options
-    if "cache" in options and saved.backend != "hdf5":
+    defaults = _saved_options(saved, name)
+    if "cache" in options and saved.backend == "torch":
         return "hdf5", decoder or saved.decoder, options
-    defaults = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     return saved.backend, decoder or saved.decoder, {**defaults, **options}
+
+
+def _saved_options(saved: Profile, name: str | os.PathLike[str]) -> dict[str, Any]:
+    named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
+    options: dict[str, Any] = {**named, **saved.options}
+    if saved.backend not in _BACKENDS:
+        raise not_usable(f"there is no backend {saved.backend!r}", name)
+    try:
+        _parsed(saved.backend, options)
+    except (TypeError, ValueError) as error:
+        raise not_usable(f"its options do not suit its backend ({error})", name) from None
+    return options
 
 
 def distributed_place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from penstock.loaders.machine import available_cpus
 from penstock.pipelines.errors import LoaderError
 
 DEFAULT_PROFILE = "default"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What was fastest on this machine; `cpus` tells whether it is still this machine."""
+    """What was fastest on this machine; `cpus` tells whether it is still this machine.
+
+    options: more of the backend's options, by name; numbers, text, booleans, None and lists of these.
+    """
 
     backend: str = "torch"
     decoder: str = "auto"
@@ -24,6 +28,7 @@ class Profile:
     prefetch: int | None = None
     cpus: int = 0
     images_per_s: float = 0.0
+    options: Mapping[str, object] = field(default_factory=dict)
     version: int = _VERSION
 
 
@@ -56,11 +61,21 @@ def load_profile(name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Profile | No
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise LoaderError(
-            "E-MISUSE", f"the profile cannot be read ({error})", path=str(path), fix="delete it"
-        ) from None
+        raise not_usable(f"the profile cannot be read ({error})", path) from None
     known = {field.name for field in fields(Profile)}
     if not isinstance(found, dict) or set(found) != known or found.get("version") != _VERSION:
-        raise LoaderError("E-MISUSE", "this is no profile of this version", path=str(path), fix="delete it")
+        raise not_usable("this is no profile of this version", path)
+    if not isinstance(found["options"], dict) or not all(map(_is_plain, found["options"].values())):
+        raise not_usable("its options are no mapping of names to plain values", path)
     profile = Profile(**found)
     return profile if profile.cpus == available_cpus() else None
+
+
+def not_usable(cause: str, name: str | os.PathLike[str]) -> LoaderError:
+    """What is said of a profile that cannot be used."""
+    return LoaderError("E-MISUSE", cause, path=str(profile_path(name)), fix="delete it")
+
+
+def _is_plain(value: object) -> bool:
+    parts = value if isinstance(value, list) else [value]
+    return all(part is None or isinstance(part, (bool, int, float, str)) for part in parts)

@@ -7,15 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
-from photo_folder import write_folder
+from photo_folder import photo, write_folder
 from typer.testing import CliRunner
 
+from penstock.bench import bench_run
 from penstock.bench.baseline import PillowDataset, baseline_loader
-from penstock.bench.bench_run import BenchRun, BenchSettings
+from penstock.bench.bench_run import BenchRun
 from penstock.bench.ceilings import DecodeCeiling, read_rate, usable_decoders
+from penstock.bench.command_bench import _save_choice
+from penstock.bench.dali_peer import PEER_NAME
 from penstock.bench.environment import describe_environment
+from penstock.bench.measure import Rate
+from penstock.bench.record import BenchSettings
+from penstock.bench.records_table import records_table
 from penstock.loaders import create_loader, open_source
+from penstock.loaders.loader import Loader
 from penstock.loaders.machine import available_cpus
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
 from penstock.pipelines import LoaderError, imagenet_train
@@ -121,6 +129,141 @@ def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> No
     assert profile_path("default").name == "default.json"
 
 
+def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_take(photos: Path, tmp_path: Path) -> None:
+    path, cpus = tmp_path / "p.json", available_cpus()
+    chosen = Profile(
+        backend="dali", workers=2, prefetch=1, cpus=cpus, options={"readers": 2, "preallocate": [640, 480]}
+    )
+    save_profile(chosen, path)
+    assert load_profile(path) == chosen
+    with create_loader(photos, backend="auto", profile=path, batch_size=8, pipeline=imagenet_train(32)) as loader:
+        about = loader.describe()
+    assert [about[name] for name in ("backend", "workers", "prefetch", "readers")] == ["dali", 2, 1, 2]
+    with create_loader(photos, backend="auto", profile=path, batch_size=8, readers=1) as loader:
+        assert loader.describe()["readers"] == 1  # what is said wins over what was saved
+    for wrong, words in (
+        (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' takes .*, not readers"),
+        (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers is at least 1"),
+        (Profile(backend="grain", cpus=cpus), "no backend 'grain'"),
+        (Profile(cpus=cpus, options={"workers": {"all": 2}}), "plain values"),
+    ):
+        save_profile(wrong, path)
+        with pytest.raises(LoaderError, match=f"E-MISUSE.*p.json.*{words}.*delete it"):
+            create_loader(photos, backend="auto", profile=path, batch_size=8)
+
+
+def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
+    result, written = bench_dali(photos, tmp_path, "--baseline", "--save", str(tmp_path / "p.json"))
+    document = json.loads(written.read_text())
+    tuned = document["tuned"]
+    assert list(tuned) == ["readers", "prefetch"]  # --workers was said
+    for knob, found in tuned.items():
+        assert json.dumps(found["chosen"]) in found["tried"]
+        assert min(found["tried"].values()) > 0
+        assert f"Knob {knob}: {found['chosen']} (" in result
+    rates = {m["name"]: m["images_per_s"] for m in document["measured"] if m["kind"] == "baseline"}
+    assert set(rates) == {"torch DataLoader + Pillow", PEER_NAME}
+    assert min(rates.values()) > 0
+    assert document["loader"]["readers"] == tuned["readers"]["chosen"]
+    assert "searching readers, prefetch first; --no-tune" in " ".join(result.split())
+    assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
+    assert f"readers={tuned['readers']['chosen']}," in result
+    profile = load_profile(tmp_path / "p.json")
+    assert profile is not None
+    assert (profile.prefetch, profile.options) == (
+        tuned["prefetch"]["chosen"],
+        {"readers": tuned["readers"]["chosen"]},
+    )
+    header, _, row = records_table([written]).splitlines()
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert cells[PEER_NAME] == f"{rates[PEER_NAME]:,.0f}"
+    assert cells["model alone"] == "-"
+    with pytest.raises(ValueError, match=r"p\.json: this is no record"):
+        records_table([tmp_path / "p.json"])
+
+
+def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rate(loader: Loader, *, seconds: float, device: str) -> Rate:
+        about = loader.describe()
+        lead = (1.5 if about["readers"] == 2 else 1.0) * (1.2 if about["prefetch"] == 3 else 1.0)
+        return Rate.from_steps([round(1000 * lead)], [1.0])
+
+    monkeypatch.setattr(bench_run, "loader_rate", rate)
+    settings = BenchSettings(
+        backend="dali", batch_size=8, size=32, workers=1, seconds=0.1, rounds=1, model=None, decoder="simplejpeg"
+    )
+    asked: list[tuple[int, int, str]] = []
+    record = BenchRun(photos, settings, lambda *now: asked.append(now)).run()
+    assert record.rate("loader") == 1800
+    assert (record.loader["readers"], record.loader["prefetch"], record.loader["workers"]) == (2, 3, 1)
+    assert record.options == {"readers": 2, "prefetch": 3}
+    assert record.tuned["prefetch"].tried == {"2": 1500, "3": 1800}
+    assert asked[:8] == [(k, 8, f"tuning: {('readers=2', 'prefetch=3')[k // 4]}") for k in range(8)]
+    _save_choice(record, str(tmp_path / "p.json"))
+    saved = load_profile(tmp_path / "p.json")
+    assert saved is not None
+    assert (saved.workers, saved.prefetch, saved.options) == (1, 3, {"readers": 2})
+
+
+def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    bench_dali(photos, tmp_path, "--cache", str(cache), "--no-tune")
+    result, written = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
+    document = json.loads(written.read_text())
+    assert document["tuned"] == {}
+    assert document["loader"]["backend"] == "dali"
+    assert "HDF5 cache" in document["data"]["summary"]
+    assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]
+    assert document["notes"] == [
+        f"{PEER_NAME} was left out: readers.file reads files, and the data are no folder of files"
+    ]
+    assert "was left out" in result
+
+
+def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "photos", 32)
+    (folder / "class1" / "0031.jpg").write_bytes(b"not an image")
+    _, written = bench_dali(folder, tmp_path, "--no-tune", "--baseline", "--entries", "64")
+    document = json.loads(written.read_text())
+    torch_out, peer_out = sorted(document["notes"], key=lambda note: note.startswith(PEER_NAME))
+    assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
+    assert "cannot identify image file" in torch_out
+    assert peer_out.startswith(f"{PEER_NAME} was left out: DALI: ")
+    assert [m["kind"] for m in document["measured"] if m["kind"] != "ceiling"] == ["loader"]
+    assert document["measured"][-1]["images_per_s"] > 0
+
+
+def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
+    """What `penstock bench --backend dali` prints of a short run without a model, and where its record is."""
+    from typer import Typer
+
+    from penstock.bench.command_bench import bench
+
+    app = Typer()
+    app.command()(bench)
+    written = folder / "bench.json"
+    fast = [
+        "--model",
+        "none",
+        "--workers",
+        "1",
+        "--batch-size",
+        "8",
+        "--size",
+        "32",
+        "--seconds",
+        "0.1",
+        "--rounds",
+        "1",
+    ]
+    every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
+    result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output, written
+
+
 def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> None:
     source = open_source(photos)
     loader = baseline_loader(source, imagenet_train(32), batch_size=8, workers=0, dtype=torch.float32, pin_memory=False)
@@ -139,6 +282,8 @@ def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
     (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
     source = open_source(tmp_path)
     ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    sizes = [simplejpeg.decode_jpeg_header(photo(number))[1::-1] for number in (0, 2, 3, 4, 5)]
+    assert ceiling.largest == max(sizes, key=lambda size: size[0] * size[1])
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
     assert ceiling.measure(0.05).images % 5 == 0
     assert ceiling.measure(0.05, resize=False).median > 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import io
+from dataclasses import replace
 
 import pytest
 
-from penstock.bench.bench_run import BenchRecord, BenchSettings, Measured
+from penstock.bench.record import BenchRecord, BenchSettings, Measured
 from penstock.bench.report import render
+from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import decode_ceiling, judge
 
 
@@ -87,3 +89,38 @@ def test_the_report_shows_every_measurement_the_ratio_and_the_verdict() -> None:
     for words in ("2,000", "1,000", "1,050", "2,100", "5,000", "2.00 times", "25% of the step", "some CPU", "2,400"):
         assert words in text, words
     assert verdict.sentence in text
+
+
+def test_what_was_tuned_and_left_out_is_shown_and_goes_into_the_call() -> None:
+    from rich.console import Console
+
+    peer = Measured.of("DALI's own", "baseline", [500.0], note="2 threads")
+    plain = record(loader=1000, baseline=400, decode=1050)
+    shown = replace(
+        plain,
+        measured=(*plain.measured, peer),
+        tuned={"readers": Tuned(chosen=2, tried={"1": 900.4, "2": 1000.0}, failed={"4": "out of memory"})},
+        options={"readers": 2},
+        notes=("a peer was left out: it has no files",),
+    )
+    verdict = judge(shown, "photos")
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render(shown, verdict))
+    text = " ".join(console.export_text().split())
+    for words in (
+        "Knob readers: 2 (images/s of 1: 900, 2: 1,000; 4 left out: out of memory).",
+        "a peer was left out: it has no files",
+        "2.50 times the images/s of torch DataLoader + Pillow.",
+        "2.00 times the images/s of DALI's own, 2 threads.",
+        "2 workers, readers 2,",
+    ):
+        assert words in text, words
+    assert "    readers=2,\n" in verdict.call
+
+
+def test_a_loader_that_decodes_on_the_gpu_is_not_measured_by_what_the_host_could_do() -> None:
+    host = record(loader=4000, model=9000, both=3900, decode=1050, normalise=4100)
+    assert judge(host, "photos").limit == "transfer"
+    device = judge(replace(host, loader={**host.loader, "decodes_on": "cuda"}), "photos")
+    assert device.limit == "loader"
+    assert "on the GPU: 4,000 images/s, 1.9 times" in device.sentence

@@ -1,0 +1,122 @@
+"""What a benchmark run was asked to measure, and the record of what it measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from penstock.bench.tuning import Options, Tuned
+
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What to measure. seconds: of each measurement in each round; model None leaves the model out.
+
+    cache: of the data, for the backends "hdf5" and "dali". entries: serve the data as so many images, again and again.
+    tune: search the backend's knobs first; None does for "dali".
+    """
+
+    backend: str = "torch"
+    cache: str | None = None
+    entries: int | None = None
+    decoder: str = "auto"
+    batch_size: int = 64
+    size: int = 224
+    workers: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    model: str | None = "resnet18"
+    amp: Literal["off", "bf16", "fp16"] = "off"
+    seconds: float = 4.0
+    rounds: int = 3
+    baseline: bool = False
+    tune: bool | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.seconds <= 0 or self.rounds < 1:
+            raise ValueError("seconds is above 0 and rounds at least 1")
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the knobs are searched."""
+        return self.backend == "dali" if self.tune is None else self.tune
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
+
+    kind: "ceiling", "loader", "baseline", "model" or "both". wait_share: of "both", the share of the step spent waiting
+    for data. note: what to know of how it was measured.
+    """
+
+    name: str
+    kind: str
+    images_per_s: float
+    low: float
+    high: float
+    rounds: tuple[float, ...]
+    wait_share: float | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
+        """From the rates of the rounds."""
+        median = statistics.median(rates)
+        return cls(
+            name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRecord:
+    """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
+
+    workers: those of the loader; options: what else the search of knobs gave it beside the backend's defaults. notes:
+    what was left out, and why.
+    """
+
+    settings: BenchSettings
+    workers: int
+    decoder: str
+    data: dict[str, object]
+    environment: dict[str, object]
+    loader: dict[str, object]
+    measured: tuple[Measured, ...] = field(default=())
+    tuned: dict[str, Tuned] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def rate(self, kind: str, name: str | None = None) -> float | None:
+        """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""
+        found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
+        return next(found, None)
+
+    def find(self, kind: str) -> Measured | None:
+        """The first measurement of `kind`."""
+        return next(iter(self.all_of(kind)), None)
+
+    def all_of(self, kind: str) -> list[Measured]:
+        """The measurements of `kind`."""
+        return [m for m in self.measured if m.kind == kind]
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-serialisable; of the cache's path only the name, for records that are shown around."""
+        document = asdict(self)
+        if self.settings.cache is not None:
+            document["settings"]["cache"] = Path(self.settings.cache).name
+        return document
+
+
+def decode_name(decoder: str) -> str:
+    """What the ceiling of `decoder` is called."""
+    return f"decode + resize, {decoder}, one thread"
