@@ -45,6 +45,12 @@ def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
         beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
         advice = "Try more readers and workers, and a cache (--cache), of which less has to be decoded"
         return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{beside}{missing}. {advice}."
+    if record.loader.get("decodes_on") == "cpu":
+        share = f" of {ceiling:,.0f} that {record.decoder} could decode here" if ceiling else ""
+        return "loader", (
+            f"The loader limits, DALI decoding on the CPU: {loader:,.0f} images/s{share}{missing}. Without a GPU the "
+            "backends torch (files) and hdf5 (a cache) are faster."
+        )
     if transfer and loader >= _CLOSE * transfer:
         return "transfer", f"Copying and normalising limits: {transfer:,.0f} images/s{missing}."
     if ceiling and loader >= _CLOSE * ceiling:

@@ -124,3 +124,12 @@ def test_a_loader_that_decodes_on_the_gpu_is_not_measured_by_what_the_host_could
     device = judge(replace(host, loader={**host.loader, "decodes_on": "cuda"}), "photos")
     assert device.limit == "loader"
     assert "on the GPU: 4,000 images/s, 1.9 times" in device.sentence
+
+
+def test_dali_on_a_cpu_is_told_of_faster_backends_instead_of_more_workers() -> None:
+    host = record(loader=900, model=9000, both=900, decode=1050, normalise=4100)
+    without_gpu = judge(replace(host, loader={**host.loader, "decodes_on": "cpu"}), "photos")
+    assert without_gpu.limit == "loader"
+    assert "900 images/s of 2,100 that simplejpeg could decode here" in without_gpu.sentence
+    assert "torch (files) and hdf5 (a cache) are faster" in without_gpu.sentence
+    assert "more workers" in judge(host, "photos").sentence
