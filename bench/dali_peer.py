@@ -12,7 +12,7 @@ import torch
 from penstock.bench.tuning import Options
 from penstock.loaders.image_folder import ImageFolder
 from penstock.loaders.source import Source
-from penstock.pipelines.dali_graph import import_dali
+from penstock.pipelines.dali_graph import dali_words, import_dali
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
@@ -141,6 +141,4 @@ def _text(path: bytes) -> str:
 
 
 def _refused(error: Exception) -> LoaderError:
-    words = str(error)
-    words = (words.partition("encountered:")[2] or words).partition("Current pipeline")[0]
-    return LoaderError("E-CORRUPT", f"DALI: {' '.join(words.split())[:160]}")
+    return LoaderError("E-CORRUPT", f"DALI: {dali_words(error)}")

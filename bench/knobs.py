@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 
 from penstock.bench.tuning import KnobValue, Options
-from penstock.loaders.dali_loader import DaliOptions
+from penstock.loaders.dali_loader import DaliOptions, default_readers
 from penstock.loaders.machine import default_workers
 
 Values = dict[str, tuple[KnobValue, ...]]
@@ -42,7 +42,7 @@ def _dali(on_gpu: bool, told: int | None, largest: Largest | None) -> Values:
     some for themselves. A GPU's decoder leaves DALI's threads less to do, where they only take turns.
     """
     workers = default_workers() if told is None else told
-    readers = min(4, -(-workers // 4))
+    readers = default_readers(workers)
     space: Values = {}
     if on_gpu:
         space["hw_decoder_load"] = (0.65, 0.5, 0.8, 0.95)

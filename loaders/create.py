@@ -134,9 +134,12 @@ def _parsed(backend: str, options: dict[str, Any]) -> Any:
     kind = getattr(import_module(module), options_name)
     try:
         return kind(**options)
-    except TypeError:
+    except TypeError as error:
         known = [*kind.__dataclass_fields__, *getattr(import_module(module), "SOURCE_OPTIONS", ())]
         others = ", ".join(name for name in options if name not in known)
+        if not others:
+            given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+            raise ValueError(f"backend {backend!r} takes its options in other types than {given}: {error}") from None
         raise ValueError(f"backend {backend!r} takes {', '.join(known)}, not {others}") from None
 
 

@@ -20,8 +20,9 @@ from penstock.pipelines.plan import BatchPlan
 class CropProducer(Producer):
     """Fills the rows that DALI would decode otherwise than the other decoders do; `tasks()` tells of the rest.
 
-    Those rows are images that are no ordinary JPEGs, and images to be turned. A file that could be refused without
-    decoding it is refused here, so that DALI, which fails whole batches, seldom has to.
+    Those rows are images that are no ordinary JPEGs, images to be turned, and windows of a single column, whose chroma
+    libjpeg does not upsample as it does that of the whole image. A file that could be refused without decoding it is
+    refused here, so that DALI, which fails whole batches, seldom has to.
     """
 
     decodes_first = False
@@ -54,7 +55,7 @@ class CropProducer(Producer):
 
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
         x, y, w, h = window
-        if item.probe is not None and item.probe.orientation != 1:
+        if w == 1 or (item.probe is not None and item.probe.orientation != 1):
             return None
         if item.data is None:
             assert self._windows is not None
@@ -68,7 +69,8 @@ class CropProducer(Producer):
             assert isinstance(item.data, bytes)
             if header is None or not dali_takes(header, item.data):
                 return None
-            jpeg.check_markers(item.data, header)
+            if not jpeg.check_markers(item.data, header) and header.stoppable:
+                return None  # DALI stops below the crop; our decoders go on to the end, and refuse what they meet there
             data, left, top = item.data, 0, 0
         if self.decodes_first:
             self._crop(item, window)

@@ -61,11 +61,17 @@ class DaliOptions:
             raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
         if not 0 <= self.hw_decoder_load <= 1:
             raise ValueError(f"hw_decoder_load is a share from 0 to 1, not {self.hw_decoder_load}")
-        if self.preallocate is not None and (len(self.preallocate) != 2 or min(self.preallocate) < 0):
+        hint = self.preallocate
+        if hint is not None and not (isinstance(hint, (tuple, list)) and len(hint) == 2 and min(hint) >= 0):
             raise ValueError(f"preallocate is (width, height) in pixels, not {self.preallocate!r}")
         for name in ("device_memory_padding", "host_memory_padding"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} is at least 0 bytes, not {getattr(self, name)}")
+
+
+def default_readers(workers: int) -> int:
+    """Threads that read and plan for so many of DALI's."""
+    return min(_MAX_READERS, -(-workers // _CPUS_A_READER))
 
 
 SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
@@ -142,15 +148,15 @@ class DaliEngine(ThreadEngine):
 
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
-        _close_at_exit(self)
         workers = default_workers() if options.workers is None else options.workers
         self._threads_of_dali = max(1, workers)
-        readers = options.readers or min(_MAX_READERS, -(-workers // _CPUS_A_READER))
+        readers = options.readers or default_readers(workers)
         super().__init__("dali", settings, readers if workers else 0, 1, options.watchdog_s)
         self._options = options
         if workers:
             self._ahead = readers + options.prefetch + 1
         self._stage: DaliStage | None = None
+        _close_at_exit(self)
 
     def _graph_settings(self) -> GraphSettings:
         settings, options, device = self._settings, self._options, torch.device(self._settings.device)
@@ -203,7 +209,7 @@ class DaliEngine(ThreadEngine):
             "workers_are": "threads",
             "decodes_on": device.type,
             "dali": import_dali().__version__,
-            "batches_refused": self._stage.refused if self._stage else 0,
+            "batches_refused": self._stage.refused if self._stage is not None else 0,
         }
         return about if device.type == "cpu" else {**about, "hw_decoder_load": options.hw_decoder_load}
 

@@ -93,8 +93,8 @@ def _work(queue: BatchQueue, maker: BatchMaker, ahead: int) -> None:
 
 
 def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
-    """What is said of an exception in a thread that works on `sample` of `item`."""
-    told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample)
+    """What is said of an exception in a thread that works on `sample` of `item`, -1 for none."""
+    told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
     told.__cause__ = error
     return Produced(item, (), 0.0, False, told)
 

@@ -2,8 +2,9 @@
 
 Parity with the other decoders: EXIF is left alone (turned images do not come here), chroma is upsampled as libjpeg does
 ("fancy"), the DCT is the accurate one, and the resize is the antialiased linear one with windows on whole pixels. On a
-CPU the decoded pixels are bit-exact. The resize rounds otherwise than torch's, by one level, and at the border of the
-crop it repeats the outermost pixels where torch leaves them out: a few levels in one of some thousand values.
+CPU the decoded pixels are bit-exact, but for windows of one column (which do not come here either). The resize rounds
+otherwise than torch's, by one level, and at the border of the crop it repeats the outermost pixels where torch leaves
+them out: a few levels in one of some thousand values.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class GraphSettings:
             "hw_decoder_load": self.hw_decoder_load,
             "preallocate_width_hint": width,
             "preallocate_height_hint": height,
+            "affine": False,  # several ranks on one machine would pin their threads to the same processors
             **{name: value for name, value in given.items() if value is not None},
         }
 
@@ -106,11 +108,11 @@ def import_dali() -> ModuleType:
 def install_hint() -> str:
     """Which of DALI's packages fits: that of torch's CUDA, and of any for the CPU alone."""
     cuda = (torch.version.cuda or "13").split(".")[0]
-    extra = "dali-cuda120" if cuda == "12" else "dali-cuda130"
+    extra = "dali-cuda130" if int(cuda) >= 13 else "dali-cuda120"
     wheel = f"pip install 'penstock[{extra}]'"
     if torch.version.cuda is None:
         return f"{wheel} (dali-cuda120 for a driver of CUDA 12; either runs without a GPU)"
-    return f"{wheel}, which is for torch's CUDA {torch.version.cuda}"
+    return f"{wheel}, the nearest to torch's CUDA {torch.version.cuda}"
 
 
 def dali_takes(header: JpegHeader, data: bytes) -> bool:
@@ -123,12 +125,20 @@ def dali_takes(header: JpegHeader, data: bytes) -> bool:
         return False
     if header.components == 1:
         return True
-    for marker, start, end in header.segments:
-        if marker == _APP14 and end - start >= 16 and data[start + 4 : start + 9] == b"Adobe":
-            return data[start + 15] == 1
+    adobe = _whole(data, header, _APP14, b"Adobe", 16)
+    if adobe:
+        return all(data[start + 15] == 1 for start in adobe)
     at = header.height_offset + 5  # the first component's number
-    jfif = any(marker == _APP0 and data[start + 4 : start + 8] == b"JFIF" for marker, start, _ in header.segments)
-    return jfif or tuple(data[at + 3 * k] for k in range(3)) == (1, 2, 3)
+    return bool(_whole(data, header, _APP0, b"JFIF\0", 18)) or data[at : at + 7 : 3] == b"\1\2\3"
+
+
+def _whole(data: bytes, header: JpegHeader, marker: int, name: bytes, length: int) -> list[int]:
+    """Where the segments of this kind begin that libjpeg heeds: it passes over shorter ones."""
+    return [
+        start
+        for found, start, end in header.segments
+        if found == marker and end - start >= length and data.startswith(name, start + 4)
+    ]
 
 
 class DaliGraph:
@@ -233,7 +243,8 @@ class DaliGraph:
     def take(self) -> torch.Tensor:
         """The oldest batch under way, uint8 [rows, height, width, 3] on the graph's device, complete; waits for it.
 
-        Raises LoaderError E-CORRUPT, after which the graph is of no more use, if DALI refused any row of it.
+        Raises LoaderError E-CORRUPT if DALI refused any row of it, E-MEM or E-WORKER where the device failed; the graph
+        is of no more use then.
         """
         try:
             (images,) = self._pipe.outputs()  # complete: without a stream of ours DALI waits for the device
@@ -248,20 +259,26 @@ class DaliGraph:
         self._fed.clear()
 
 
-def _words(error: Exception) -> str:
+def dali_words(error: Exception) -> str:
     """What DALI says, without the lines on where in the graph it happened."""
     text = " ".join(str(error).split())
     found = re.search(r"encountered: (.+?)(?: C\+\+ context| Stacktrace| Current pipeline|$)", text)
-    return (found[1] if found else text)[:_SHOWN]
+    return (found[1] if found else text).rstrip(" :")[:_SHOWN]
 
 
 def _refused(error: Exception) -> LoaderError:
-    return LoaderError("E-CORRUPT", f"DALI: {_words(error)}")
+    """What a failure in the middle of a run comes to: the data's, unless DALI speaks of the machine."""
+    words = dali_words(error)
+    if re.search("bad_alloc|out of memory|allocat", words, re.IGNORECASE):
+        return LoaderError("E-MEM", f"DALI: {words}")
+    if re.search("cuda", words, re.IGNORECASE):
+        return LoaderError("E-WORKER", f"DALI: {words}", fix="see `nvidia-smi` and the system's log for this GPU")
+    return LoaderError("E-CORRUPT", f"DALI: {words}")
 
 
 def _cannot_run(error: Exception, settings: GraphSettings) -> LoaderError:
-    words = _words(error)
-    if re.search("memory|alloc", words, re.IGNORECASE):
+    words = dali_words(error)
+    if isinstance(error, MemoryError) or re.search("memory|alloc", words, re.IGNORECASE):
         return LoaderError("E-MEM", f"DALI: {words}")
     what = "the CPU" if settings.device_id is None else f"GPU {settings.device_id}"
     about_driver = settings.device_id is not None and re.search(_NO_DRIVER, words, re.IGNORECASE)

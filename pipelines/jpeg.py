@@ -169,10 +169,11 @@ def proves_sound(warning: str, header: JpegHeader) -> bool:
     return not warning or (header.stoppable and warning.endswith("extraneous bytes before marker 0xd9"))
 
 
-def check_markers(data: bytes, header: JpegHeader) -> None:
+def check_markers(data: bytes, header: JpegHeader) -> bool:
     """Refuse a file whose markers do not lead from the first scan to the end of image (LoaderError E-CORRUPT).
 
-    What libjpeg makes of a stray marker depends on the row at which it meets it, thus on the crop.
+    What libjpeg makes of a stray marker depends on the row at which it meets it, thus on the crop. Returns whether the
+    end of image follows the first scan at once.
     """
     start = position = header.scan_offset
     codes = np.frombuffer(data, np.uint8, offset=start)
@@ -180,21 +181,21 @@ def check_markers(data: bytes, header: JpegHeader) -> None:
     begins = codes[:-1] == 0xFF
     np.minimum(begins.view(np.uint8), following, out=begins.view(np.uint8))  # "and": FF 00 is a stuffed byte
     if begins.size and following[first := begins.argmax()] == _EOI and begins[first]:
-        return  # one scan without restarts or fill: nearly every file
+        return True  # one scan without restarts or fill: nearly every file
     begins &= following != 0xFF  # fill, T.81 B.1.1.2
     begins &= following >> 3 != _RST0 >> 3
-    marks, in_scan = begins.tobytes(), True
+    marks, in_scan, only_scan = begins.tobytes(), True, True
     while (found := marks.find(1, position - start)) >= 0:
         at = start + found
         marker = data[at + 1]
         if not in_scan and data[position:at].strip(b"\xff"):
             break
         if marker == _EOI:
-            return
+            return only_scan
         if marker < _SOF0 or marker == _SOI or (marker == _SOS and header.stoppable):
             break
         position = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        in_scan = marker == _SOS
+        in_scan, only_scan = marker == _SOS, False
     raise LoaderError("E-CORRUPT", f"the JPEG's markers do not lead to its end: stray bytes at {position}")
 
 
