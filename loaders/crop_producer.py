@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from penstock.loaders.contract import BadSample, Cursor
 from penstock.loaders.producer import Loaded, Producer, ProducerSettings
 from penstock.pipelines import jpeg
 from penstock.pipelines.dali_graph import CropTask, dali_takes
@@ -31,16 +27,8 @@ class CropProducer(Producer):
         super().__init__(settings)
         self._tasks: dict[int, CropTask] = {}
 
-    def produce(
-        self,
-        cursor: Cursor,
-        pixels: npt.NDArray[np.uint8],
-        rows: npt.NDArray[np.void],
-        working_on: Callable[[int], None],
-    ) -> tuple[tuple[BadSample, ...], float]:
-        """See Producer.produce; rows of `pixels` that tasks() tells of are not written."""
+    def _begin(self) -> None:
         self._tasks.clear()
-        return super().produce(cursor, pixels, rows, working_on)
 
     def tasks(self) -> tuple[tuple[int, CropTask], ...]:
         """See Producer.tasks."""

@@ -55,7 +55,10 @@ class ProducerSettings:
 
 
 class Producer:
-    """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes."""
+    """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes.
+
+    A subclass may leave rows to another decoder: what tasks() tells of, it has not written.
+    """
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
@@ -76,6 +79,7 @@ class Producer:
         in row order, and the seconds taken.
         """
         started = time.perf_counter()
+        self._begin()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         if self._windows is not None:
@@ -103,6 +107,9 @@ class Producer:
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
         self._label(rows)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def _begin(self) -> None:
+        """Called before each batch."""
 
     def tasks(self) -> tuple[tuple[int, CropTask], ...]:
         """(row, task), in row order, of the rows of the latest batch that are left to another decoder."""
