@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from penstock.pipelines.augment_spec import RAND_BINS, Augmentations
 from penstock.pipelines.philox import STREAM_BATCH, random_words, uniforms
@@ -106,19 +105,22 @@ def plan_augment(augment: Augmentations, size: tuple[int, int], key: BatchKey) -
 
 @lru_cache(maxsize=16)
 def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
-    """torchvision's _augmentation_space: float64 [14, 31], float32 values as it has them, by op and bin."""
+    """torchvision's _augmentation_space: float64 [14, 31], by op and bin.
+
+    Exact, where torchvision's float32 depends on the processor: int(16.0) pixels are 15 on some.
+    """
     wide = kind == "trivial"
     height, width = size
     limits = {Op.SHEAR_X: 0.99 if wide else 0.3, Op.SHEAR_Y: 0.99 if wide else 0.3}
     limits |= {Op.TRANSLATE_X: 32.0 if wide else 150.0 / 331.0 * width}
     limits |= {Op.TRANSLATE_Y: 32.0 if wide else 150.0 / 331.0 * height}
     limits |= {Op.ROTATE: 135.0 if wide else 30.0} | dict.fromkeys(_BLENDS, 0.99 if wide else 0.9)
-    table = torch.zeros(_NUM_AUTO_OPS, RAND_BINS)
+    bins, table = np.arange(RAND_BINS), np.zeros((_NUM_AUTO_OPS, RAND_BINS))
     for op, limit in limits.items():
-        table[op] = torch.linspace(0.0, limit, RAND_BINS)
-    table[Op.POSTERIZE] = 8 - (torch.arange(RAND_BINS) / ((RAND_BINS - 1) / (6 if wide else 4))).round()
-    table[Op.SOLARIZE] = torch.linspace(255.0, 0.0, RAND_BINS)
-    return table.double().numpy()
+        table[op] = limit * bins / (RAND_BINS - 1)
+    table[Op.POSTERIZE] = 8 - np.rint(bins / ((RAND_BINS - 1) / (6 if wide else 4)))
+    table[Op.SOLARIZE] = 255.0 - 255.0 * bins / (RAND_BINS - 1)
+    return table
 
 
 def _auto(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
