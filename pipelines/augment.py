@@ -13,7 +13,8 @@ from penstock.pipelines.augment_plan import AugmentPlan, Floats, Op
 from penstock.pipelines.augment_tables import map_values
 from penstock.pipelines.transfer import to_device
 
-_CPU_PIXELS = 65536  # of a piece whose intermediate results stay in a processor's cache
+_CPU_PIXELS = 1 << 16  # of a piece whose intermediate results stay in a processor's cache
+_DEVICE_PIXELS = 1 << 23  # of a piece whose intermediate results take less than half a gigabyte
 # Operations that run together; a round puts its samples into this order, so that each group is one slice.
 _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.IDENTITY,),
@@ -23,6 +24,7 @@ _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.SHARPNESS,),
     (Op.HUE,),
 )
+_ALONE = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
 _ORDER = np.argsort([op for group in _GROUPS for op in group])
 _GROUP = np.array([number for op in sorted(Op) for number, group in enumerate(_GROUPS) if op in group])
 
@@ -30,7 +32,7 @@ _GROUP = np.array([number for op in sorted(Op) for number, group in enumerate(_G
 def augment(images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
     """The rounds of `plan` applied to uint8 [batch, height, width, 3], on its device and into memory of its own.
 
-    Nothing is read back from the device. On a CPU it works piece by piece, so that intermediate results stay in cache.
+    It works piece by piece, and reads nothing back from the device.
     """
     order = np.arange(len(images))
     for ops, values in zip(plan.ops, plan.values, strict=True):
@@ -49,7 +51,8 @@ def _round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> N
     """One operation on each image, in place; `ops` in the order of _GROUPS."""
     groups = _GROUP[ops]
     height, width = images.shape[1:3]
-    step = len(images) if images.device.type != "cpu" else max(1, _CPU_PIXELS // (height * width))
+    limit = _CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS
+    step = max(1, limit // (height * width))
     for number in np.unique(groups[groups > 0]):
         begin, end = np.searchsorted(groups, (number, number + 1))
         for first in range(begin, end, step):
@@ -64,4 +67,4 @@ def _apply(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> N
     elif ops[0] in augment_tables.OPS:
         map_values(images, ops, values)
     else:
-        {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}[Op(ops[0])](images, values)
+        _ALONE[Op(ops[0])](images, values)

@@ -338,6 +338,20 @@ def test_augmentations_are_the_same_on_every_backend_for_two_ranks_and_after_a_r
     assert_mixed_alike(parts, whole, pixels_too=not dali)
 
 
+def test_the_seed_of_the_loader_is_that_of_its_augmentations(photos: Path) -> None:
+    """Without crops, flips and shuffling, what is left of the seed is in what is mixed."""
+    still = {"crop": "center", "flip": 0.0, "mixup": 1.0}
+    settings = {"pipeline": imagenet_train(SIZE, **still), "dtype": torch.float32, "shuffle": False}
+    streams = []
+    for seed in (7, 8, 7):
+        with open_loader(photos, seed=seed, **settings) as loader:
+            streams.append(serve_floats(loader))
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(streams[0], streams[2], strict=True))
+    assert not any(torch.equal(a[2], b[2]) for a, b in zip(streams[0], streams[1], strict=True))
+    first, second = ([s[2] for s in streams[0] if s[0] == epoch] for epoch in (0, 1))
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photos: Path) -> None:
     settings = {"pipeline": imagenet_train(SIZE, mixup=1.0), "dtype": torch.float32, "drop_last": False}
     with open_loader(photos, **settings) as loader, open_loader(photos, drop_last=False) as hard:

@@ -48,7 +48,7 @@ def values_of(op: Op, number: int = 100, seed: int = 1) -> npt.NDArray[np.float6
     if op is Op.POSTERIZE:
         return draw.integers(1, 9, number).astype(np.float64)
     if op is Op.SOLARIZE:
-        return np.append(draw.uniform(0, 256, number - 2), (0.0, 255.0))
+        return np.append(np.rint(draw.uniform(0, 256, number // 2)), draw.uniform(0, 256, number - number // 2))
     if op is Op.HUE:
         return np.append(u[3:] * 0.5, (-0.5, 0.0, 0.5))
     return np.append(1 + u[3:], (0.0, 1.0, 2.5))
