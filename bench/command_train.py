@@ -29,6 +29,16 @@ def train(
     batch_size: common.BatchSize = 32,
     size: common.Size = 64,
     min_scale: Annotated[float, typer.Option(help="Smallest area of a random crop, as a fraction.")] = 0.25,
+    auto_augment: Annotated[
+        str | None, typer.Option(help="rand (RandAugment) or trivial (TrivialAugmentWide).")
+    ] = None,
+    color_jitter: Annotated[
+        tuple[float, float, float, float] | None,
+        typer.Option(metavar="B C S H", help="Jitter of brightness, contrast, saturation and hue, such as .4 .4 .4 .1"),
+    ] = None,
+    erasing: Annotated[float, typer.Option(help="Probability that a box of an image is erased.")] = 0.0,
+    mixup: Annotated[float, typer.Option(help="Alpha of mixup, such as 0.2; 0 for none.")] = 0.0,
+    cutmix: Annotated[float, typer.Option(help="Alpha of cutmix, such as 1; 0 for none.")] = 0.0,
     device: common.Device = "auto",
     amp: Annotated[str, typer.Option(help="Mixed precision: off, bf16 or fp16 (CUDA).")] = "off",
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.05,
@@ -68,7 +78,15 @@ def train(
     shared = {"backend": backend, "decoder": decoder, "device": target, "seed": seed, **common.given(workers=workers)}
     loader = create_loader(
         source,
-        pipeline=imagenet_train(size, scale=(min_scale, 1.0)),
+        pipeline=imagenet_train(
+            size,
+            scale=(min_scale, 1.0),
+            auto_augment=auto_augment,
+            color_jitter=color_jitter,
+            erasing=erasing,
+            mixup=mixup,
+            cutmix=cutmix,
+        ),
         batch_size=batch_size,
         on_bad_sample=on_bad_sample,
         **shared,

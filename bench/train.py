@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penstock.bench.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.measure import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import PADDING_LABEL, TrainStep, make_step, on_device
+from penstock.bench.train_step import TrainStep, labelled, make_step, on_device
 from penstock.pipelines.errors import LoaderError
 
 Loader = Iterable[tuple[Tensor, ...]]
@@ -99,8 +99,8 @@ def _train_epoch(
     num_steps = 0
     for images, labels in timer.watch(on_device(loader, step.settings), _num_images):
         loss = step(images, labels)
-        labelled = (labels != PADDING_LABEL).sum()
-        totals += torch.stack([loss.double() * labelled, labelled.double()])
+        count = labelled(labels).sum()
+        totals += torch.stack([loss.double() * count, count.double()])
         num_steps += 1
         if num_steps == warmup_steps:
             timer.restart()

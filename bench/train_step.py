@@ -28,12 +28,24 @@ def autocast(settings: TrainSettings) -> torch.autocast:
 def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Cross-entropy in float32, averaged over the labelled rows of (N, num_classes) logits; 0 if there is none.
 
+    labels: int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
     Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
     """
-    total = cross_entropy(
-        logits.float(), labels, ignore_index=PADDING_LABEL, label_smoothing=label_smoothing, reduction="sum"
-    )
-    return total / (labels != PADDING_LABEL).sum().clamp(min=1)
+    is_labelled = labelled(labels)
+    if labels.ndim == 2:
+        # smoothed here: cross_entropy would give padding a share of every class
+        labels = labels * (1 - label_smoothing) + is_labelled[:, None] * (label_smoothing / labels.shape[1])
+        total = cross_entropy(logits.float(), labels, reduction="sum")
+    else:
+        total = cross_entropy(
+            logits.float(), labels, ignore_index=PADDING_LABEL, label_smoothing=label_smoothing, reduction="sum"
+        )
+    return total / is_labelled.sum().clamp(min=1)
+
+
+def labelled(labels: Tensor) -> Tensor:
+    """Which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
+    return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
 
 
 def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
@@ -81,7 +93,7 @@ def cosine_with_warmup(optimizer: torch.optim.Optimizer, *, warmup: float, total
 class TrainStep:
     """`step(images, labels) -> loss`: one update of a model that it moves to the device.
 
-    images (N, 3, H, W) and labels (N,) int64, -1 for padding, as `on_device` yields them. Returns the mean loss of the
+    images (N, 3, H, W) and labels as `on_device` yields them and `class_loss` takes them. Returns the mean loss of the
     batch, a float32 scalar on the device without a graph. `module` is the model, `model` what runs it: data parallel if
     torch.distributed is initialised, gradients then being the mean over ranks.
     """

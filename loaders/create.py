@@ -50,7 +50,8 @@ def create_loader(
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
-    """A loader of (images, labels): images [batch, 3, height, width], channels_last, on `device`; labels int64.
+    """A loader of (images, labels): images [batch, 3, height, width], channels_last, on `device`; labels int64, or
+    soft targets float32 [batch, num_classes] where the pipeline mixes samples.
 
     source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w, 3],
     labels), or a Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save`
@@ -88,7 +89,9 @@ def create_loader(
         drop_last=shuffle if drop_last is None else drop_last,
     )
     evaluation = not shuffle and not pipeline.random
-    stage = BatchStage(pipeline, dtype, _usable(device))
+    if pipeline.augment.mixes:
+        _check_mixing(batch_size, len(named.classes))
+    stage = BatchStage(pipeline, dtype, _usable(device), num_classes=len(named.classes))
     policy = BadSamplePolicy(
         on_bad_sample=on_bad_sample,
         max_bad=max_bad,
@@ -115,6 +118,13 @@ def create_loader(
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
     engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
+
+
+def _check_mixing(batch_size: int, num_classes: int) -> None:
+    if batch_size % 2:
+        raise ValueError(f"mixup and cutmix take pairs: batch_size must be even, not {batch_size}")
+    if num_classes < 2:
+        raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 
 
 def _usable(device: str | torch.device) -> torch.device:

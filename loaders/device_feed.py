@@ -12,11 +12,15 @@ import torch
 
 from penstock.loaders.contract import HostBatch
 from penstock.loaders.slots import OutputBuffers
+from penstock.pipelines.augment_plan import AugmentPlan, BatchKey
 from penstock.pipelines.batch import BatchStage
 
 
 class DeviceBatch(NamedTuple):
-    """A batch on its device: images [batch, 3, height, width] channels_last, labels int64 [batch], its origin."""
+    """A batch on its device: images [batch, 3, height, width] channels_last, labels, its origin.
+
+    labels: int64 [batch], or where the stage mixes float32 [batch, num_classes].
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -113,8 +117,8 @@ class DeviceFeed:
 
     It waits for the batch that is asked for; those after it are sent ahead only if `ready()` says they are finished, so
     that the device never idles for a batch that nobody needs yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage. An exception of `source` is raised in its place in the order, after the batches
-    before it.
+    straight through the batch stage. seed: of the augmentations that the stage may apply. An exception of `source` is
+    raised in its place in the order, after the batches before it.
     """
 
     def __init__(
@@ -123,10 +127,12 @@ class DeviceFeed:
         ready: Callable[[], int],
         stage: BatchStage,
         *,
+        seed: int = 0,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self._stage, self._ahead = source, ready, stage, ahead
+        self._seed = seed
         self._copies = copies
         if copies is None and stage.device.type == "cuda":
             self._copies = CudaCopyEngine(stage.device)
@@ -165,7 +171,12 @@ class DeviceFeed:
             if self._outputs is None:
                 self._outputs = OutputBuffers(tuple(batch.images.shape), self._stage.dtype)
             out = self._outputs.take()
-        return DeviceBatch(self._stage(batch.images, out), torch.from_numpy(batch.labels), batch)
+        plan = self._plan(batch)
+        labels = self._stage.targets(torch.from_numpy(batch.labels), plan)
+        return DeviceBatch(self._stage(batch.images, out, plan), labels, batch)
+
+    def _plan(self, batch: HostBatch) -> AugmentPlan | None:
+        return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, batch.index))
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
         assert self._copies is not None
@@ -175,15 +186,18 @@ class DeviceFeed:
             self._slots.rotate(-1)
         slot = self._slots[-1]
         slot.fill(batch)
+        plan = self._plan(batch)
         with self._copies.side():
             images = slot.images.to(self._stage.device, non_blocking=True)
             labels = slot.labels.to(self._stage.device, non_blocking=True)
             if not batch.resident:
                 slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
-            staged = self._stage(images)
+            staged = self._stage(images, plan=plan)
             if batch.resident and self._stage.dtype == torch.uint8:  # which the stage hands out as it is
                 staged = staged.clone()
-            ready = DeviceBatch(staged, labels, replace(batch, images=_nothing(batch.images)))
+            ready = DeviceBatch(
+                staged, self._stage.targets(labels, plan), replace(batch, images=_nothing(batch.images))
+            )
             done = self._copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done

@@ -25,9 +25,10 @@ from penstock.pipelines.errors import LoaderError
 class Batch:
     """A delivered batch with everything that is known of it.
 
-    images: [batch, 3, height, width], channels_last, on the loader's device; labels: int64 [batch] there; index: int64
-    [batch] positions in the sorted source; windows: int32 [batch, 4], x, y, width, height in the source image; flips:
-    bool [batch]. Padding rows have label and index -1. step: number of the step within the epoch.
+    images: [batch, 3, height, width], channels_last, on the loader's device; labels: int64 [batch] there, or with mixup
+    or cutmix float32 [batch, num_classes]; index: int64 [batch] positions in the sorted source; windows: int32 [batch,
+    4], x, y, width, height in the source image; flips: bool [batch]. Padding rows have index -1, and label -1 or a row
+    of zeros. step: number of the step within the epoch.
     """
 
     images: torch.Tensor
@@ -59,7 +60,7 @@ class Loader:
         about: dict[str, object] | None = None,
     ) -> None:
         self._engine, self._schedule, self._policy = engine, schedule, policy
-        self._feed = DeviceFeed(engine.next, engine.ready, stage)
+        self._feed = DeviceFeed(engine.next, engine.ready, stage, seed=schedule.seed)
         self._identity = state
         self._cursor = schedule.settled(Cursor(0, 0))
         self._fed: Cursor | None = None  # what the feed hands out next

@@ -1,5 +1,6 @@
 """What happens to one sample, then to one batch."""
 
+from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch import BatchStage
 from penstock.pipelines.decode import ImageDecoder
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
@@ -10,6 +11,7 @@ __all__ = [
     "ERROR_CODES",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "Augmentations",
     "BatchPlan",
     "BatchStage",
     "ImageDecoder",

@@ -1,9 +1,12 @@
-"""The batch stage: uint8 pixels on a device -> normalised floats, channels_last."""
+"""The batch stage: uint8 pixels on a device -> augmented, normalised floats, channels_last."""
 
 from __future__ import annotations
 
 import torch
 
+from penstock.pipelines.augment import augment
+from penstock.pipelines.augment_boxes import erase, mix, soft_targets
+from penstock.pipelines.augment_plan import AugmentPlan, BatchKey, plan_augment
 from penstock.pipelines.spec import ImagePipeline
 
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: elementwise operations on up to so many elements stay on one thread
@@ -14,12 +17,20 @@ class BatchStage:
     """Turns uint8 NHWC batches into what the model takes, on the batch's device.
 
     dtype: torch.uint8 hands out the raw pixels (no copy); float32, float16, bfloat16 are `(pixel / 255 - mean) / std`,
-    computed in float32. Raises ValueError for another dtype.
+    computed in float32. A pipeline that augments needs a plan with each batch; one that mixes, a float dtype and
+    num_classes. Raises ValueError for another dtype, or without these.
     """
 
-    def __init__(self, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device, *, num_classes: int | None = None
+    ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is one of {', '.join(str(d) for d in DTYPES)}, not {dtype}")
+        self._augment, self._size, self._num_classes = pipeline.augment, pipeline.size, num_classes
+        if self._augment.mixes and dtype == torch.uint8:
+            raise ValueError("mixing needs a float dtype: mixup and cutmix work on normalised pixels")
+        if self._augment.mixes and num_classes is None:
+            raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device = dtype, device
         std, mean = torch.tensor(pipeline.std), torch.tensor(pipeline.mean)
         self._scale = (1 / (255 * std)).to(device)
@@ -28,20 +39,50 @@ class BatchStage:
         # channels.
         width = pipeline.size[1]
         self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
+        # what an erased box holds: nothing once normalised
+        blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3)
+        self._blank = blank.to(dtype).to(device)
 
-    def __call__(self, images: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def plan(self, key: BatchKey) -> AugmentPlan | None:
+        """What the augmentations of the batch `key` are; None where the pipeline has none."""
+        return plan_augment(self._augment, self._size, key) if self._augment.active else None
+
+    def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
+        """int64 [batch] labels as they are, or with mixing float32 [batch, num_classes], rows of padding all zero."""
+        if plan is None or plan.mixing is None or self._num_classes is None:
+            return labels
+        return soft_targets(labels, plan.mixing, self._num_classes)
+
+    def __call__(
+        self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
+    ) -> torch.Tensor:
         """uint8 [batch, height, width, 3] -> [batch, 3, height, width], channels_last strides, of this stage's dtype.
 
-        With dtype uint8 the result shares memory with `images`. `out`, contiguous [batch, height, width, 3] of this
-        stage's dtype, is memory to use for the result on a CPU.
+        With dtype uint8 the result shares memory with `images`, unless it is augmented. `out`, contiguous [batch,
+        height, width, 3] of this stage's dtype, is memory to use for the result on a CPU. plan: what `plan` returned.
+        Raises ValueError without it if the pipeline augments.
         """
+        if plan is None:
+            if self._augment.active:
+                raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
+            return self._normalised(images, out).permute(0, 3, 1, 2)
+        pixels = augment(images, plan) if len(plan.ops) else images
+        result = self._normalised(pixels, out)
+        if plan.erased.any():
+            result = result.clone() if result is images else result  # which are the caller's
+            erase(result, plan.erased, self._blank)
+        if plan.mixing is not None:
+            mix(result, plan.mixing)
+        return result.permute(0, 3, 1, 2)
+
+    def _normalised(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """[batch, height, width, 3] of this stage's dtype."""
         if self.dtype == torch.uint8:
-            return images.permute(0, 3, 1, 2)
+            return images
         if images.device.type == "cpu":
-            return self._on_cpu(images, out).permute(0, 3, 1, 2)
+            return self._on_cpu(images, out)
         # three short kernels on a device; memory traffic is a few percent of a training step's
-        floats = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
-        return floats.to(self.dtype).permute(0, 3, 1, 2)
+        return torch.addcmul(self._shift, images.to(torch.float32), self._scale).to(self.dtype)
 
     def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """One pass over the batch, a few rows at a time, so that every intermediate stays in the cache.

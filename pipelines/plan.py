@@ -56,11 +56,7 @@ def _random_resized(
     heights: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """torchvision's rule: ten tries of (area, log aspect), else the largest centred window of a legal aspect."""
-    low, high = pipeline.scale
-    log_low, log_high = math.log(pipeline.ratio[0]), math.log(pipeline.ratio[1])
-    area = (widths * heights)[:, None] * (low + (high - low) * draws[:, _FIRST_TRY::2])
-    aspect = np.exp(log_low + (log_high - log_low) * draws[:, _FIRST_TRY + 1 :: 2])
-    tried_w, tried_h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    tried_w, tried_h = tried_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
     fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
     rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
     w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
@@ -73,6 +69,21 @@ def _random_resized(
         w, h = np.where(missed, fallback_w, w), np.where(missed, fallback_h, h)
         x, y = np.where(missed, (widths - w) // 2, x), np.where(missed, (heights - h) // 2, y)
     return np.stack((x, y, w, h), 1)
+
+
+def tried_sides(
+    draws: npt.NDArray[np.float64],
+    full: npt.NDArray[np.int64] | int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Sides in whole pixels of boxes with a share of the area `full` in `scale` and a log-uniform aspect in `ratio`.
+
+    draws: uniform float64 [batch, 2 * tries], in pairs. Returns the sides a and b, each [batch, tries], aspect a / b.
+    """
+    low, top = math.log(ratio[0]), math.log(ratio[1])
+    area, aspect = full * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2]), np.exp(low + (top - low) * draws[:, 1::2])
+    return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
 
 
 def _center(

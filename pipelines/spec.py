@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
+
+from penstock.pipelines.augment_spec import Augmentations
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
+NO_AUGMENTATIONS = Augmentations()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +19,8 @@ class ImagePipeline:
     """What one sample goes through, then what one batch goes through.
 
     Sample stage: crop window, antialiased bilinear resize to `size` (height, width in pixels), horizontal flip; uint8.
-    Batch stage: `(pixel / 255 - mean) / std` per channel, on the target device.
+    Batch stage, on the target device: `augment`, where it asks for anything, and `(pixel / 255 - mean) / std` per
+    channel.
 
     crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does (`scale`, `ratio`), "center"
     takes the centre window of the target's aspect whose shorter side is `center_fraction` of the image's, "full"
@@ -37,6 +41,7 @@ class ImagePipeline:
     exif: Literal["ignore", "apply"] = "ignore"
     resample: Literal["torch", "pillow"] = "torch"
     max_pixels: int = DEFAULT_MAX_PIXELS
+    augment: Augmentations = NO_AUGMENTATIONS
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= 16384 for side in self.size):
@@ -60,11 +65,13 @@ class ImagePipeline:
             raise ValueError(f"resample is 'torch' or 'pillow', not {self.resample!r}")
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is at least 1, not {self.max_pixels!r}")
+        if not isinstance(self.augment, Augmentations):
+            raise ValueError(f"augment is an Augmentations, not {self.augment!r}")
 
     @property
     def random(self) -> bool:
         """Whether any draw changes a sample: False means that every epoch serves the same pixels."""
-        return self.crop == "random_resized" or self.flip > 0
+        return self.crop == "random_resized" or self.flip > 0 or self.augment.active
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -72,7 +79,15 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> ImagePipeline:
-    """RandomResizedCrop and a coin-flip mirror: the usual ImageNet training recipe. `size` in pixels."""
+    """RandomResizedCrop and a coin-flip mirror: the usual ImageNet training recipe. `size` in pixels.
+
+    settings: fields of ImagePipeline and of Augmentations, such as auto_augment="rand" or mixup=0.2.
+    """
+    chosen = {field.name: settings.pop(field.name) for field in fields(Augmentations) if field.name in settings}
+    if chosen:
+        if "augment" in settings:
+            raise ValueError(f"give augment, or {', '.join(chosen)}, not both")
+        settings["augment"] = Augmentations(**chosen)  # type: ignore[arg-type]
     return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
 
 

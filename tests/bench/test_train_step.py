@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import class_loss, cosine_with_warmup, make_step, on_device, sgd
+from penstock.bench.train_step import class_loss, cosine_with_warmup, labelled, make_step, on_device, sgd
 
 
 def tiny_model(seed=0):
@@ -44,6 +44,47 @@ def test_a_batch_of_padding_alone_gives_no_gradient():
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_soft_targets_count_as_in_torch_and_rows_of_zeros_do_not(smoothing):
+    logits = torch.randn(6, 4, requires_grad=True)
+    targets = torch.rand(6, 4).softmax(1)
+    targets[[2, 5]] = 0.0
+    rows = [0, 1, 3, 4]
+    expected = cross_entropy(logits[rows], targets[rows], label_smoothing=smoothing)
+    loss = class_loss(logits, targets, label_smoothing=smoothing)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert not logits.grad[[2, 5]].any()
+    assert logits.grad[rows].any(1).all()
+    assert labelled(targets).tolist() == [True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_targets_of_one_class_give_the_loss_of_labels(smoothing):
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, -1, 2, 3, -1])
+    targets = nn.functional.one_hot(labels.clamp(min=0), 4).float() * (labels >= 0)[:, None]
+    torch.testing.assert_close(
+        class_loss(logits, targets, label_smoothing=smoothing), class_loss(logits, labels, label_smoothing=smoothing)
+    )
+    assert labelled(targets).tolist() == labelled(labels).tolist()
+
+
+def test_soft_targets_of_padding_alone_give_no_gradient():
+    logits = torch.randn(3, 4, requires_grad=True)
+    loss = class_loss(logits, torch.zeros(3, 4), label_smoothing=0.1)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not logits.grad.any()
+
+
+def test_a_step_learns_from_soft_targets():
+    step = make_step(tiny_model(), TrainSettings(lr=0.05))
+    images, labels = tiny_batch()
+    targets = 0.9 * nn.functional.one_hot(labels, 4) + 0.1 * nn.functional.one_hot(labels.flip(0), 4)
+    losses = [step(images, targets) for _ in range(20)]
+    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_the_loss_is_taken_in_float32():

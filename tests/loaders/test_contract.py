@@ -261,6 +261,114 @@ def test_a_foreign_state_is_refused(photos: Path, field: str, value: Any) -> Non
             loader.load_state_dict({k: v for k, v in loader.state_dict().items() if k != "seed"})
 
 
+# ---- augmentations ----
+
+PIXELS = {"auto_augment": "rand", "rand_magnitude": 15, "color_jitter": (0.4, 0.4, 0.4, 0.1), "erasing": 0.3}
+MIXED = {**PIXELS, "mixup": 0.4, "cutmix": 1.0}
+# DALI's pixels are one level off, which equalize, solarize, posterize and hue make any number of levels of: there only
+# operations are compared that keep a small distance small, beside the soft targets, whose shares are the whole plan of
+# mixing. What is drawn never depends on a backend: it is made of seed, epoch and indices in front of the engines.
+GENTLE = {"color_jitter": (0.2, 0.2, 0.2, 0.0), "erasing": 0.3}
+
+
+@pytest.fixture(scope="module")
+def augmented(photos: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Of each recipe the stream that every loader must serve."""
+    streams = {}
+    for name, recipe in (("pixels", PIXELS), ("gentle", GENTLE)):
+        with open_loader(photos, pipeline=imagenet_train(SIZE, **recipe)) as loader:
+            streams[name] = serve(loader, 2)
+    with open_loader(photos, pipeline=imagenet_train(SIZE, **MIXED), dtype=torch.float32) as loader:
+        streams["mixed"] = serve_floats(loader)
+    return streams
+
+
+def serve_floats(loader: Loader) -> list[tuple[Any, ...]]:
+    """(epoch, index, images, soft targets) of the batches of two epochs."""
+    served = []
+    while loader.epoch < 2:
+        served += [(b.epoch, b.index.tolist(), b.images.clone(), b.labels) for b in loader.batches()]
+    return served
+
+
+def assert_mixed_alike(
+    parts: list[list[tuple[Any, ...]]], whole: list[tuple[Any, ...]], *, pixels_too: bool = True
+) -> None:
+    """That the ranks' parts in rank order are the whole, targets to the last bit."""
+    for steps in zip(whole, *parts, strict=True):
+        (epoch, index, images, targets), ranks = steps[0], steps[1:]
+        assert all(rank[0] == epoch for rank in ranks)
+        assert list(itertools.chain.from_iterable(rank[1] for rank in ranks)) == index
+        assert torch.equal(torch.cat([rank[3] for rank in ranks]), targets)
+        if pixels_too:
+            assert torch.equal(torch.cat([rank[2] for rank in ranks]), images)
+
+
+def test_augmentations_are_the_same_on_every_backend_for_two_ranks_and_after_a_resume(
+    photos: Path, backend: dict[str, Any], augmented: dict[str, list[tuple[Any, ...]]], reference: list[tuple[Any, ...]]
+) -> None:
+    dali = backend["backend"] == "dali"
+    expected = augmented["gentle" if dali else "pixels"]
+    pipeline = imagenet_train(SIZE, **(GENTLE if dali else PIXELS))
+    assert all(one[:6] == two[:6] for one, two in zip(expected, reference, strict=True))  # crops and flips as ever
+    assert sum(one[6] != two[6] for one, two in zip(expected, reference, strict=True)) == len(reference)
+    with open_loader(photos, pipeline=pipeline, **backend) as loader:
+        head = [record(batch, loader) for batch in itertools.islice(loader.batches(), 2)]
+        state = json.loads(json.dumps(loader.state_dict()))
+    ranks = []
+    for rank in range(2):
+        place = {"batch_size": 6, "rank": rank, "world_size": 2}
+        with open_loader(photos, pipeline=pipeline, **backend, **place) as loader:
+            loader.load_state_dict(state)
+            ranks.append(serve(loader, 2))
+    tail = [(*a[:2], *(x + y for x, y in zip(a[2:], b[2:], strict=True))) for a, b in zip(*ranks, strict=True)]
+    assert head + tail == expected
+
+    mixed, whole = {"pipeline": imagenet_train(SIZE, **MIXED), "dtype": torch.float32, **backend}, augmented["mixed"]
+    with open_loader(photos, **mixed) as loader:
+        for _ in itertools.islice(loader.batches(), 3):
+            state = loader.state_dict()
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert_mixed_alike([serve_floats(loader)], whole[3:], pixels_too=not dali)
+    parts = []
+    for rank in range(2):
+        with open_loader(photos, **mixed, batch_size=6, rank=rank, world_size=2) as loader:
+            parts.append(serve_floats(loader))
+    assert_mixed_alike(parts, whole, pixels_too=not dali)
+
+
+def test_the_seed_of_the_loader_is_that_of_its_augmentations(photos: Path) -> None:
+    """Without crops, flips and shuffling, what is left of the seed is in what is mixed."""
+    still = {"crop": "center", "flip": 0.0, "mixup": 1.0}
+    settings = {"pipeline": imagenet_train(SIZE, **still), "dtype": torch.float32, "shuffle": False, "drop_last": True}
+    streams = []
+    for seed in (7, 8, 7):
+        with open_loader(photos, seed=seed, **settings) as loader:
+            streams.append(serve_floats(loader))
+    assert all(torch.equal(a[2], b[2]) for a, b in zip(streams[0], streams[2], strict=True))
+    assert not any(torch.equal(a[2], b[2]) for a, b in zip(streams[0], streams[1], strict=True))
+    first, second = ([s[2] for s in streams[0] if s[0] == epoch] for epoch in (0, 1))
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photos: Path) -> None:
+    settings = {"pipeline": imagenet_train(SIZE, mixup=1.0), "dtype": torch.float32, "drop_last": False}
+    with open_loader(photos, **settings) as loader, open_loader(photos, drop_last=False) as hard:
+        for soft, plain in zip(loader.batches(), hard.batches(), strict=True):
+            labels = plain.labels
+            assert soft.labels.dtype == torch.float32
+            assert soft.labels.sum(1).tolist() == pytest.approx((labels >= 0).double().tolist())
+            for row, label in enumerate(labels.tolist()):
+                partner = int(labels[row ^ 1])
+                if label >= 0:
+                    others = [c for c in range(soft.labels.shape[1]) if c not in (label, partner)]
+                    assert soft.labels[row, label] > 0
+                    assert not soft.labels[row, others].any()
+                    assert partner >= 0 or soft.labels[row, label] == 1
+        assert (labels < 0).sum() == 11  # the last row that is no padding has it for a partner
+
+
 # ---- exact evaluation ----
 
 
@@ -511,6 +619,8 @@ def test_settings_that_cannot_work_are_refused_at_once(photos: Path) -> None:
         {"on_bad_sample": "ignore"},
         {"seed": -1},
         {"dtype": torch.int32},
+        {"pipeline": imagenet_train(SIZE, mixup=0.2), "dtype": torch.float32, "batch_size": 7},
+        {"pipeline": imagenet_train(SIZE, mixup=0.2), "dtype": torch.uint8},
         {"workers": -1},
         {"prefetch": 0},
         {"start_method": "thread"},

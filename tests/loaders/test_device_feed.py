@@ -19,6 +19,8 @@ from penstock.loaders import create_loader
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.device_feed import CudaCopyEngine, DeviceBatch, DeviceFeed
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.augment_plan import BatchKey
+from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch import BatchStage
 
 SIZE = 8
@@ -295,6 +297,51 @@ def test_on_a_cpu_memory_of_results_is_used_again() -> None:
     assert len(addresses) <= 3
 
 
+# ---- augmentations ----
+
+AUGMENTS = {
+    "operations": Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5),
+    "mixing": Augmentations(auto_augment="trivial", mixup=0.4, cutmix=1.0),
+}
+
+
+def textured(number: int) -> HostBatch:
+    """Batch `number` with pixels of its own, in epoch 3 and with padding in the last row."""
+    pixels = np.random.default_rng(number).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
+    index = np.append(np.arange(BATCH - 1, dtype=np.int64) + number * BATCH, -1)
+    labels = np.append(np.arange(BATCH - 1, dtype=np.int64), -1)
+    return replace(host_batch(number), cursor=Cursor(3, 0), images=torch.from_numpy(pixels), index=index, labels=labels)
+
+
+@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+@pytest.mark.parametrize("name", AUGMENTS)
+def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(name: str, dtype: torch.dtype, resident: bool) -> None:
+    """By the seed of the feed, the epoch and the indices of the batch, whichever way it takes."""
+    augment = AUGMENTS[name] if dtype != torch.uint8 else replace(AUGMENTS[name], mixup=0.0, cutmix=0.0)
+    pipeline = imagenet_train(SIZE, augment=augment)
+    staged = BatchStage(pipeline, dtype, torch.device("cpu"), num_classes=5)
+    seen = []
+    for copies in (None, RecordedCopies()):
+        numbers = itertools.count()
+        source = lambda numbers=numbers: replace(textured(next(numbers)), resident=resident)  # noqa: E731
+        feed = DeviceFeed(source, lambda: 1, staged, seed=9, ahead=1, copies=copies)
+        seen.append([feed.next() for _ in range(5)])
+    changed = 0
+    for number, (here, there) in enumerate(zip(*seen, strict=True)):
+        host = textured(number)
+        plan = staged.plan(BatchKey(9, 3, host.index))
+        images, labels = staged(host.images, None, plan), staged.targets(torch.from_numpy(host.labels), plan)
+        for batch in (here, there):
+            assert torch.equal(batch.images, images)
+            assert torch.equal(batch.labels, labels)
+            assert batch.host.labels.tolist() == host.labels.tolist()
+        changed += not torch.equal(images, stage(dtype)(host.images))
+        assert labels.shape == ((BATCH, 5) if staged.plan(BatchKey(0, 0, host.index)).mixing else (BATCH,))  # type: ignore[union-attr]
+        assert torch.equal(images[-1], stage(dtype)(host.images)[-1])  # padding
+    assert changed >= 3
+
+
 # ---- on a GPU ----
 
 
@@ -373,6 +420,29 @@ def test_a_step_does_not_synchronise() -> None:
     feed = DeviceFeed(Numbers(batch=32, size=size), lambda: 1, stage(torch.bfloat16, "cuda", size))
     total = torch.zeros((), device=device)
     for _ in range(6):  # pinned memory and the allocator's blocks are had by then
+        total += feed.next().images.float().sum()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            batch = feed.next()
+            total += batch.images.float().sum() + batch.labels.sum()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(total)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
+def test_augmentations_do_not_synchronise() -> None:
+    device, size = torch.device("cuda"), 64
+    settings = replace(AUGMENTS["mixing"], erasing=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1))
+    staged = BatchStage(imagenet_train(size, augment=settings), torch.bfloat16, device, num_classes=1000)
+    numbers = itertools.count()
+    source = lambda: replace(host_batch(next(numbers), batch=256, size=size), labels=np.zeros(256, np.int64))  # noqa: E731
+    feed = DeviceFeed(source, lambda: 1, staged)
+    total = torch.zeros((), device=device)
+    for _ in range(8):
         total += feed.next().images.float().sum()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

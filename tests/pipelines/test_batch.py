@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from penstock.pipelines.augment import augment
+from penstock.pipelines.augment_boxes import erase, mix
+from penstock.pipelines.augment_plan import BatchKey
+from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch import DTYPES, BatchStage
 from penstock.pipelines.spec import ImagePipeline
 
@@ -173,6 +178,125 @@ def test_the_count_of_bytes_goes_red() -> None:
     mean, std = torch.tensor(pipeline.mean), torch.tensor(pipeline.std)
     naive = allocated(lambda: torch.stack([((image.float() / 255) - mean) / std for image in images]))
     assert naive == 5 * images.numel() * 4
+
+
+# ---- augmentations ----
+
+OPS = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1))
+FULL = replace(OPS, erasing=0.5, mixup=0.4, cutmix=1.0)
+
+
+def augmenting(augment: Augmentations, dtype: torch.dtype, device: torch.device = CPU) -> BatchStage:
+    return BatchStage(replace(RECIPES["imagenet"], augment=augment), dtype, device, num_classes=4)
+
+
+def key_of(number: int) -> BatchKey:
+    return BatchKey(5, 2, np.arange(number))
+
+
+class Calls(TorchDispatchMode):
+    """The names of the operations that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pipeline_without_augmentations_costs_no_call_more(dtype: torch.dtype) -> None:
+    stage, images, labels = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(3), torch.arange(3)
+    plan = stage.plan(key_of(3))
+    assert plan is None
+    assert stage.targets(labels, plan) is labels
+    out = torch.empty((3, *SIZE, 3), dtype=dtype)
+    with Calls() as calls:
+        stage(images, out, plan)
+    conversion = ["copy_.default", "addcmul.out"] + ["copy_.default"] * (dtype != torch.float32)
+    views = {
+        "view.default",
+        "_unsafe_view.default",
+        "permute.default",
+        "split.Tensor",
+        "slice.Tensor",
+        "empty.memory_format",
+    }
+    chunks = -(-3 * SIZE[0] // (32768 // (SIZE[1] * 3)))
+    assert [name for name in calls.names if name not in views] == conversion * chunks * (dtype != torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operations_come_before_normalising_then_erasing_then_mixing(dtype: torch.dtype) -> None:
+    images, full = batch_of(8), FULL if dtype != torch.uint8 else replace(FULL, mixup=0.0, cutmix=0.0)
+    stage, pipeline = augmenting(full, dtype), RECIPES["imagenet"]
+    plan = stage.plan(key_of(8))
+    assert plan is not None
+    expected = BatchStage(pipeline, dtype, CPU)(augment(images, plan)).permute(0, 2, 3, 1).clone()
+    mean_colour = torch.tensor(pipeline.mean).mul(255).round()
+    erase(expected, plan.erased, (mean_colour if dtype == torch.uint8 else torch.zeros(3)).to(dtype))
+    if plan.mixing is not None:
+        mix(expected, plan.mixing)
+    memory = torch.empty((8, *SIZE, 3), dtype=dtype)
+    found = stage(images, memory, plan)
+    assert torch.equal(found, expected.permute(0, 3, 1, 2))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, batch_of(8))  # left alone
+    if dtype != torch.uint8:
+        assert found.data_ptr() == memory.data_ptr()
+    assert torch.equal(stage(images, None, plan), found)
+
+
+def test_each_of_erasing_and_mixing_works_alone() -> None:
+    images = batch_of(8)
+    plain = BatchStage(RECIPES["imagenet"], torch.float32, CPU)(images)
+    raw = augmenting(Augmentations(erasing=1.0), torch.uint8)
+    found = raw(images, None, raw.plan(key_of(8)))
+    assert torch.equal(images, batch_of(8))
+    changed = (found != images.permute(0, 3, 1, 2)).any(1)
+    assert (changed.float().mean((1, 2)) > 0.01).all()
+    assert {tuple(p) for p in found.permute(0, 2, 3, 1)[changed].tolist()} == {(124, 116, 104)}
+    for augment_ in (Augmentations(mixup=1.0), Augmentations(cutmix=1.0)):
+        stage = augmenting(augment_, torch.float32)
+        mixed = stage(images, None, stage.plan(key_of(8)))
+        pairs, plain_pairs = mixed.reshape(4, 2, -1), plain.reshape(4, 2, -1)
+        assert not torch.equal(mixed, plain)
+        assert torch.allclose(pairs.sum(1), plain_pairs.sum(1), atol=1e-5)  # what one gives the other takes
+
+
+def test_targets_are_soft_with_mixing_and_labels_without() -> None:
+    labels = torch.tensor([0, 1, 2, 3, -1, 1])
+    stage = augmenting(FULL, torch.float32)
+    plan = stage.plan(BatchKey(5, 2, np.array([4, 5, 6, 7, -1, 8])))
+    targets = stage.targets(labels, plan)
+    assert (targets.shape, targets.dtype) == ((6, 4), torch.float32)
+    assert targets.sum(1).tolist() == pytest.approx([1, 1, 1, 1, 0, 1])
+    assert targets[5].tolist() == [0, 1, 0, 0]
+    for hard in (OPS, Augmentations(erasing=0.5)):
+        other = augmenting(hard, torch.float32)
+        assert other.targets(labels, other.plan(key_of(6))) is labels
+
+
+def test_what_cannot_work_is_refused() -> None:
+    with pytest.raises(ValueError, match="mixing needs a float dtype"):
+        augmenting(Augmentations(mixup=0.2), torch.uint8)
+    with pytest.raises(ValueError, match="num_classes"):
+        BatchStage(replace(RECIPES["imagenet"], augment=FULL), torch.float32, CPU)
+    with pytest.raises(ValueError, match="needs the plan"):
+        augmenting(OPS, torch.float32)(batch_of(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_augmentations_on_a_device_are_those_of_the_cpu(dtype: torch.dtype) -> None:
+    images, full = batch_of(8), FULL if dtype != torch.uint8 else replace(FULL, mixup=0.0, cutmix=0.0)
+    plan = augmenting(full, dtype).plan(key_of(8))
+    here = augmenting(full, dtype)(images, None, plan)
+    there = augmenting(full, dtype, torch.device("cuda"))(images.cuda(), None, plan)
+    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
 
 
 @pytest.mark.gpu

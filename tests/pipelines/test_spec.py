@@ -29,6 +29,7 @@ IMPOSSIBLE = {
     "exif": ["", "yes", True],
     "resample": ["", "cv2", None],
     "max_pixels": [0, -5],
+    "augment": [None, "rand", {}],
 }
 
 
