@@ -53,7 +53,7 @@ def main() -> None:
     except ValueError as error:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
-        _fail(f"penstock: stopped by {error.name}", int(str(error.code)))
+        _fail(f"penstock: stopped by {error.name}" + (f"; {error.note}" if error.note else ""), int(str(error.code)))
     except MemoryError as error:
         short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)

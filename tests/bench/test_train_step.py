@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from penstock.bench.optimizers import sgd
+from penstock.bench.schedules import cosine_with_warmup
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import class_loss, cosine_with_warmup, make_step, on_device, sgd
+from penstock.bench.train_step import class_loss, make_step, on_device
 
 
 def tiny_model(seed=0):
