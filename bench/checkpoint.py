@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,13 @@ def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> t
 
 
 def _read(path: Path) -> dict[str, Any]:
+    content = io.BytesIO(path.read_bytes())
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
+        damaged = zipfile.ZipFile(content).testzip()  # torch.load checks no checksum
+        if damaged is not None:
+            raise zipfile.BadZipFile(damaged)
+        content.seek(0)
+        state = torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its zip and pickle readers stumble over
         raise _unusable(path, f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(state, dict) or state.get("version") != _VERSION:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from penstock.bench.activation_checkpoints import CheckpointedSequential
+from penstock.bench.train_settings import TrainSettings
 from penstock.pipelines.errors import LoaderError
 
 
@@ -148,6 +149,18 @@ def create_model(
             if changed:
                 raise ValueError(f"{option} is for the bundled models ({', '.join(MODELS)}), not for {name!r}")
         return _timm_model(name, num_classes)
+
+
+def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
+    """The model that the settings describe. Raises as `create_model` does."""
+    return create_model(
+        settings.model,
+        num_classes,
+        small_inputs=settings.small_inputs,
+        inplace=settings.inplace,
+        conv_bias=settings.conv_bias,
+        seed=settings.seed,
+    )
 
 
 def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None:

@@ -23,7 +23,7 @@ def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate
 
     Raises ValueError if an epoch holds no batch.
     """
-    with closing(_endless(loader)) as batches:
+    with closing(endless(loader)) as batches:
         return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
 
 
@@ -64,7 +64,7 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
     Raises ValueError if an epoch holds no batch.
     """
     timer = StepTimer(Clock(settings.device))
-    with backend_switches(settings), closing(_endless(loader)) as batches:
+    with backend_switches(settings), closing(endless(loader)) as batches:
         step = _bench_step(model, settings)
         watched = timer.watch(on_device(batches, settings), lambda batch: batch[0].shape[0])
         watch = Stopwatch()
@@ -99,7 +99,8 @@ def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
     return make_step(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))
 
 
-def _endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+def endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+    """The loader's batches, epoch after epoch. Raises ValueError if an epoch holds none."""
     while True:
         empty = True
         for batch in loader:

@@ -66,7 +66,7 @@ class TrainStep:
     images (N, 3, H, W) and labels (N,) int64, -1 for padding, as `on_device` yields them. Returns the mean loss of the
     batch, a float32 scalar on the device without a graph. Every `settings.accumulate` batches, and where `last` says
     that no more will come, the weights are updated: with the gradient of the mean over the labelled samples of all
-    those batches. `module` is the model, `model` what runs it: data parallel if torch.distributed is initialised,
+    those batches. `module` is the model, `model` what runs it: `parallel` if torch.distributed is initialised,
     gradients then being the mean over ranks, which ranks form once an update. `updates` counts the updates made.
     """
 
@@ -74,10 +74,10 @@ class TrainStep:
         self.settings = settings
         self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
         checkpoint_activations(self.module, settings.checkpointing, settings.segments)
-        self._parallel = _data_parallel(self.module)
-        self.model = compiled(self._parallel or self.module, settings.compile)
+        self.parallel = _data_parallel(self.module)
+        self.model = compiled(self.parallel or self.module, settings.compile)
         self._weights = [p for p in self.module.parameters() if p.requires_grad]
-        world_size = dist.get_world_size() if self._parallel else 1
+        world_size = dist.get_world_size() if self.parallel else 1
         self.optimizer = make_optimizer(self.module, settings, lr=settings.peak_lr(world_size))
         self.schedule = make_schedule(self.optimizer, settings, total_updates=total_steps)
         self.scaler = torch.amp.GradScaler(torch.device(settings.device).type, enabled=settings.amp == "fp16")
@@ -99,8 +99,13 @@ class TrainStep:
             self._update()
         return loss.detach()
 
+    def forget(self) -> None:
+        """Drop the gradients of batches whose update has not been made."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._pending, self._labelled = 0, None
+
     def _gradients_stay_here(self) -> AbstractContextManager[None]:
-        return self._parallel.no_sync() if self._parallel else nullcontext()
+        return self.parallel.no_sync() if self.parallel else nullcontext()
 
     def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
         with autocast(self.settings):
@@ -125,16 +130,15 @@ class TrainStep:
             clip_grad_norm_(self._weights, self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.forget()
         if self.schedule is not None:
             self.schedule.step()
         self.updates += 1
-        self._pending, self._labelled = 0, None
 
     def _of_the_mean(self, labelled: Tensor) -> Tensor:
         """What turns the gradient of the scaled sum, as a mean over ranks, into that of the mean over all samples."""
         samples = labelled.to(torch.float32)
-        if self._parallel:
+        if self.parallel:
             dist.all_reduce(samples)
             samples = samples / dist.get_world_size()
         return 1 / (_SUM_SCALE * samples.clamp(min=1 / 1024))
