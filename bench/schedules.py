@@ -14,6 +14,7 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
     """The schedule that the settings name, from the learning rates of the optimiser as peaks.
 
     None where the learning rate is constant: with schedule "constant", or if the number of updates is not known.
+    Raises ValueError if there are too few updates for the schedule.
     """
     if settings.schedule == "constant" or total_updates is None:
         return None
@@ -21,10 +22,11 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
     if settings.schedule == "cosine":
         return cosine_with_warmup(optimizer, warmup=settings.warmup, total_steps=total_updates)
     if settings.schedule == "onecycle":
-        # Momentum stays: fewer moving parts to save, and fused kernels take it as it is.
-        return OneCycleLR(
-            optimizer, max_lr=peaks, total_steps=total_updates, pct_start=settings.warmup, cycle_momentum=False
-        )
+        if total_updates < 3:
+            raise ValueError(f"schedule='onecycle' needs a run of at least 3 updates, not {total_updates}")
+        # Below 1.5 updates torch divides by a rise of length zero. Momentum stays: fewer moving parts to save.
+        rise = max(settings.warmup, 1.5 / total_updates)
+        return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_updates, pct_start=rise, cycle_momentum=False)
     half = max(1, round(total_updates / settings.cycles / 2))
     return CyclicLR(optimizer, base_lr=[lr / 10 for lr in peaks], max_lr=peaks, step_size_up=half, cycle_momentum=False)
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
 
@@ -24,15 +25,6 @@ from penstock.pipelines.errors import LoaderError
 
 SETTINGS = TrainSettings(epochs=3, lr=0.02, accumulate=2)
 NUM_PHOTOS, BATCH = 40, 4  # ten steps and five updates an epoch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Several would wait for each other, busily, in operations as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,15 @@ def test_onecycle_rises_for_warmup_and_ends_low():
     assert found[-1] < 1e-4
 
 
+@pytest.mark.parametrize("total", [3, 4, 5])
+@pytest.mark.parametrize("warmup", [0.01, 0.25, 0.99])
+def test_onecycle_of_a_handful_of_updates(total, warmup):
+    found = rates(ScheduleSettings(schedule="onecycle", warmup=warmup), total=total)
+    assert 0.1 < max(found) <= 0.4
+    with pytest.raises(ValueError, match="at least 3 updates"):
+        rates(ScheduleSettings(schedule="onecycle"), total=2)
+
+
 def test_cyclic_goes_up_and_down_as_often_as_asked():
     found = rates(ScheduleSettings(schedule="cyclic", cycles=4))
     assert min(found) == pytest.approx(0.04)

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+from one_thread import one_thread  # noqa: F401
 from torch import nn
 
 from penstock.bench.activation_checkpoints import CheckpointedSequential, checkpoint_activations
