@@ -109,6 +109,34 @@ def test_other_optimisers_and_schedules_go_on_too(photos, tmp_path, technique):
     assert_same_state(others, weights)
 
 
+class Drawing:
+    """A loader whose start draws from torch's generator, as that of torch's DataLoader does for its workers."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        torch.rand(1)
+        return iter(self._loader)
+
+
+def test_what_the_loader_draws_changes_nothing(photos, whole, tmp_path):
+    file = tmp_path / "run.pt"
+    reports = []
+    for plan in (CheckpointPlan(file=file, stop_after=8), CheckpointPlan(file=file, resume=True)):
+        model = new_model()
+        with new_loader(photos) as loader, new_judge(photos) as judge:
+            reports.append(train(model, Drawing(loader), SETTINGS, validation=Drawing(judge), checkpoint=plan))
+    assert losses(reports[0]) + losses(reports[1]) == losses(whole[0])
+    assert_same_state(model.state_dict(), whole[1])
+
+
 def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_path):
     file = tmp_path / "run.pt"
 
