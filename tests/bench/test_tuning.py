@@ -123,7 +123,7 @@ def test_without_matplotlib_there_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError])
-@pytest.mark.parametrize("capacity", [0, 1, 5, 8, 100, 128, 5000, 10**6])
+@pytest.mark.parametrize("capacity", [0, 1, 5, 8, 120, 128, 5000, 10**6])
 def test_the_largest_batch_is_found_to_a_sixteenth(error, capacity):
     tried = []
 
