@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.bench.evaluate import sum_over_ranks
 from penstock.bench.kept_state import state_kept
 from penstock.bench.train_step import TrainStep
 from penstock.pipelines.errors import LoaderError
@@ -103,6 +104,8 @@ def plot_sweep(sweep: LrSweep, file: Path) -> None:
 
 
 def _update(step: TrainStep, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """The mean loss of the batches of one update."""
+    """The mean loss of the batches of one update, of all ranks: they must end the sweep together."""
     losses = [step(*next(batches)) for _ in range(step.settings.accumulate)]
-    return torch.stack(losses).mean().item()
+    total = torch.stack([torch.stack(losses).mean(), torch.ones_like(losses[0])])
+    loss, ranks = sum_over_ranks(total).tolist()
+    return float(loss / ranks)

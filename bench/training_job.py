@@ -87,8 +87,11 @@ class TrainingJob:
     def search_batch_size(self, *, budget_bytes: int | None, on_trial: Callable[[Trial], None]) -> BatchSearch:
         """The largest batch of random images of this size that fits into memory, or into the budget.
 
-        Raises ValueError without a budget on a CPU, where the system swaps and kills before anything raises.
+        Raises ValueError without a budget on a CPU, where the system swaps and kills before anything raises, and under
+        torchrun, where the others would wait for the rank that ran out of memory.
         """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError("find_batch_size works in one process: run it without torchrun")
         with backend_switches(self.settings):
             return find_batch_size(self._probe(budget_bytes), on_trial=on_trial)
 
