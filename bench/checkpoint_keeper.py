@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.bench.checkpoint import Progress, load_checkpoint, save_checkpoint
 from penstock.bench.evaluate import sum_over_ranks
 from penstock.bench.signals import SignalExit
 from penstock.bench.train_step import TrainStep
+from penstock.pipelines.errors import LoaderError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class CheckpointKeeper:
         self._group = dist.new_group(backend="gloo") if self._distributed else None
         self._asked: tuple[torch.Tensor, Any] | None = None
         self._terminated = False
+        self._last: tuple[Progress, dict[str, Any], torch.Tensor] | None = None  # after the last update
         self._previous: Any = None
 
     def __enter__(self) -> CheckpointKeeper:
@@ -89,15 +91,34 @@ class CheckpointKeeper:
     def after_update(self, progress: Progress) -> None:
         """Save if it is time. Raises SignalExit after SIGTERM, StoppedEarly after `stop_after` updates."""
         made = self._step.updates
+        self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
         terminated = self._any_terminated()
         stopping = made == self._plan.stop_after
         if terminated or stopping or (self._plan.every and made % self._plan.every == 0):
             self._save(progress)
         if terminated:
-            where = f"saved to {str(self._plan.file)!r} after update {progress.updates} of epoch {progress.epoch + 1}"
-            raise SignalExit(signal.SIGTERM, note=where)
+            raise SignalExit(signal.SIGTERM, note=self._where(progress))
         if stopping:
             raise StoppedEarly
+
+    def after_loss(self, error: LoaderError) -> None:
+        """What to do when the loader fails. Raises SignalExit if SIGTERM was the cause; returns otherwise.
+
+        A batch system signals the loader's workers as well: then no update comes any more, and the last one is saved
+        (of a half accumulated one, batch norm keeps what it has seen). Not with several ranks, whose sums are apart.
+        """
+        if not self._terminated:
+            return
+        if self._last is None or self._distributed:
+            note = "not saved, since the loader's workers were ended before the update: an older checkpoint stands"
+            raise SignalExit(signal.SIGTERM, note=note) from error
+        progress, loader, random = self._last
+        torch.set_rng_state(random)
+        save_checkpoint(self._plan.file, self._step, progress, updates_per_epoch=self._updates_per_epoch, loader=loader)
+        raise SignalExit(signal.SIGTERM, note=self._where(progress)) from error
+
+    def _where(self, progress: Progress) -> str:
+        return f"saved to {str(self._plan.file)!r} after update {progress.updates} of epoch {progress.epoch + 1}"
 
     def _any_terminated(self) -> bool:
         if self._group is None:

@@ -104,6 +104,10 @@ def train(
                 progress = Progress.start_of(progress.epoch + 1, settings.device)
         except StoppedEarly:
             finished = False
+        except LoaderError as error:
+            if keeper is not None:
+                keeper.after_loss(error)
+            raise
     return TrainReport(
         settings=settings,
         parameters=sum(p.numel() for p in model.parameters()),

@@ -197,6 +197,33 @@ def test_sigterm_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp
     assert losses(report) == losses(whole[0])[1:]
 
 
+def test_sigterm_that_takes_the_workers_first_saves_the_last_update(photos, whole, tmp_path):
+    """As of torchrun and batch systems, which signal all processes of a job."""
+    file = tmp_path / "run.pt"
+
+    class Bereft(Drawing):
+        served = 0
+
+        def __iter__(self):
+            for batch in self._loader:
+                self.served += 1
+                if self.served == 15:  # seven updates are made
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    raise LoaderError("E-WORKER", "worker process killed by SIGTERM")
+                yield batch
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with new_loader(photos) as loader, new_judge(photos) as judge, pytest.raises(SignalExit) as caught:
+            train(new_model(), Bereft(loader), SETTINGS, validation=judge, checkpoint=CheckpointPlan(file=file))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.note == f"saved to {str(file)!r} after update 2 of epoch 2"
+    report, weights = run(photos, file=file, resume=True)
+    assert losses(report) == losses(whole[0])[1:]
+    assert_same_state(weights, whole[1])
+
+
 def test_without_a_file_a_run_starts_and_a_finished_one_has_nothing_to_do(photos, whole, tmp_path):
     file = tmp_path / "run.pt"
     report, _ = run(photos, file=file, resume=True, every=15)
