@@ -29,6 +29,7 @@ app = typer.Typer(
 
 def _register() -> None:
     from penstock.bench import (
+        command_ablate,
         command_bench,
         command_cache,
         command_iterate,
@@ -37,7 +38,7 @@ def _register() -> None:
         command_train,
     )
 
-    for module in (command_bench, command_train, command_synth, command_iterate, command_parity):
+    for module in (command_bench, command_train, command_synth, command_iterate, command_parity, command_ablate):
         app.command()(getattr(module, module.__name__.rpartition("_")[2]))
     app.add_typer(command_cache.cache, name="cache")
 
@@ -53,7 +54,7 @@ def main() -> None:
     except ValueError as error:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
-        _fail(f"penstock: stopped by {error.name}", int(str(error.code)))
+        _fail(f"penstock: stopped by {error.name}" + (f"; {error.note}" if error.note else ""), int(str(error.code)))
     except MemoryError as error:
         short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.setting_options import takes_settings
 
 if TYPE_CHECKING:
+    from penstock.bench.batch_finder import Trial
+    from penstock.bench.checkpoint_keeper import CheckpointPlan
     from penstock.bench.train import EpochReport
+    from penstock.bench.training_job import TrainingJob
+
+Tell = Callable[[str], None]
+_TUNING = "Finders and checks (the run ends after them)"
+_KEEPING = "Checkpoints"
 
 
+@takes_settings
 def train(
     data: common.Data,
     validation: Annotated[
@@ -40,78 +50,145 @@ def train(
     mixup: Annotated[float, typer.Option(help="Alpha of mixup, such as 0.2; 0 for none.")] = 0.0,
     cutmix: Annotated[float, typer.Option(help="Alpha of cutmix, such as 1; 0 for none.")] = 0.0,
     device: common.Device = "auto",
-    amp: Annotated[str, typer.Option(help="Mixed precision: off, bf16 or fp16 (CUDA).")] = "off",
-    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.05,
+    label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
     seed: common.Seed = 0,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File in which the run saves itself, at SIGTERM at least.", rich_help_panel=_KEEPING),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Save after every so many updates.", rich_help_panel=_KEEPING)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from --checkpoint if it is there.", rich_help_panel=_KEEPING)
+    ] = False,
+    stop_after: Annotated[
+        int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
+    ] = None,
+    find_lr: Annotated[
+        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a PNG beside it.", rich_help_panel=_TUNING)
+    ] = None,
+    find_batch_size: Annotated[
+        bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
+    ] = False,
+    memory_budget: Annotated[
+        float | None, typer.Option(help="GiB that a batch may take, for --find-batch-size.", rich_help_panel=_TUNING)
+    ] = None,
+    *,
+    techniques: dict[str, Any],
 ) -> None:
     """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch."""
-    from penstock.bench.models import create_model
-    from penstock.bench.train import train as run
+    from penstock.bench.ranks import is_first, joined_ranks
     from penstock.bench.train_settings import TrainSettings
-    from penstock.loaders import create_loader
-    from penstock.loaders.source import open_source
-    from penstock.pipelines import imagenet_eval, imagenet_train
+    from penstock.bench.training_job import TrainingJob
 
     if validation is None and common.training_folder(data) != data:
         validation = data / "val"
-    data = common.training_folder(data)
-    target = common.resolve_device(device)
-    if workers is None and target == "cpu":
-        workers = 1  # the model's threads want the processors, and it is far slower than one worker
-    settings = TrainSettings(
-        model=model,
-        device=target,
-        epochs=epochs,
-        lr=lr,
-        amp=amp,  # type: ignore[arg-type]
-        small_inputs=size <= 32 and model.startswith("resnet"),
-        seed=seed,
-    )
-    source = open_source(data)
-    held_out = open_source(validation) if validation else None
-    if held_out is not None and held_out.classes != source.classes:
-        raise ValueError(f"{validation} has other classes than {data}: their labels would not mean the same")
-    print(source.describe())
-    network = create_model(model, max(2, len(source.classes)), small_inputs=settings.small_inputs, seed=seed)
-    shared = {"backend": backend, "decoder": decoder, "device": target, "seed": seed, **common.given(workers=workers)}
-    loader = create_loader(
-        source,
-        pipeline=imagenet_train(
-            size,
-            scale=(min_scale, 1.0),
-            auto_augment=auto_augment,
-            color_jitter=color_jitter,
-            erasing=erasing,
-            mixup=mixup,
-            cutmix=cutmix,
-        ),
-        batch_size=batch_size,
-        on_bad_sample=on_bad_sample,
-        **shared,
-        **common.given(cache=cache and cache / "train.h5"),
-    )
-
-    with loader:
-        if held_out is None:
-            report = run(network, loader, settings, on_epoch=_tell)
+    plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
+    with joined_ranks(common.resolve_device(device)) as target:
+        if workers is None and target == "cpu":
+            workers = 1  # the model's threads want the processors, and it is far slower than one worker
+        settings = TrainSettings(
+            model=model,
+            device=target,
+            epochs=epochs,
+            batch_size=batch_size,
+            label_smoothing=label_smoothing,
+            small_inputs=size <= 32 and model.startswith("resnet"),
+            seed=seed,
+            **techniques,
+        )
+        job = TrainingJob(
+            data=common.training_folder(data),
+            validation=validation,
+            settings=settings,
+            size=size,
+            training={
+                "scale": (min_scale, 1.0),
+                "auto_augment": auto_augment,
+                "color_jitter": color_jitter,
+                "erasing": erasing,
+                "mixup": mixup,
+                "cutmix": cutmix,
+            },
+            on_bad_sample=on_bad_sample,
+            loading={"backend": backend, "decoder": decoder, **common.given(workers=workers)},
+            cache=cache,
+        )
+        tell = _say if is_first() else _say_nothing
+        tell(job.source.describe())
+        if find_lr is not None:
+            _sweep(job, find_lr, tell)
+        elif find_batch_size:
+            _search(job, memory_budget, tell)
         else:
-            with create_loader(
-                held_out,
-                pipeline=imagenet_eval(size),
-                batch_size=batch_size,
-                **shared,
-                **common.given(cache=cache and cache / "val.h5"),
-            ) as judge:
-                report = run(network, loader, settings, validation=judge, on_epoch=_tell)
+            _train(job, plan, json_file, tell)
+
+
+def _plan(file: Path | None, *, every: int | None, resume: bool, stop_after: int | None) -> CheckpointPlan | None:
+    from penstock.bench.checkpoint_keeper import CheckpointPlan
+
+    if file is not None:
+        return CheckpointPlan(file=file, every=every, resume=resume, stop_after=stop_after)
+    if every is not None or resume or stop_after is not None:
+        raise ValueError("--checkpoint-every, --resume and --stop-after need --checkpoint FILE")
+    return None
+
+
+def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None, tell: Tell) -> None:
+    if plan is not None and plan.resume:
+        tell(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
+    report = job.train(checkpoint=plan, on_epoch=lambda epoch: tell(_line(epoch)))
+    if plan is not None and not report.finished:
+        tell(f"stopped after {plan.stop_after} updates; saved to {plan.file}")
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(asdict(report), indent=2) + "\n")
+        _write(json_file, asdict(report), tell)
 
 
-def _tell(report: EpochReport) -> None:
+def _sweep(job: TrainingJob, file: Path, tell: Tell) -> None:
+    from penstock.bench.lr_finder import plot_sweep
+    from penstock.pipelines.errors import LoaderError
+
+    sweep, lr = job.sweep_lr()
+    _write(file, {**asdict(sweep), "lr": lr}, tell)
+    tell(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
+    try:
+        if tell is _say:
+            plot_sweep(sweep, file.with_suffix(".png"))
+    except LoaderError as error:
+        tell(error.line())
+
+
+def _search(job: TrainingJob, budget_gib: float | None, tell: Tell) -> None:
+    def told(trial: Trial) -> None:
+        memory = "" if trial.peak_bytes is None else f"  {trial.peak_bytes / 2**20:8,.0f} MiB"
+        tell(f"batch {trial.batch_size:6d}  {'fits' if trial.fits else 'does not fit'}{memory}")
+
+    budget = None if budget_gib is None else int(budget_gib * 2**30)
+    found = job.search_batch_size(budget_bytes=budget, on_trial=told)
+    if found.largest is None:
+        raise ValueError("not even one image fits: take a smaller model, size or optimiser")
+    tell(f"the largest batch that fits: --batch-size {found.largest}")
+
+
+def _line(report: EpochReport) -> str:
     accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
     rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
     waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
-    print(f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}", flush=True)
+    return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}"
+
+
+def _write(file: Path, document: dict[str, Any], tell: Tell) -> None:
+    if tell is _say:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    """What ranks other than the first have to tell."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import PADDING_LABEL, autocast, class_loss, on_device
+from penstock.bench.train_step import PADDING_LABEL, autocast, class_loss, num_labelled, on_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,8 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
             with torch.inference_mode():
                 with autocast(settings):
                     logits = model(images)
-                labelled = labels != PADDING_LABEL
-                count = labelled.sum()
-                correct = ((logits.argmax(1) == labels) & labelled).sum()
+                count = num_labelled(labels)
+                correct = ((logits.argmax(1) == labels) & (labels != PADDING_LABEL)).sum()
                 totals += torch.stack([class_loss(logits, labels).double() * count, correct.double(), count.double()])
     finally:
         model.train(was_training)

@@ -10,6 +10,8 @@ from typing import cast
 import torch
 from torch import nn
 
+from penstock.bench.activation_checkpoints import CheckpointedSequential
+from penstock.bench.train_settings import TrainSettings
 from penstock.pipelines.errors import LoaderError
 
 
@@ -30,9 +32,9 @@ class Residual(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, features_NCHW: torch.Tensor) -> torch.Tensor:
-        out = self.branch(features_NCHW)
+        out, shortcut = self.branch(features_NCHW), self.shortcut(features_NCHW)
         # In place: autograd needs neither the branch's output nor the sum, only the result of the ReLU.
-        out += self.shortcut(features_NCHW)
+        out = out.add_(shortcut) if self.relu.inplace else out + shortcut
         return cast(torch.Tensor, self.relu(out))
 
 
@@ -86,7 +88,7 @@ class ResNet(nn.Module):
             for position in range(depth):
                 layer, channels = block(channels, 64 << stage, 2 if stage > 0 and position == 0 else 1)
                 blocks.append(layer)
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = CheckpointedSequential(*blocks)
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
         self._initialise(zero_init)
 
@@ -117,10 +119,19 @@ def resnet50(num_classes: int = 1000, *, small_inputs: bool = False, zero_init: 
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50}
 
 
-def create_model(name: str, num_classes: int, *, small_inputs: bool = False, seed: int | None = None) -> nn.Module:
+def create_model(
+    name: str,
+    num_classes: int,
+    *,
+    small_inputs: bool = False,
+    inplace: bool = True,
+    conv_bias: bool = False,
+    seed: int | None = None,
+) -> nn.Module:
     """A freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
 
-    small_inputs: the stem for images of about 32 pixels (bundled models only).
+    Of bundled models only: small_inputs, the stem for images of about 32 pixels; inplace, activations that overwrite
+    their input; conv_bias, biases of zero in all convolutions, though the norm that follows subtracts them.
     seed: makes the weights a function of it, and leaves the global generator as it was.
     Raises ValueError for an unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled
     and timm is not installed.
@@ -131,10 +142,33 @@ def create_model(name: str, num_classes: int, *, small_inputs: bool = False, see
         if seed is not None:
             torch.manual_seed(seed)
         if name in MODELS:
-            return MODELS[name](num_classes, small_inputs=small_inputs)
-        if small_inputs:
-            raise ValueError(f"small_inputs is for the bundled models ({', '.join(MODELS)}), not for {name!r}")
+            model = MODELS[name](num_classes, small_inputs=small_inputs)
+            _set_techniques(model, inplace=inplace, conv_bias=conv_bias)
+            return model
+        for option, changed in (("small_inputs", small_inputs), ("inplace", not inplace), ("conv_bias", conv_bias)):
+            if changed:
+                raise ValueError(f"{option} is for the bundled models ({', '.join(MODELS)}), not for {name!r}")
         return _timm_model(name, num_classes)
+
+
+def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
+    """The model that the settings describe. Raises as `create_model` does."""
+    return create_model(
+        settings.model,
+        num_classes,
+        small_inputs=settings.small_inputs,
+        inplace=settings.inplace,
+        conv_bias=settings.conv_bias,
+        seed=settings.seed,
+    )
+
+
+def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = inplace
+        elif isinstance(module, nn.Conv2d) and conv_bias:
+            module.bias = nn.Parameter(torch.zeros(module.out_channels))
 
 
 def _timm_model(name: str, num_classes: int) -> nn.Module:

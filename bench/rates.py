@@ -10,8 +10,8 @@ from itertools import cycle
 import torch
 from torch import Tensor, nn
 
+from penstock.bench.backend_switches import backend_switches
 from penstock.bench.measure import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
-from penstock.bench.train import cudnn_benchmark
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import TrainStep, make_step, on_device
 
@@ -23,7 +23,7 @@ def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate
 
     Raises ValueError if an epoch holds no batch.
     """
-    with closing(_endless(loader)) as batches:
+    with closing(endless(loader)) as batches:
         return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
 
 
@@ -64,7 +64,7 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
     Raises ValueError if an epoch holds no batch.
     """
     timer = StepTimer(Clock(settings.device))
-    with cudnn_benchmark(settings.cudnn_benchmark), closing(_endless(loader)) as batches:
+    with backend_switches(settings), closing(endless(loader)) as batches:
         step = _bench_step(model, settings)
         watched = timer.watch(on_device(batches, settings), lambda batch: batch[0].shape[0])
         watch = Stopwatch()
@@ -90,16 +90,17 @@ def _step_rate(
         step(images, labels)
         return images.shape[0]
 
-    with cudnn_benchmark(settings.cudnn_benchmark):
+    with backend_switches(settings):
         return measure_rate(work, seconds=seconds, device=settings.device)
 
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
     # The rate does not depend on lr, but training on noise may diverge at the run's own.
-    return make_step(model, replace(settings, lr=1e-4, schedule="constant"))
+    return make_step(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))
 
 
-def _endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+def endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+    """The loader's batches, epoch after epoch. Raises ValueError if an epoch holds none."""
     while True:
         empty = True
         for batch in loader:

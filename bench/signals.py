@@ -9,11 +9,14 @@ _EXITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalExit(SystemExit):
-    """Raised in the main thread when the command is asked to stop; `code` is 128 + the signal's number."""
+    """Raised in the main thread when the command is asked to stop; `code` is 128 + the signal's number.
 
-    def __init__(self, number: int) -> None:
+    note: what the user should know besides, such as where the work so far was saved.
+    """
+
+    def __init__(self, number: int, *, note: str = "") -> None:
         super().__init__(128 + number)
-        self.name = signal.Signals(number).name
+        self.name, self.note = signal.Signals(number).name, note
 
 
 def exit_on_signals() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -12,10 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from penstock.bench.backend_switches import backend_switches
+from penstock.bench.checkpoint import Progress
+from penstock.bench.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.measure import Clock, Rate, StepTimer, Stopwatch
+from penstock.bench.profiling import PROFILED_STEPS, profiled_steps
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import TrainStep, labelled, make_step, on_device
+from penstock.bench.train_step import TrainStep, make_step, num_labelled, on_device
 from penstock.pipelines.errors import LoaderError
 
 Loader = Iterable[tuple[Tensor, ...]]
@@ -27,7 +32,8 @@ class EpochReport:
     """One epoch of training: what was learned, how fast, and where the time went.
 
     loss: mean over the labelled training samples of all ranks, as they were seen. validation: None without its loader.
-    images, seconds: labelled training samples of all ranks, and the wall time they took. steps: of this rank.
+    images: labelled training samples of all ranks. These are of the whole epoch, even where a checkpoint began in it;
+    the rest is of what this process did: seconds of wall time, steps (batches) of this rank.
     images_per_s: of this rank; None if every step was warm-up. wait_share, host_wait_share: see `StepTimes`.
     """
 
@@ -45,12 +51,16 @@ class EpochReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """A whole run; `dataclasses.asdict` of it is JSON-serialisable. seconds: wall time with validation."""
+    """A whole run; `dataclasses.asdict` of it is JSON-serialisable. seconds: wall time with validation.
+
+    epochs: those that this process finished. finished: False if it stopped early, with a checkpoint.
+    """
 
     settings: TrainSettings
     parameters: int
     epochs: tuple[EpochReport, ...]
     seconds: float
+    finished: bool = True
 
 
 def train(
@@ -60,71 +70,133 @@ def train(
     *,
     validation: Loader | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
+    checkpoint: CheckpointPlan | None = None,
 ) -> TrainReport:
     """Train a classifier for `settings.epochs` epochs, on every rank of torch.distributed where that is initialised.
 
     loader: batches (images, labels, ...) as `on_device` takes them, with a length; `set_epoch` is called if it exists.
-    validation: the same, evaluated after each epoch. on_epoch is called with each epoch's report.
+    validation: the same, evaluated after each epoch. on_epoch is called with each epoch's report. checkpoint: where the
+    run saves itself, with a loader that has `state_dict`; SIGTERM then ends it with SignalExit, once it is saved.
     The first steps of the run, at most ten and at most half an epoch, are warm-up and not timed.
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
-    E-MISUSE if ranks would make different numbers of steps.
+    E-MISUSE if ranks would make different numbers of steps, E-STATE for a checkpoint of another run.
     """
     watch = Stopwatch()
     steps_per_epoch = _common_length(loader, settings)
+    updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
-    with _seeded(settings), cudnn_benchmark(settings.cudnn_benchmark):
-        step = make_step(model, settings, total_steps=settings.epochs * steps_per_epoch)
-        for epoch in range(settings.epochs):
-            warmup_steps = min(WARMUP_STEPS, steps_per_epoch // 2) if epoch == 0 else 0
-            report = _train_epoch(step, loader, epoch, warmup_steps=warmup_steps, validation=validation)
-            reports.append(report)
-            if on_epoch is not None:
-                on_epoch(report)
+    finished = True
+    with _seeded(settings), backend_switches(settings), ExitStack() as stack:
+        step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
+        keeper = None
+        if checkpoint is not None:
+            keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
+            stack.enter_context(keeper)
+        after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
+        run = _Run(step, loader, steps_per_epoch, validation=validation, keeper=keeper, after_step=after_step)
+        progress = keeper.restore() if keeper else Progress.start_of(0, settings.device)
+        try:
+            while progress.epoch < settings.epochs:
+                report = run.epoch(progress, warm_up=not reports)
+                reports.append(report)
+                if on_epoch is not None:
+                    on_epoch(report)
+                progress = Progress.start_of(progress.epoch + 1, settings.device)
+        except StoppedEarly:
+            finished = False
+        except LoaderError as error:
+            if keeper is not None:
+                keeper.after_loss(error)
+            raise
     return TrainReport(
         settings=settings,
         parameters=sum(p.numel() for p in model.parameters()),
         epochs=tuple(reports),
         seconds=watch.seconds,
+        finished=finished,
     )
 
 
-def _train_epoch(
-    step: TrainStep, loader: Loader, epoch: int, *, warmup_steps: int, validation: Loader | None
-) -> EpochReport:
-    _set_epoch(loader, epoch)
-    watch = Stopwatch()
-    timer = StepTimer(Clock(step.settings.device))
-    # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
-    totals = torch.zeros(2, dtype=torch.float64, device=step.settings.device)  # loss, samples
-    num_steps = 0
-    for images, labels in timer.watch(on_device(loader, step.settings), _num_images):
-        loss = step(images, labels)
-        count = labelled(labels).sum()
-        totals += torch.stack([loss.double() * count, count.double()])
-        num_steps += 1
-        if num_steps == warmup_steps:
-            timer.restart()
-    times = timer.times()
-    loss_sum, num_labelled = sum_over_ranks(totals).tolist()
-    train_seconds = watch.seconds
-    _check_loss(loss_sum, num_labelled, epoch)
+class _Run:
+    """What stays the same over the epochs of a run."""
 
-    evaluation = None
-    if validation is not None:
-        _same_buffers_on_all_ranks(step.module)
-        evaluation = evaluate(step.module, validation, step.settings)
-    return EpochReport(
-        epoch=epoch,
-        loss=loss_sum / num_labelled,
-        validation=evaluation,
-        images=int(num_labelled),
-        steps=num_steps,
-        seconds=train_seconds,
-        validation_seconds=watch.seconds - train_seconds,
-        images_per_s=times.images_per_s,
-        wait_share=times.wait_share,
-        host_wait_share=times.host_wait_share,
-    )
+    def __init__(
+        self,
+        step: TrainStep,
+        loader: Loader,
+        steps_per_epoch: int,
+        *,
+        validation: Loader | None,
+        keeper: CheckpointKeeper | None,
+        after_step: Callable[[], None],
+    ) -> None:
+        self._step, self._loader, self._steps_per_epoch = step, loader, steps_per_epoch
+        self._validation, self._keeper, self._after_step = validation, keeper, after_step
+
+    def epoch(self, progress: Progress, *, warm_up: bool) -> EpochReport:
+        """The rest of an epoch, then its validation. progress is kept up to date."""
+        step, settings = self._step, self._step.settings
+        watch = Stopwatch()
+        timer = StepTimer(Clock(settings.device))
+        todo = max(0, self._steps_per_epoch - progress.updates * settings.accumulate)
+        num_steps = self._steps(progress, timer, todo, min(WARMUP_STEPS, todo // 2) if warm_up else 0) if todo else 0
+        times = timer.times()
+        loss_sum, labelled = sum_over_ranks(progress.totals.clone()).tolist()
+        train_seconds = watch.seconds
+        _check_loss(loss_sum, labelled, progress.epoch)
+
+        evaluation = None
+        if self._validation is not None:
+            _same_buffers_on_all_ranks(step.module)
+            evaluation = evaluate(step.module, self._undisturbed(self._validation), settings)
+        return EpochReport(
+            epoch=progress.epoch,
+            loss=loss_sum / labelled,
+            validation=evaluation,
+            images=int(labelled),
+            steps=num_steps,
+            seconds=train_seconds,
+            validation_seconds=watch.seconds - train_seconds,
+            images_per_s=times.images_per_s,
+            wait_share=times.wait_share,
+            host_wait_share=times.host_wait_share,
+        )
+
+    def _steps(self, progress: Progress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
+        step = self._step
+        _set_epoch(self._loader, progress.epoch)
+        num_steps, updates = 0, step.updates
+        for images, labels in timer.watch(on_device(self._undisturbed(self._loader), step.settings), _num_images):
+            num_steps += 1
+            loss = step(images, labels, last=num_steps == todo)
+            labelled = num_labelled(labels)
+            # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
+            progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
+            self._after_step()
+            if num_steps == warmup_steps:
+                timer.restart()
+            if step.updates > updates:
+                updates, progress.updates = step.updates, progress.updates + 1
+                if self._keeper is not None:
+                    self._keeper.after_update(progress)
+        return num_steps
+
+    def _undisturbed(self, loader: Loader) -> Loader:
+        return loader if self._keeper is None else _sparing_the_generator(loader)
+
+
+def _sparing_the_generator(loader: Loader) -> Iterator[tuple[Tensor, ...]]:
+    """The loader's batches; what starting it draws from torch's generator, as torch's DataLoader does, is put back.
+
+    Dropout would depend on when workers were started, and so on whether the run was interrupted.
+    """
+    state = torch.get_rng_state()
+    batches = iter(loader)
+    first = next(batches, None)
+    torch.set_rng_state(state)
+    if first is not None:
+        yield first
+        yield from batches
 
 
 def _num_images(batch: tuple[Tensor, Tensor]) -> int:
@@ -153,6 +225,8 @@ def _common_length(loader: Any, settings: TrainSettings) -> int:
         raise ValueError("training needs a loader with a length: the learning-rate schedule ends with it") from None
     if steps == 0:
         raise ValueError("the training loader is empty: lower batch_size, or keep the last batch (drop_last=False)")
+    if settings.profile is not None and steps * settings.epochs < PROFILED_STEPS:
+        raise ValueError(f"profile needs a run of {PROFILED_STEPS} steps, and this one has {steps * settings.epochs}")
     if dist.is_available() and dist.is_initialized():
         extremes = torch.tensor([steps, -steps], device=settings.device)
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
@@ -181,14 +255,3 @@ def _seeded(settings: TrainSettings) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings.seed)
         yield
-
-
-@contextmanager
-def cudnn_benchmark(enabled: bool) -> Iterator[None]:
-    """`torch.backends.cudnn.benchmark` for the time of the context."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
-from typing import cast
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
+from torch.nn.utils import clip_grad_norm_
 
+from penstock.bench.activation_checkpoints import checkpoint_activations
+from penstock.bench.compiled import compiled, explain_compiler_failure
+from penstock.bench.optimizers import make_optimizer
+from penstock.bench.schedules import make_schedule
 from penstock.bench.train_settings import TrainSettings
 
 PADDING_LABEL = -1
 _AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Keeps the gradients of accumulated sums small enough for fp16; a power of two, so that nothing is rounded.
+_SUM_SCALE = 1 / 256
 
 
 def autocast(settings: TrainSettings) -> torch.autocast:
@@ -31,21 +36,25 @@ def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) 
     labels: int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
     Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
     """
-    is_labelled = labelled(labels)
+    count = num_labelled(labels).clamp(min=1)
     if labels.ndim == 2:
         # smoothed here: cross_entropy would give padding a share of every class
-        labels = labels * (1 - label_smoothing) + is_labelled[:, None] * (label_smoothing / labels.shape[1])
-        total = cross_entropy(logits.float(), labels, reduction="sum")
-    else:
-        total = cross_entropy(
-            logits.float(), labels, ignore_index=PADDING_LABEL, label_smoothing=label_smoothing, reduction="sum"
-        )
-    return total / is_labelled.sum().clamp(min=1)
+        share = is_labelled(labels)[:, None] * (label_smoothing / labels.shape[1])
+        return cross_entropy(logits.float(), labels * (1 - label_smoothing) + share, reduction="sum") / count
+    total = cross_entropy(
+        logits.float(), labels, ignore_index=PADDING_LABEL, label_smoothing=label_smoothing, reduction="sum"
+    )
+    return total / count
 
 
-def labelled(labels: Tensor) -> Tensor:
+def is_labelled(labels: Tensor) -> Tensor:
     """Which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
     return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
+
+
+def num_labelled(labels: Tensor) -> Tensor:
+    """How many rows are no padding: int64 scalar on the labels' device."""
+    return is_labelled(labels).sum()
 
 
 def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
@@ -62,77 +71,100 @@ def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) ->
         yield images, labels.to(settings.device, non_blocking=True)
 
 
-def sgd(model: nn.Module, settings: TrainSettings) -> torch.optim.SGD:
-    """SGD with Nesterov momentum, as one fused kernel; weight decay on matrices and filters only."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    # Fused also because GradScaler then leaves the check for overflow to the kernel; else it reads a flag each step.
-    optimizer = torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=True, fused=True)
-    for p in parameters:
-        # Fused SGD allocates its momentum uninitialised and does not fill it in a first step that overflows, which
-        # fp16's first step does as a rule; from zeros the first step is the same as from nothing.
-        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
-    return optimizer
-
-
-def cosine_with_warmup(optimizer: torch.optim.Optimizer, *, warmup: float, total_steps: int) -> LambdaLR:
-    """The learning rate of each step: a line up to lr during `warmup` of the steps, then half a cosine down to zero."""
-    rising = max(1, round(warmup * total_steps))
-
-    def factor(step: int) -> float:
-        if step < rising:
-            return (step + 1) / rising
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step + 1 - rising) / (total_steps + 1 - rising))))
-
-    return LambdaLR(optimizer, factor)
-
-
 class TrainStep:
-    """`step(images, labels) -> loss`: one update of a model that it moves to the device.
+    """`step(images, labels) -> loss`: one batch of the training of a model that it moves to the device.
 
     images (N, 3, H, W) and labels as `on_device` yields them and `class_loss` takes them. Returns the mean loss of the
-    batch, a float32 scalar on the device without a graph. `module` is the model, `model` what runs it: data parallel if
-    torch.distributed is initialised, gradients then being the mean over ranks.
+    batch, a float32 scalar on the device without a graph. Every `settings.accumulate` batches, and where `last` says
+    that no more will come, the weights are updated: with the gradient of the mean over the labelled samples of all
+    those batches. `module` is the model, `model` what runs it: `parallel` if torch.distributed is initialised,
+    gradients then being the mean over ranks, which ranks form once an update. `updates` counts the updates made.
     """
 
     def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:
         self.settings = settings
         self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
-        self.model = _data_parallel(self.module)
-        self.optimizer = sgd(self.module, settings)
-        self.schedule = (
-            cosine_with_warmup(self.optimizer, warmup=settings.warmup, total_steps=total_steps)
-            if settings.schedule == "cosine" and total_steps is not None
-            else None
-        )
+        checkpoint_activations(self.module, settings.checkpointing, settings.segments)
+        self.parallel = _data_parallel(self.module)
+        self.model = compiled(self.parallel or self.module, settings.compile)
+        self._weights = [p for p in self.module.parameters() if p.requires_grad]
+        world_size = dist.get_world_size() if self.parallel else 1
+        self.optimizer = make_optimizer(self.module, settings, lr=settings.peak_lr(world_size))
+        self.schedule = make_schedule(self.optimizer, settings, total_updates=total_steps)
         self.scaler = torch.amp.GradScaler(torch.device(settings.device).type, enabled=settings.amp == "fp16")
+        self.updates = 0
+        self._pending = 0  # batches whose gradients wait for the update
+        self._labelled: Tensor | None = None  # in them
+        if self.scaler.is_enabled():
+            self.optimizer.step()  # does nothing; the first real one may be skipped, which schedules warn of
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, labels: Tensor, *, last: bool = False) -> Tensor:
+        update = last or self._pending + 1 >= self.settings.accumulate
+        try:
+            with nullcontext() if update else self._gradients_stay_here():
+                loss = self._backward(images, labels)
+        except RuntimeError as error:
+            explain_compiler_failure(error)
+            raise
+        if update:
+            self._update()
+        return loss.detach()
+
+    def forget(self) -> None:
+        """Drop the gradients of batches whose update has not been made."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._pending, self._labelled = 0, None
+
+    def _gradients_stay_here(self) -> AbstractContextManager[None]:
+        return self.parallel.no_sync() if self.parallel else nullcontext()
+
+    def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
         with autocast(self.settings):
             logits = self.model(images)
         loss = class_loss(logits, labels, label_smoothing=self.settings.label_smoothing)
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        wanted = loss
+        if self.settings.accumulate > 1:
+            # How many labelled samples the update's batches hold is known when the last of them is here.
+            labelled = num_labelled(labels)
+            self._labelled = labelled if self._labelled is None else self._labelled + labelled
+            wanted = loss * (labelled * _SUM_SCALE)
+        self.scaler.scale(wanted).backward()  # type: ignore[no-untyped-call]
+        self._pending += 1
+        return loss
+
+    def _update(self) -> None:
+        if self._labelled is not None:
+            gradients = [p.grad for p in self._weights if p.grad is not None]
+            torch._foreach_mul_(gradients, self._of_the_mean(self._labelled))
+        if self.settings.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self._weights, self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.forget()
         if self.schedule is not None:
             self.schedule.step()
-        return loss.detach()
+        self.updates += 1
+
+    def _of_the_mean(self, labelled: Tensor) -> Tensor:
+        """What turns the gradient of the scaled sum, as a mean over ranks, into that of the mean over all samples."""
+        samples = labelled.to(torch.float32)
+        if self.parallel:
+            dist.all_reduce(samples)
+            samples = samples / dist.get_world_size()
+        return 1 / (_SUM_SCALE * samples.clamp(min=1 / 1024))
 
 
 def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> TrainStep:
     """A training step for the model, which moves to `settings.device` and into training mode.
 
-    total_steps: the length of the learning-rate schedule; without it the learning rate is constant.
+    total_steps: updates in the learning-rate schedule; without it the learning rate is constant.
     """
     model.train()
     return TrainStep(model, settings, total_steps=total_steps)
 
 
-def _data_parallel(module: nn.Module) -> nn.Module:
+def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:
     if not (dist.is_available() and dist.is_initialized()):
-        return module
-    return cast(nn.Module, DistributedDataParallel(module))
+        return None
+    return DistributedDataParallel(module)

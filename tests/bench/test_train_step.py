@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from penstock.bench.optimizers import sgd
+from penstock.bench.schedules import cosine_with_warmup
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import class_loss, cosine_with_warmup, labelled, make_step, on_device, sgd
+from penstock.bench.train_step import class_loss, is_labelled, make_step, on_device
 
 
 def tiny_model(seed=0):
@@ -58,7 +60,7 @@ def test_soft_targets_count_as_in_torch_and_rows_of_zeros_do_not(smoothing):
     loss.backward()
     assert not logits.grad[[2, 5]].any()
     assert logits.grad[rows].any(1).all()
-    assert labelled(targets).tolist() == [True, True, False, True, True, False]
+    assert is_labelled(targets).tolist() == [True, True, False, True, True, False]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -68,7 +70,7 @@ def test_targets_of_one_class_give_the_loss_of_labels(smoothing):
     torch.testing.assert_close(
         class_loss(logits, targets, label_smoothing=smoothing), class_loss(logits, labels, label_smoothing=smoothing)
     )
-    assert labelled(targets).tolist() == labelled(labels).tolist()
+    assert is_labelled(targets).tolist() == is_labelled(labels).tolist()
 
 
 def test_soft_targets_of_padding_alone_give_no_gradient():

@@ -1,0 +1,73 @@
+"""Activation checkpointing: keep the inputs of a few blocks, compute what lies between again for the gradients."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+
+class CheckpointedSequential(nn.Sequential):
+    """A sequence that may run in `segments`, each of which keeps its input alone; 0 runs it as it is.
+
+    Like torch's `checkpoint_sequential`, which has no way to tell batch norm that a batch comes by for the second time:
+    here running statistics are those of a plain pass.
+    """
+
+    segments = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        """As nn.Sequential; while training with gradients, in segments."""
+        if not (self.segments and self.training and torch.is_grad_enabled()):
+            return cast(Tensor, super().forward(features))  # type: ignore[no-untyped-call]
+        count = min(self.segments, len(self))
+        edges = [round(number * len(self) / count) for number in range(count + 1)]
+        for begin, end in pairwise(edges):
+            part = self[begin:end]
+            contexts = partial(_contexts, part)
+            features = checkpoint(part, features, use_reentrant=False, context_fn=contexts)
+        return features
+
+
+def checkpoint_activations(model: nn.Module, mode: Literal["off", "blocks", "segments"], segments: int) -> None:
+    """Switch checkpointing of a bundled model, or of a timm model by its `set_grad_checkpointing`, on or off.
+
+    Raises ValueError for a model that cannot, as timm's cannot in segments.
+    """
+    parts = [part for part in model.modules() if isinstance(part, CheckpointedSequential)]
+    for part in parts:
+        part.segments = {"off": 0, "blocks": len(part), "segments": segments}[mode]
+    if parts or mode == "off":
+        return
+    if mode == "segments" or not hasattr(model, "set_grad_checkpointing"):
+        raise ValueError(f"checkpointing={mode!r}: {type(model).__name__} cannot; 'blocks' works with many timm models")
+    cast(Any, model).set_grad_checkpointing(True)
+
+
+def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _StatisticsKept(part)
+
+
+class _StatisticsKept(AbstractContextManager[None]):
+    """Batch norm normalises by the batch and leaves its running statistics alone: it has counted this batch before.
+
+    May be entered again, for a second backward pass.
+    """
+
+    def __init__(self, part: nn.Module) -> None:
+        self._norms = [m for m in part.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+    def __enter__(self) -> None:
+        self._before = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
+        for norm in self._norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+
+    def __exit__(self, *error: object) -> None:
+        for norm, (momentum, count) in zip(self._norms, self._before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count

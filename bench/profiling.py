@@ -1,0 +1,37 @@
+"""A trace of a few training steps, for chrome://tracing or Perfetto."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+_WAIT, _WARMUP, _ACTIVE = 1, 1, 3
+PROFILED_STEPS = _WAIT + _WARMUP + _ACTIVE
+
+
+@contextmanager
+def profiled_steps(file: str | None, device: str) -> Iterator[Callable[[], None]]:
+    """Yields what is to be called after each step: the third to fifth are written to `file`; None profiles nothing.
+
+    Operators with their shapes on the host, kernels on a CUDA device; of several ranks the first one.
+    """
+    if file is None or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
+        yield lambda: None
+        return
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if torch.device(device).type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(
+        activities=activities,
+        schedule=schedule(wait=_WAIT, warmup=_WARMUP, active=_ACTIVE, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(os.fspath(file)),
+        record_shapes=True,
+    ) as profiler:
+        yield profiler.step
