@@ -67,6 +67,7 @@ if __name__ == "__main__":
             mine = (ending, workers, pipe)
             break
         seen.append(observed(ending, child, pipe, told))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background is born without
     if mine is None:
         print(json.dumps(seen))
     else:
