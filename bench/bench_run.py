@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.ceiling_probes import Probe, ceiling_probes, replay_probe, replayed
+from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
 from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
 from penstock.bench.environment import describe_environment
@@ -22,6 +22,7 @@ from penstock.bench.rates import loader_rate, resident_batch_rate, training_time
 from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import (
     DTYPES,
+    LOSSLESS_CACHE,
     READ_COLD,
     BenchRecord,
     BenchSettings,
@@ -167,6 +168,8 @@ class BenchRun:
         about = loader.describe()
         for name, probe in ceiling_probes(self._served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
             probes["ceiling", name] = probe
+        if wanted.backend == "torch":
+            probes |= self._cache_probe(str(about["decoder"]))
         again = replayed(self._served, self.pipeline, wanted, about)
         if again is not None:
             name, probe = replay_probe(again, wanted)
@@ -183,6 +186,15 @@ class BenchRun:
         if wanted.model:
             probes |= self._model_probes(wanted.model, loader, again)
         return probes
+
+    def _cache_probe(self, decoder: str) -> dict[_Key, Probe]:
+        """What decoding from a lossless cache would do, unless none can be built, which is noted."""
+        try:
+            cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
+        except LoaderError as error:
+            self._leave_out(LOSSLESS_CACHE, error)
+            return {}
+        return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
 
     def _watched(self, key: _Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """The measurement of the loader's batches, and what it takes of the machine."""

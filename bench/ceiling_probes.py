@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from penstock.bench.ceilings import DecodeCeiling, transfer_rate
+from penstock.bench.ceilings import MAX_SAMPLES, DecodeCeiling, transfer_rate
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.rates import loader_rate
-from penstock.bench.read_ceilings import ReadCeiling
+from penstock.bench.read_ceilings import ReadCeiling, bytes_an_image
 from penstock.bench.record import (
     COPY,
     COPY_AND_NORMALISE,
@@ -24,8 +26,13 @@ from penstock.bench.record import (
     decode_name,
 )
 from penstock.bench.replay import ReplayedBatches, host_batches
-from penstock.loaders.source import Source
+from penstock.bench.sampled_source import SampledSource
+from penstock.loaders.build_set import build_cache
+from penstock.loaders.hdf5_cache import open_cache
+from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.spec import ImagePipeline
+
+_MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # a sample's images, and bytes on the disk
 
 Probe = Callable[[], "Rate | StepTimes"]
 Named = Iterator[tuple[str, Probe]]
@@ -65,6 +72,23 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
         yield COPY_AND_NORMALISE, partial(sent, *wanted)
     elif settings.dtype != "uint8":
         yield NORMALISE, partial(sent, *wanted)
+
+
+def lossless_cache_ceiling(
+    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int
+) -> DecodeCeiling | None:
+    """Decode and resize of the crops of a lossless cache, which is built of a sample of `source` and removed at once.
+
+    None for what is no folder of files. Raises LoaderError E-DEPENDENCY where no cache can be built.
+    """
+    size = bytes_an_image(source)
+    if isinstance(source, WindowSource) or not size:
+        return None
+    sample = SampledSource(source, max(_MIN_CACHED, min(MAX_SAMPLES, _MAX_CACHED_BYTES // size)))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        path = Path(folder, "sample.h5")
+        build_cache(sample, path, workers=workers)
+        return DecodeCeiling(open_cache(path), pipeline, decoder, seed)  # which has the file open
 
 
 def replayed(

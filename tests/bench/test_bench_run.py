@@ -14,7 +14,7 @@ import torch
 from photo_folder import photo, write_folder
 from typer.testing import CliRunner
 
-from penstock.bench import bench_run
+from penstock.bench import bench_run, ceiling_probes
 from penstock.bench.baseline import PillowDataset, baseline_loader
 from penstock.bench.bench_run import BenchRun
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
@@ -24,6 +24,7 @@ from penstock.bench.environment import describe_environment
 from penstock.bench.measure import Rate
 from penstock.bench.record import (
     DECODE,
+    LOSSLESS_CACHE,
     NORMALISE,
     READ_COLD,
     READ_WARM,
@@ -64,7 +65,7 @@ def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     names = {measured.name for measured in record.measured if measured.kind == "ceiling"}
     assert names - {READ_COLD} == {
         *map(decode_name, usable_decoders()),
-        *(DECODE, RESIZE, READ_WARM, NORMALISE, REPLAYED, replayed_model_name("resnet18")),
+        *(DECODE, RESIZE, READ_WARM, NORMALISE, LOSSLESS_CACHE, REPLAYED, replayed_model_name("resnet18")),
     }
     assert (READ_COLD in names) != any(note.startswith(f"{READ_COLD} was left out: ") for note in record.notes)
     assert {"loader", "baseline", "model", "both"} <= set(kinds)
@@ -130,6 +131,33 @@ def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos:
         del read[:40]
         assert ceiling.resize(0.05).images > len(read)
     assert len(read) == 6 * 40 + 32
+
+
+def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceiling_probes.tempfile, "tempdir", str(tmp_path))
+    source, pipeline = open_source(photos), imagenet_train(32)
+    ceiling = ceiling_probes.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
+    assert ceiling is not None
+    assert list(tmp_path.iterdir()) == []
+    assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
+    assert ceiling.measure(0.05).images % 40 == 0
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    assert ceiling_probes.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
+
+
+def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
+
+    monkeypatch.setattr(ceiling_probes, "build_cache", missing)
+    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8")
+    record = BenchRun(photos, settings, lambda *_: None).run()
+    assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
+    assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
+    assert record.rate("loader")
 
 
 def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
