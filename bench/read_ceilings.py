@@ -22,7 +22,7 @@ from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import plan_batch
 from penstock.pipelines.spec import ImagePipeline
 
-_CHUNK = 32  # images that are dropped from the page cache, then read, at once
+_CHUNK = 32  # images read at once, as a batch
 _MIN_CHUNKS = 3
 _ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
 
@@ -65,7 +65,7 @@ class ReadCeiling:
         return measure_rate(read, seconds=seconds)
 
     def cold(self, seconds: float) -> Rate:
-        """Images per second from storage: each is dropped from the page cache, outside the time that counts.
+        """Images per second from storage: they are dropped from the page cache, outside the time that counts.
 
         Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
         others hold, kernels that do not tell.
@@ -78,10 +78,12 @@ class ReadCeiling:
         expected, came, spent = 0, read_from_storage(), Stopwatch()
         parts = [slice(first, first + _CHUNK) for first in range(0, len(extents), _CHUNK)]
         for part in cycle(parts):
-            expected += drop_cached(extents[part])
+            if part.start == 0:
+                drop_cached(extents)
+            expected += sum(extent.num_bytes for extent in extents[part])
+            watch = Stopwatch()
             if isinstance(self._source, WindowSource):
                 self._source.will_need(np.asarray(self._indices[part], np.int64))
-            watch = Stopwatch()
             images.append(sum(map(_works, self._reads[part])))
             times.append(watch.seconds)
             if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
@@ -151,10 +153,14 @@ def bytes_an_image(source: Source) -> int | None:
     return None
 
 
-def drop_cached(extents: list[Extent]) -> int:
-    """Have the kernel forget the pages of these bytes, as far as it can; how many bytes these are."""
-    page, expected = os.sysconf("SC_PAGE_SIZE"), 0
-    for path, offset, num_bytes in extents:
+def drop_cached(extents: list[Extent]) -> None:
+    """Have the kernel forget the pages of these bytes, as far as it can.
+
+    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
+    is dropped in part.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    for path, offset, num_bytes in _joined(extents):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
@@ -164,8 +170,18 @@ def drop_cached(extents: list[Extent]) -> int:
             os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
-        expected += num_bytes
-    return expected
+
+
+def _joined(extents: list[Extent]) -> list[Extent]:
+    joined: list[Extent] = []
+    for extent in sorted(set(extents)):
+        last = joined[-1] if joined else None
+        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.num_bytes:
+            end = max(last.offset + last.num_bytes, extent.offset + extent.num_bytes)
+            joined[-1] = last._replace(num_bytes=end - last.offset)
+        else:
+            joined.append(extent)
+    return joined
 
 
 def read_from_storage() -> int | None:

@@ -11,7 +11,7 @@ from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
 from penstock.bench import read_ceilings
-from penstock.bench.read_ceilings import ReadCeiling, bytes_an_image, drop_cached, extents_of
+from penstock.bench.read_ceilings import Extent, ReadCeiling, bytes_an_image, drop_cached, extents_of
 from penstock.bench.repeated_source import repeated
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.hdf5_cache import Hdf5Cache, open_cache
@@ -114,10 +114,10 @@ def test_enough_bytes_from_storage_are_taken(photos: Path, monkeypatch: pytest.M
     told = iter([0, 10**9])
     monkeypatch.setattr(read_ceilings, "read_from_storage", lambda: next(told))
     dropped: list[int] = []
-    monkeypatch.setattr(read_ceilings, "drop_cached", lambda extents: (dropped.append(len(extents)), 1)[1])
+    monkeypatch.setattr(read_ceilings, "drop_cached", lambda extents: dropped.append(len(extents)))
     rate = ReadCeiling(open_source(photos), imagenet_train(32), 0).cold(1e-9)
-    assert dropped == [32, 8]
-    assert rate.images == sum(dropped)
+    assert dropped == [COUNT]
+    assert rate.images == COUNT
 
 
 def test_arrays_have_nothing_to_read() -> None:
@@ -136,7 +136,15 @@ def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_pa
     assert 3600 <= (bytes_an_image(pixels) or 0) < 3700
 
 
-def test_dropping_tells_how_many_bytes_and_skips_what_is_gone(photos: Path) -> None:
-    extents = list(extents_of(open_source(photos), [0, 1]))
-    assert drop_cached(extents) == extents[0].num_bytes + extents[1].num_bytes
-    assert drop_cached([extents[0]._replace(path=b"/none")]) == 0
+def test_neighbours_are_dropped_together_and_what_is_gone_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = os.fsencode(tmp_path / "x")
+    Path(os.fsdecode(path)).write_bytes(bytes(100_000))
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, length, advice: asked.append((offset, length)))
+    drop_cached([Extent(path, *at) for at in ((5000, 3000), (8000, 4000), (5000, 3000), (50_000, 10))])
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert asked == [(5000 // page * page, 8192), (50_000 // page * page, page)] or page != 4096
+    drop_cached([Extent(b"/none", 0, 10)])
+    assert len(asked) == 2
