@@ -29,7 +29,7 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
         return [
             HostBatch(
                 cursor=Cursor(batch.epoch, batch.step * batch_size),
-                images=batch.images.permute(0, 2, 3, 1).clone(),
+                images=batch.images.permute(0, 2, 3, 1),
                 index=batch.index,
                 labels=batch.labels.numpy(),
                 windows=batch.windows,
