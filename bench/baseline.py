@@ -93,3 +93,9 @@ def end_workers(loader: Any) -> None:
     iterator = getattr(loader, "_iterator", None)
     if iterator is not None and hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()
+
+
+def worker_pids(loader: Any) -> set[int]:
+    """Process ids of the workers that torch's DataLoader keeps between epochs."""
+    workers = getattr(getattr(loader, "_iterator", None), "_workers", ())
+    return {worker.pid for worker in workers if worker.pid is not None}

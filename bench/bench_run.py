@@ -10,16 +10,28 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers
-from penstock.bench.ceilings import DecodeCeiling, read_rate, transfer_rate, usable_decoders
+from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
+from penstock.bench.ceilings import DecodeCeiling, usable_decoders
 from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
 from penstock.bench.environment import describe_environment
 from penstock.bench.knobs import knobs_of, unlike_defaults
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.models import create_model
 from penstock.bench.rates import loader_rate, resident_batch_rate, training_times
-from penstock.bench.record import DTYPES, BenchRecord, BenchSettings, Measured, decode_name
+from penstock.bench.read_ceilings import bytes_an_image
+from penstock.bench.record import (
+    DTYPES,
+    LOSSLESS_CACHE,
+    READ_COLD,
+    BenchRecord,
+    BenchSettings,
+    Measured,
+    replayed_model_name,
+)
 from penstock.bench.repeated_source import repeated
+from penstock.bench.replay import ReplayedBatches
+from penstock.bench.resources import Resources, ResourceWatch
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Opened, Options, Space, Tuned, num_measurements, search
 from penstock.loaders.create import create_loader
@@ -30,7 +42,7 @@ from penstock.loaders.source import Source, open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
-Probe = Callable[[], "Rate | StepTimes"]
+_Key = tuple[str, str]  # kind, name
 
 
 class BenchRun:
@@ -56,6 +68,8 @@ class BenchRun:
         self.space = knobs_of(settings.backend, settings.device, settings.workers, self._largest)
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
+        self._resources: dict[_Key, list[Resources]] = {}
+        self._others: Callable[[], set[int]] = set  # processes beside the loader's
         if not settings.tunes:
             self.space = {}
         elif not self.space:
@@ -87,6 +101,7 @@ class BenchRun:
                 data={
                     "summary": self._served.describe(),
                     "images": len(self._served),
+                    "bytes_an_image": bytes_an_image(self._served),
                     "fingerprint": self._served.fingerprint,
                 },
                 environment=describe_environment(),
@@ -107,9 +122,9 @@ class BenchRun:
         with self._open(options) as loader:
             yield lambda: loader_rate(loader, seconds=seconds, device=device).median
 
-    def _measured(self, probes: dict[tuple[str, str], Probe]) -> tuple[Measured, ...]:
+    def _measured(self, probes: dict[_Key, Probe]) -> tuple[Measured, ...]:
         """Every probe in turn; a baseline that cannot serve the data is left out with a note."""
-        results: dict[tuple[str, str], list[Rate | StepTimes]] = {key: [] for key in probes}
+        results: dict[_Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
             for key in list(results):
@@ -117,14 +132,18 @@ class BenchRun:
                 try:
                     results[key].append(probes[key]())
                 except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
-                    if key[0] != "baseline":
+                    if key[0] != "baseline" and not (key[1] == READ_COLD and isinstance(error, ValueError)):
                         raise
                     self._leave_out(key[1], error)
                     del results[key]
-        return tuple(_summary(kind, name, rates, self._how.get(name, "")) for (kind, name), rates in results.items())
+        return tuple(
+            _summary(*key, rates, self._how.get(key[1], ""), self._resources.get(key, []))
+            for key, rates in results.items()
+        )
 
     def _leave_out(self, name: str, error: Exception) -> None:
-        why = error.cause if isinstance(error, LoaderError) else f"{type(error).__name__}: {error}".splitlines()[-1]
+        named = f"{type(error).__name__}: {error}" if name != READ_COLD else str(error)
+        why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
         self._notes.append(f"{name} was left out: {why}")
 
     def _open(self, options: Options) -> Loader:
@@ -143,29 +162,53 @@ class BenchRun:
             **given,
         )
 
-    def _probes(self, stack: ExitStack, loader: Loader) -> dict[tuple[str, str], Probe]:
+    def _probes(self, stack: ExitStack, loader: Loader) -> dict[_Key, Probe]:
         wanted, seconds = self.settings, self.settings.seconds
-        probes: dict[tuple[str, str], Probe] = {}
-        for name, ceiling in self._ceilings.items():
-            probes["ceiling", decode_name(name)] = partial(ceiling.measure, seconds / 2)
-        probes["ceiling", "read images, one thread"] = partial(read_rate, self._served, seconds / 4)
-        if wanted.device != "cpu" or wanted.dtype != "uint8":  # else there is nothing to do between worker and model
-            copied = "copy to device + normalise" if wanted.device != "cpu" else "normalise"
-            dtype = DTYPES[wanted.dtype]
-            probes["ceiling", copied] = partial(
-                transfer_rate, self.pipeline, wanted.batch_size, dtype, wanted.device, seconds / 4
-            )
-        probes["loader", f"penstock, {wanted.backend} backend"] = partial(
-            loader_rate, loader, seconds=seconds, device=wanted.device
+        probes: dict[_Key, Probe] = {}
+        about = loader.describe()
+        for name, probe in ceiling_probes(self._served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
+            probes["ceiling", name] = probe
+        if wanted.backend == "torch":
+            probes |= self._cache_probe(str(about["decoder"]))
+        again = replayed(self._served, self.pipeline, wanted, about)
+        if again is not None:
+            name, probe = replay_probe(again, wanted)
+            probes["ceiling", name] = probe
+        own = ("loader", f"penstock, {wanted.backend} backend")
+        probes[own] = self._watched(
+            own, loader, lambda batches: loader_rate(batches, seconds=seconds, device=wanted.device)
         )
         if wanted.baseline:
             probes["baseline", BASELINE_NAME] = self._baseline(stack)
-            peer = self._peer(stack) if loader.describe()["backend"] == "dali" else None
+            peer = self._peer(stack) if about["backend"] == "dali" else None
             if peer is not None:
                 probes["baseline", PEER_NAME] = partial(loader_rate, peer, seconds=seconds, device=wanted.device)
         if wanted.model:
-            probes |= self._model_probes(wanted.model, loader)
+            probes |= self._model_probes(wanted.model, loader, again)
         return probes
+
+    def _cache_probe(self, decoder: str) -> dict[_Key, Probe]:
+        """What decoding from a lossless cache would do, unless none can be built, which is noted."""
+        try:
+            cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
+        except LoaderError as error:
+            self._leave_out(LOSSLESS_CACHE, error)
+            return {}
+        return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
+
+    def _watched(self, key: _Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+        """The measurement of the loader's batches, and what it takes of the machine."""
+
+        def probe() -> Rate | StepTimes:
+            wanted = self.settings
+            with ResourceWatch(wanted.seconds, device=wanted.device, without=self._others) as watch:
+                result = measure(watch.watched(loader))
+            found = watch.resources()
+            if found is not None:
+                self._resources.setdefault(key, []).append(found)
+            return result
+
+        return probe
 
     def _baseline(self, stack: ExitStack) -> Probe:
         wanted = self.settings
@@ -179,6 +222,7 @@ class BenchRun:
         )
         stack.callback(end_workers, loader)
         self._how[BASELINE_NAME] = f"{self.workers} workers"
+        self._others = lambda: worker_pids(loader)
         return partial(loader_rate, OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
 
     def _peer(self, stack: ExitStack) -> DaliPeer | None:
@@ -214,27 +258,28 @@ class BenchRun:
         self._how[PEER_NAME] = ", ".join([*chosen, *dtype])
         return peer
 
-    def _model_probes(self, name: str, loader: Loader) -> dict[tuple[str, str], Probe]:
+    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[_Key, Probe]:
         wanted = self.settings
         num_classes = max(2, len(self.source.classes))
         settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
-        probes: dict[tuple[str, str], Probe] = {}
+        probes: dict[_Key, Probe] = {}
         probes["model", f"{name} on a resident batch"] = partial(
             resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
         )
-        feeding = loader if wanted.dtype != "uint8" else None
-        if feeding is not None:
-            probes["both", f"penstock + {name}"] = partial(
-                training_times, model, settings, loader=feeding, seconds=wanted.seconds
-            )
+        train = partial(training_times, model, settings)
+        if wanted.dtype != "uint8":
+            key = ("both", f"penstock + {name}")
+            probes[key] = self._watched(key, loader, lambda batches: train(loader=batches, seconds=wanted.seconds))
+            if again is not None:
+                probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
 
 
-def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
+def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str, resources: list[Resources]) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
     medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0], note=note)
+    made = Measured.of(name, kind, medians or [0.0], note=note, resources=Resources.of_rounds(resources))
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

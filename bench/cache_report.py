@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.bench.cache_advice import CacheAdvice
 from penstock.loaders.build_set import BuiltCache
 from penstock.loaders.cache_format import About
 from penstock.loaders.cache_shards import MANIFEST, shard_paths
@@ -107,6 +108,35 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "damaged": told(finding for report in reports for finding in report.damaged),
         "differing": told(finding for report in reports for finding in report.differing),
     }
+
+
+def print_advice(advice: CacheAdvice) -> None:
+    """A table of the offers, to standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    first = advice.offers[0]
+    run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
+    about = f"a sample of {advice.data['sample']:,} images; {run}"
+    table = Table(title=f"{advice.data['summary']}\n{about}", title_justify="left", title_style="")
+    table.add_column("stored as")
+    for column in ("bytes each", "whole data", "images/s", "spread", "to files", "PSNR"):
+        table.add_column(column, justify="right")
+    for offer in advice.offers:
+        table.add_row(
+            offer.name,
+            f"{offer.bytes_an_image:,.0f}",
+            size_text(round(offer.whole_bytes)),
+            f"{offer.images_per_s:,.0f}",
+            f"{min(offer.rounds):,.0f} to {max(offer.rounds):,.0f}",
+            f"{offer.images_per_s / first.images_per_s:.2f}",
+            "lossless" if offer.lossless else "-" if offer.psnr_db is None else f"{offer.psnr_db:.1f} dB",
+        )
+    console = Console()
+    console.print(table)
+    console.print("To build one: penstock cache build DATA CACHE.h5, with the options of its row", highlight=False)
+    for note in advice.notes:
+        console.print(note, markup=False, highlight=False)
 
 
 def _counts_text(counts: dict[str, int]) -> str:

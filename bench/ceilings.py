@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, cycle, islice
 
 import numpy as np
 import torch
@@ -11,14 +12,15 @@ import torch
 from penstock.bench.measure import Rate, measure_rate
 from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.batch import BatchStage
-from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, Pixels, Probe, choose_jpeg_decoder
+from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, ImagePart, Pixels, Probe, Window, choose_jpeg_decoder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import plan_batch
 from penstock.pipelines.resample import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
-_MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
+MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
+_MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
 
 
 class DecodeCeiling:
@@ -47,41 +49,96 @@ class DecodeCeiling:
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Images per second on one thread; without `resize`, of decoding alone (the same windows)."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         epochs = count()
-        try:
-            return measure_rate(lambda: self._epoch(next(epochs), resize), seconds=seconds)
-        finally:
-            torch.set_num_threads(threads)
+        return _on_one_thread(lambda: self._epoch(next(epochs), resize), seconds)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is anything to decode: not of arrays."""
+        return any(probe is not None for _, _, probe, _ in self._samples)
+
+    def decode(self, seconds: float) -> Rate:
+        """Images per second of decoding alone, on one thread: of a cache, of parts that are in memory already."""
+        if self._windows is None:
+            return self.measure(seconds, resize=False)
+        epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
+        work = [task for epoch in range(epochs) for task in self._decodings(epoch)]
+
+        def decode() -> int:
+            for task in work:
+                task()
+            return len(work)
+
+        return _on_one_thread(decode, seconds)
+
+    def resize(self, seconds: float) -> Rate:
+        """Images per second of resizing and mirroring alone, on one thread: of crops that are decoded already."""
+        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), _MAX_CROPS)])
+
+        def resize() -> int:
+            pixels, flip = next(endless)
+            write_sample(pixels, self._slot, flip, self._resize)
+            return 1
+
+        return _on_one_thread(resize, seconds)
 
     def _epoch(self, epoch: int, resize: bool) -> int:
-        numbers = np.array([(index, *size) for index, _, _, size in self._samples], np.int64)
-        plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
-        for (index, data, probe, _), window, flip in zip(self._samples, plan.windows.tolist(), plan.flips, strict=True):
+        for pixels, flip in self._crops(epoch):
+            if resize:
+                write_sample(pixels, self._slot, flip, self._resize)
+        return len(self._samples)
+
+    def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
+        """(decoded crop, valid until the next one, mirror flag) of each sample."""
+        for (index, data, probe, _), window, flip in self._planned(epoch):
             x, y, w, h = window
             if data is None:
-                assert self._windows is not None
                 assert probe is not None
-                stored = stored_window((x, y, w, h), probe.width, probe.height, probe.orientation)
-                pixels = self._decoder.part(self._windows.read_window(index, stored), probe, stored)
+                part, stored = self._part(index, probe, window)
+                yield self._decoder.part(part, probe, stored), flip
             elif probe is None:
                 assert isinstance(data, np.ndarray)
-                pixels = data[y : y + h, x : x + w]
+                yield data[y : y + h, x : x + w], flip
             else:
                 assert isinstance(data, bytes)
-                pixels = self._decoder.window(data, probe, (x, y, w, h))
-            if resize:
-                write_sample(pixels, self._slot, bool(flip), self._resize)
-        return len(self._samples)
+                yield self._decoder.window(data, probe, window), flip
+
+    def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
+        """What decodes each sample's crop, from bytes in memory."""
+        for (index, data, probe, _), window, _ in self._planned(epoch):
+            if probe is not None and data is None:
+                part, stored = self._part(index, probe, window)
+                yield partial(self._decoder.part, part, probe, stored)
+            elif probe is not None:
+                assert isinstance(data, bytes)
+                yield partial(self._decoder.window, data, probe, window)
+
+    def _part(self, index: int, probe: Probe, window: Window) -> tuple[ImagePart, Window]:
+        assert self._windows is not None
+        stored = stored_window(window, probe.width, probe.height, probe.orientation)
+        return self._windows.read_window(index, stored), stored
+
+    def _planned(self, epoch: int) -> Iterator[tuple[_Sample, Window, bool]]:
+        numbers = np.array([(index, *size) for index, _, _, size in self._samples], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+        return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
+
+
+def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_rate(step, seconds=seconds)
+    finally:
+        torch.set_num_threads(threads)
 
 
 _Sample = tuple[int, "bytes | Pixels | None", "Probe | None", tuple[int, int]]
 
 
 def _readable(source: Source, decoder: ImageDecoder) -> Iterator[_Sample]:
-    stride = max(1, len(source) // _MAX_SAMPLES)
-    for index in range(0, len(source), stride)[:_MAX_SAMPLES]:
+    stride = max(1, len(source) // MAX_SAMPLES)
+    for index in range(0, len(source), stride)[:MAX_SAMPLES]:
         try:
             size = source.stored_size(index) if isinstance(source, WindowSource) else None
             if size is not None:
@@ -111,24 +168,10 @@ def usable_decoders() -> list[str]:
     return usable
 
 
-def read_rate(source: Source, seconds: float) -> Rate:
-    """Files per second read one after another by one thread, from the page cache once warm."""
-    numbers = iter(count())
-
-    def read() -> int:
-        try:
-            source.read(next(numbers) % len(source))
-        except LoaderError:
-            return 0
-        return 1
-
-    return measure_rate(read, seconds=seconds)
-
-
 def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, device: str, seconds: float) -> Rate:
     """Images per second that one uint8 host batch can be copied to `device` and normalised there: the feed alone.
 
-    On a CPU there is no copy, only the normalising pass.
+    On a CPU there is no copy, only the normalising pass. With dtype uint8 it is the copy alone.
     """
     height, width = pipeline.size
     batch = torch.randint(0, 256, (batch_size, height, width, 3), dtype=torch.uint8)

@@ -32,13 +32,22 @@ def _register() -> None:
         command_ablate,
         command_bench,
         command_cache,
+        command_compare,
         command_iterate,
         command_parity,
         command_synth,
         command_train,
     )
 
-    for module in (command_bench, command_train, command_synth, command_iterate, command_parity, command_ablate):
+    for module in (
+        command_bench,
+        command_compare,
+        command_train,
+        command_ablate,
+        command_synth,
+        command_iterate,
+        command_parity,
+    ):
         app.command()(getattr(module, module.__name__.rpartition("_")[2]))
     app.add_typer(command_cache.cache, name="cache")
 

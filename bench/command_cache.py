@@ -120,6 +120,48 @@ def verify(
         raise typer.Exit(EXIT_CACHE)
 
 
+@cache.command()
+def advise(
+    source: common.Data,
+    sample: Annotated[int, typer.Option(min=1, help="Images to try it with, spread over the data.")] = 200,
+    size: common.Size = 224,
+    batch_size: common.BatchSize = 64,
+    workers: common.Workers = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    seed: common.Seed = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+) -> None:
+    """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
+
+    Small caches of a sample are built in a temporary folder (TMPDIR), measured in turn and removed.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from penstock.bench.cache_advice import AdviceSettings, advise_cache
+    from penstock.bench.cache_report import print_advice
+    from penstock.loaders.source import open_source
+
+    settings = AdviceSettings(
+        sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed
+    )
+    data = open_source(common.training_folder(source))
+    columns = (TextColumn("{task.description}"), BarColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
+        task = display.add_task("starting", total=None)
+        advice = advise_cache(
+            data,
+            settings,
+            lambda done, total, what: display.update(task, completed=done, total=total, description=what),
+        )
+    print_advice(advice)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(advice.as_dict(), indent=2) + "\n")
+
+
 @contextmanager
 def checking(samples: int, what: str) -> Iterator[Callable[[int], None]]:
     """A bar on standard error while `samples` are checked: call the result with how many more are done."""

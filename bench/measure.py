@@ -111,6 +111,17 @@ class Stopwatch:
         return time.perf_counter() - self._start
 
 
+class ThreadStopwatch:
+    """Seconds of processor time of the calling thread since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.thread_time()
+
+    @property
+    def seconds(self) -> float:
+        return time.thread_time() - self._start
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Where the time of the measured steps went.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from penstock.bench.resources import Resources
 from penstock.bench.tuning import Options, Tuned
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -56,7 +57,8 @@ class Measured:
     """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
 
     kind: "ceiling", "loader", "baseline", "model" or "both". wait_share: of "both", the share of the step spent waiting
-    for data. note: what to know of how it was measured.
+    for data. note: what to know of how it was measured. resources: what the process tree took meanwhile, of
+    "loader" and "both".
     """
 
     name: str
@@ -67,6 +69,7 @@ class Measured:
     rounds: tuple[float, ...]
     wait_share: float | None = None
     note: str = ""
+    resources: Resources | None = None
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
@@ -117,6 +120,25 @@ class BenchRecord:
         return document
 
 
+# What the other ceilings are called.
+READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
+DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
+COPY, COPY_AND_NORMALISE, NORMALISE = "copy to device", "copy to device + normalise", "normalise"
+LOSSLESS_CACHE = "decode + resize of a lossless cache, one thread"
+REPLAYED = "replayed batches (loader removed)"
+
+
 def decode_name(decoder: str) -> str:
     """What the ceiling of `decoder` is called."""
     return f"decode + resize, {decoder}, one thread"
+
+
+def decode_ceilings(record: BenchRecord) -> dict[str, float]:
+    """Name -> images/s of the ceilings of all decoders."""
+    prefix = decode_name("@").partition("@")[0]
+    return {m.name: m.images_per_s for m in record.all_of("ceiling") if m.name.startswith(prefix)}
+
+
+def replayed_model_name(model: str) -> str:
+    """What the ceiling of training on replayed batches is called."""
+    return f"{REPLAYED} + {model}"

@@ -20,7 +20,7 @@ class RepeatedSource:
     def __init__(self, source: Source, entries: int) -> None:
         if entries < 1:
             raise ValueError(f"entries is at least 1, not {entries}")
-        self._source, self._entries, self._count = source, entries, len(source)
+        self.source, self._entries, self._count = source, entries, len(source)
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = hashlib.blake2b(f"{source.fingerprint} x {entries}".encode(), digest_size=32).hexdigest()
 
@@ -29,19 +29,19 @@ class RepeatedSource:
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """See Source."""
-        return self._source.read(index % self._count)
+        return self.source.read(index % self._count)
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See Source."""
-        return self._source.labels(indices % self._count)
+        return self.source.labels(indices % self._count)
 
     def path(self, index: int) -> bytes:
         """See Source."""
-        return self._source.path(index % self._count)
+        return self.source.path(index % self._count)
 
     def describe(self) -> str:
         """See Source."""
-        return f"{self._entries:,} entries, repeating {self._source.describe()}"
+        return f"{self._entries:,} entries, repeating {self.source.describe()}"
 
 
 class RepeatedWindows(RepeatedSource):

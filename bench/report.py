@@ -9,7 +9,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.record import BenchRecord, Measured, decode_name
+from penstock.bench.record import BenchRecord, Measured, decode_ceilings, decode_name
+from penstock.bench.resources import Resources
 from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import Verdict, decode_ceiling
 
@@ -22,7 +23,8 @@ def render(record: BenchRecord, verdict: Verdict) -> Group:
     parts: list[object] = [_table(record), Text()]
     lines = [_knob(name, tuned) for name, tuned in record.tuned.items()]
     parts += [Text(line) for line in (*lines, *record.notes, *_ratios(record))]
-    parts += [Text(verdict.sentence, style="bold"), Text(_recommendation(record)), Text()]
+    parts += [Text(verdict.sentence, style="bold"), *map(Text, _advice(record, verdict))]
+    parts += [Text(_recommendation(record)), Text()]
     parts.append(Syntax(verdict.call, "python", background_color="default", word_wrap=True))
     return Group(*parts)  # type: ignore[arg-type]
 
@@ -40,13 +42,26 @@ def _table(record: BenchRecord) -> Table:
     table.add_column("measured")
     table.add_column("images/s", justify="right")
     table.add_column("spread", justify="right")
+    resources = [measured.resources for measured in record.measured if measured.resources]
+    if resources:
+        table.add_column("took", justify="right")
     order = list(_KINDS)
     for measured in sorted(record.measured, key=lambda m: order.index(m.kind)):
-        table.add_row(_KINDS[measured.kind], _name(measured), f"{measured.images_per_s:,.0f}", _spread(measured))
+        cells = (_KINDS[measured.kind], _name(measured), f"{measured.images_per_s:,.0f}", _spread(measured))
+        table.add_row(*cells, *([_taken(measured.resources)] if measured.resources else []))
     ceiling = decode_ceiling(record)
     if ceiling:
         table.add_row("ceiling", f"decode + resize, {record.decoder}, all workers", f"{ceiling:,.0f}", "computed")
     return table
+
+
+def _taken(resources: Resources) -> str:
+    """What a measurement took of the machine: a line each of processors, memory and GPU."""
+    shares = ((resources.cpu_share, "CPU"), (resources.gpu_share, "GPU"))
+    sizes = ((resources.memory_mb, "MB"), (resources.gpu_memory_mb, "MB GPU"))
+    lines = [f"{share:.0%} {name}" for share, name in shares if share is not None]
+    lines += [f"{size:,.0f} {name}" for size, name in sizes if size is not None]
+    return "\n".join(lines)
 
 
 def _name(measured: Measured) -> str:
@@ -78,6 +93,17 @@ def _ratios(record: BenchRecord) -> list[str]:
     ]
 
 
+def _advice(record: BenchRecord, verdict: Verdict) -> list[str]:
+    now = record.rate("loader")
+    lines = []
+    for advice in verdict.advice:
+        gain = ""
+        if advice.images_per_s is not None and now:
+            gain = f": predicted {advice.images_per_s:,.0f} images/s, {advice.images_per_s / now:.2f} times this run's"
+        lines.append(f"To change: {advice.what}{gain} ({advice.why}).")
+    return lines
+
+
 def _recommendation(record: BenchRecord) -> str:
     why = record.loader.get("decoder_reason", "")
     knobs = "".join(f", {name} {value}" for name, value in record.options.items())
@@ -88,7 +114,7 @@ def _recommendation(record: BenchRecord) -> str:
     if record.loader.get("backend") == "dali":  # which decodes by itself
         return text
     mine = record.rate("ceiling", decode_name(record.decoder))
-    others = {m.name: m.images_per_s for m in record.measured if m.kind == "ceiling" and m.name.startswith("decode")}
+    others = decode_ceilings(record)
     best = max(others, key=lambda name: others[name], default=None)
     if best is not None and mine and others[best] > _FASTER * mine:
         text += f" Another decoder was {others[best] / mine:.2f} times as fast alone ({best}): try it with --decoder."

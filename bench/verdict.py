@@ -4,42 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.record import BenchRecord, decode_name
-
-_CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
+from penstock.bench.advice import Advice, advise
+from penstock.bench.limits import CLOSE, Figures
+from penstock.bench.record import BenchRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """limit: "model", "decode", "transfer" or "loader"; sentence: one line for people; call: the code to paste."""
+    """limit: "model", "consumer", "transfer", "storage", "decode", "resize", "cpu" or "loader".
+
+    sentence: one line for people; call: the code to paste; advice: what to change, what promises most first.
+    """
 
     limit: str
     sentence: str
     call: str
+    advice: tuple[Advice, ...] = ()
 
 
 def decode_ceiling(record: BenchRecord) -> float:
     """Images/s of the chosen decoder on one thread, times the processors its workers can use."""
-    cpus = int(str(record.environment["cpus"]))
-    one = record.rate("ceiling", decode_name(record.decoder)) or 0.0
-    return one * max(1, min(record.workers or 1, cpus))
+    return Figures.of(record).decode_ceiling
 
 
 def judge(record: BenchRecord, data: str) -> Verdict:
     """What limits this run, from its own measurements; `data` is the folder as the user named it."""
-    loader = record.rate("loader") or 0.0
-    limit, sentence = _limit(record, loader)
-    return Verdict(limit=limit, sentence=sentence, call=_call(record, data))
+    figures = Figures.of(record)
+    limit, sentence = _limit(record, figures)
+    return Verdict(limit=limit, sentence=sentence, call=_call(record, data), advice=advise(record, limit))
 
 
-def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
-    model, both = record.rate("model"), record.find("both")
-    ceiling = decode_ceiling(record)
-    transfer = next((m.images_per_s for m in record.measured if m.kind == "ceiling" and "normalise" in m.name), 0.0)
+def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
+    loader, model, ceiling = figures.loader, figures.model, figures.decode_ceiling
     if model is not None and loader >= model:
-        waits = f", {both.wait_share:.0%} of a step waits for data" if both and both.wait_share is not None else ""
-        headroom = f"the loader could feed {loader / model:.1f} times what {record.settings.model} takes"
-        return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
+        return _limit_of_training(record, figures, model)
     missing = f", the model could take {model:,.0f}" if model is not None else ""
     if record.loader.get("decodes_on") == "cuda":  # nor do the pixels cross to it: the host's ceilings are none of it
         beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
@@ -51,18 +49,76 @@ def _limit(record: BenchRecord, loader: float) -> tuple[str, str]:
             f"The loader limits, DALI decoding on the CPU: {loader:,.0f} images/s{share}{missing}. Without a GPU the "
             "backends torch (files) and hdf5 (a cache) are faster."
         )
-    if transfer and loader >= _CLOSE * transfer:
-        return "transfer", f"Copying and normalising limits: {transfer:,.0f} images/s{missing}."
-    if ceiling and loader >= _CLOSE * ceiling:
-        cpus = max(1, min(record.workers or 1, int(str(record.environment["cpus"]))))
-        return "decode", (
-            f"JPEG decoding on {cpus} processor{'s' if cpus > 1 else ''} limits: the loader delivers {loader:,.0f} of "
-            f"{ceiling:,.0f} images/s that {record.decoder} could decode{missing}. More processors help in proportion."
+    if figures.transfer and loader >= CLOSE * figures.transfer:
+        return "transfer", f"Copying and normalising limits: {figures.transfer:,.0f} images/s{missing}."
+    if figures.replayed and loader >= CLOSE * figures.replayed:
+        return "consumer", (
+            f"The consuming process limits: with the loader removed, batches from memory arrive at "
+            f"{figures.replayed:,.0f} images/s, the loader's at {loader:,.0f}{missing}."
+        )
+    return _limit_of_producing(record, figures, missing)
+
+
+def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
+    """Where the loader alone is faster than the model alone."""
+    loader, both, replayed = figures.loader, figures.both, figures.replayed_model
+    if both is not None and both < CLOSE * model:
+        if replayed is not None and replayed < CLOSE * model and both >= CLOSE * replayed:
+            return "consumer", (
+                f"Feeding the model limits, not the loader: {both:,.0f} images/s with it, {replayed:,.0f} with batches "
+                f"from memory in its place, {model:,.0f} on a batch that is on the device already."
+            )
+        share = figures.both_cpu_share
+        if share is not None and share + (figures.others_share or 0.0) >= CLOSE:
+            return "cpu", (
+                f"Loader and model share the processors, which are all busy ({share:.0%} of {figures.cpus} by them): "
+                f"{both:,.0f} images/s together, {loader:,.0f} and {model:,.0f} alone."
+            )
+    found = record.find("both")
+    waits = f", {found.wait_share:.0%} of a step waits for data" if found and found.wait_share is not None else ""
+    headroom = f"the loader could feed {loader / model:.1f} times what {record.settings.model} takes"
+    return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
+
+
+def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
+    """Between the files and the finished uint8 batch."""
+    loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
+    if figures.from_storage and figures.cpu_share is not None and figures.busy < CLOSE:
+        reads = f", {figures.storage_reads:,.0f} if each worker reads as fast as one alone" * bool(figures.read_cold)
+        return "storage", (
+            f"Storage limits: {loader:,.0f} images/s{missing}; {min(1.0, figures.storage_share or 0):.0%} of the bytes "
+            f"came from it{reads}, while the processors were {figures.busy:.0%} busy."
+        )
+    beyond = _cold_warning(figures)
+    if ceiling and loader >= CLOSE * ceiling:
+        what, limit = ("Resizing", "resize") if figures.resize_costs_more else ("JPEG decoding", "decode")
+        return limit, (
+            f"{what} on {cpus} processor{'s' if cpus > 1 else ''} limits: the loader delivers {loader:,.0f} of "
+            f"{ceiling:,.0f} images/s that {record.decoder} could decode{missing}. More processors help in "
+            f"proportion.{beyond}"
         )
     share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
+    if figures.cpu_share is not None and figures.busy >= CLOSE:
+        others = f" and {figures.others_share:.0%} by other programs" if figures.others_share else ""
+        return "cpu", (
+            f"The processors limit, all of which are busy ({figures.cpu_share:.0%} by this loader{others}): "
+            f"{loader:,.0f} images/s{share}{missing}.{beyond}"
+        )
+    return "loader", (
+        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more "
+        f"workers.{beyond}"
+    )
+
+
+def _cold_warning(figures: Figures) -> str:
+    """What the page cache hides in this run."""
+    reads = figures.storage_reads
+    if reads is None or figures.from_storage or reads >= figures.loader:
+        return ""
+    workers = max(1, figures.workers)
     return (
-        "loader",
-        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more workers.",
+        f" The files were in the page cache: from storage {workers} worker{'s' * (workers > 1)} would read "
+        f"{reads:,.0f} images/s."
     )
 
 

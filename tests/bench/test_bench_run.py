@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +14,26 @@ import torch
 from photo_folder import photo, write_folder
 from typer.testing import CliRunner
 
-from penstock.bench import bench_run
+from penstock.bench import bench_run, ceiling_probes
 from penstock.bench.baseline import PillowDataset, baseline_loader
 from penstock.bench.bench_run import BenchRun
-from penstock.bench.ceilings import DecodeCeiling, read_rate, usable_decoders
+from penstock.bench.ceilings import DecodeCeiling, usable_decoders
 from penstock.bench.command_bench import _save_choice
 from penstock.bench.dali_peer import PEER_NAME
 from penstock.bench.environment import describe_environment
 from penstock.bench.measure import Rate
-from penstock.bench.record import BenchSettings
+from penstock.bench.record import (
+    DECODE,
+    LOSSLESS_CACHE,
+    NORMALISE,
+    READ_COLD,
+    READ_WARM,
+    REPLAYED,
+    RESIZE,
+    BenchSettings,
+    decode_name,
+    replayed_model_name,
+)
 from penstock.bench.records_table import records_table
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.loader import Loader
@@ -34,20 +47,43 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), 40)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch's threads spin while they wait for each other, for ever where others are at work too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
     asked: list[tuple[int, int]] = []
     record = BenchRun(photos, settings, lambda done, total, what: asked.append((done, total))).run()
     kinds = [measured.kind for measured in record.measured]
-    assert kinds.count("ceiling") == len(usable_decoders()) + 2
+    names = {measured.name for measured in record.measured if measured.kind == "ceiling"}
+    assert names - {READ_COLD} == {
+        *map(decode_name, usable_decoders()),
+        *(DECODE, RESIZE, READ_WARM, NORMALISE, LOSSLESS_CACHE, REPLAYED, replayed_model_name("resnet18")),
+    }
+    assert (READ_COLD in names) != any(note.startswith(f"{READ_COLD} was left out: ") for note in record.notes)
     assert {"loader", "baseline", "model", "both"} <= set(kinds)
-    assert asked == [(number, 2 * len(kinds)) for number in range(2 * len(kinds))]
+    probes = len(kinds) + (READ_COLD not in names)
+    assert {total for _, total in asked} == {2 * probes}
+    assert [done for done, _ in asked] == list(range(len(asked)))
+    for kind in ("loader", "both"):
+        taken = (record.find(kind) or pytest.fail(kind)).resources
+        assert taken is not None
+        assert 0 < taken.cpu_cores <= 2 * available_cpus()
+        assert (taken.memory_mb or 0) > 50
     for measured in record.measured:
         assert len(measured.rounds) == 2
         assert 0 < measured.low <= measured.images_per_s <= measured.high
     assert 0 <= (record.find("both") or pytest.fail("no run of loader and model")).wait_share <= 1  # type: ignore[operator]
     document = json.loads(json.dumps(record.as_dict()))
     assert document["settings"]["rounds"] == 2
+    assert document["data"]["bytes_an_image"] == open_source(photos).num_bytes // 40  # type: ignore[attr-defined]
     assert document["data"]["fingerprint"] == open_source(photos).fingerprint
 
 
@@ -85,7 +121,43 @@ def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
         assert ceiling.measure(0.2).median > 0
-    assert read == []
+        windows = type(source).read_window
+        patch.setattr(
+            type(source), "read_window", lambda self, i, window: (read.append(i), windows(self, i, window))[1]
+        )
+        ceiling.decode(0.05)
+        assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
+        assert len(read) == 7 * 40
+        del read[:40]
+        assert ceiling.resize(0.05).images > len(read)
+    assert len(read) == 6 * 40 + 32
+
+
+def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceiling_probes.tempfile, "tempdir", str(tmp_path))
+    source, pipeline = open_source(photos), imagenet_train(32)
+    ceiling = ceiling_probes.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
+    assert ceiling is not None
+    assert list(tmp_path.iterdir()) == []
+    assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
+    assert ceiling.measure(0.05).images % 40 == 0
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    assert ceiling_probes.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
+
+
+def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
+
+    monkeypatch.setattr(ceiling_probes, "build_cache", missing)
+    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8")
+    record = BenchRun(photos, settings, lambda *_: None).run()
+    assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
+    assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
+    assert record.rate("loader")
 
 
 def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
@@ -108,7 +180,7 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
         assert words in result.output, words
     document = json.loads(written.read_text())
-    assert document["verdict"]["limit"] in ("decode", "loader", "transfer")
+    assert document["verdict"]["limit"] in ("decode", "resize", "cpu", "loader", "storage")
     profile = load_profile(saved)
     assert profile is not None
     assert (profile.workers, profile.cpus) == (0, available_cpus())
@@ -186,7 +258,7 @@ def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rate(loader: Loader, *, seconds: float, device: str) -> Rate:
-        about = loader.describe()
+        about = getattr(loader, "_batches", loader).describe()  # what is watched, or the loader itself
         lead = (1.5 if about["readers"] == 2 else 1.0) * (1.2 if about["prefetch"] == 3 else 1.0)
         return Rate.from_steps([round(1000 * lead)], [1.0])
 
@@ -216,7 +288,7 @@ def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(ph
     assert document["loader"]["backend"] == "dali"
     assert "HDF5 cache" in document["data"]["summary"]
     assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]
-    assert document["notes"] == [
+    assert notes_of(document) == [
         f"{PEER_NAME} was left out: readers.file reads files, and the data are no folder of files"
     ]
     assert "was left out" in result
@@ -227,12 +299,17 @@ def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
     (folder / "class1" / "0031.jpg").write_bytes(b"not an image")
     _, written = bench_dali(folder, tmp_path, "--no-tune", "--baseline", "--entries", "64")
     document = json.loads(written.read_text())
-    torch_out, peer_out = sorted(document["notes"], key=lambda note: note.startswith(PEER_NAME))
+    torch_out, peer_out = sorted(notes_of(document), key=lambda note: note.startswith(PEER_NAME))
     assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
     assert "cannot identify image file" in torch_out
     assert peer_out.startswith(f"{PEER_NAME} was left out: DALI: ")
     assert [m["kind"] for m in document["measured"] if m["kind"] != "ceiling"] == ["loader"]
     assert document["measured"][-1]["images_per_s"] > 0
+
+
+def notes_of(document: dict[str, Any]) -> list[str]:
+    """The notes but that on storage, which depends on where temporary files lie."""
+    return [note for note in document["notes"] if not note.startswith(READ_COLD)]
 
 
 def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
@@ -287,8 +364,8 @@ def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
     assert ceiling.measure(0.05).images % 5 == 0
     assert ceiling.measure(0.05, resize=False).median > 0
-    monkeypatch.undo()
-    assert read_rate(open_source(photos), 0.05).median > 0
+    assert ceiling.decode(0.05).median > 0
+    assert ceiling.resize(0.05).median > 0
 
 
 def test_the_environment_names_versions_and_nobody() -> None:

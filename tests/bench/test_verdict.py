@@ -5,18 +5,42 @@ from __future__ import annotations
 import ast
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from penstock.bench.record import BenchRecord, BenchSettings, Measured
+from penstock.bench.advice import Advice
+from penstock.bench.record import (
+    COPY,
+    DECODE,
+    LOSSLESS_CACHE,
+    READ_COLD,
+    REPLAYED,
+    RESIZE,
+    BenchRecord,
+    BenchSettings,
+    Measured,
+    replayed_model_name,
+)
 from penstock.bench.report import render
+from penstock.bench.resources import Resources
 from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import decode_ceiling, judge
 
 
-def record(*, workers: int = 2, dtype: str = "float32", **rates: float) -> BenchRecord:
-    """A record with `loader`, `model`, `both`, `decode` (one thread) and `normalise` rates, in images/s."""
+def record(
+    *, workers: int = 2, dtype: str = "float32", taken: dict[str, Resources] | None = None, **rates: float
+) -> BenchRecord:
+    """A record of rates, in images/s, called as in `names`; taken: the resources of `loader` and `both`."""
     names = {
+        "decode_alone": ("ceiling", DECODE),
+        "resize": ("ceiling", RESIZE),
+        "cold": ("ceiling", READ_COLD),
+        "copy": ("ceiling", COPY),
+        "replayed": ("ceiling", REPLAYED),
+        "replayed_model": ("ceiling", replayed_model_name("resnet18")),
+        "cache": ("ceiling", LOSSLESS_CACHE),
+        "turbojpeg": ("ceiling", "decode + resize, turbojpeg, one thread"),
         "loader": ("loader", "penstock, torch backend"),
         "model": ("model", "resnet18 on a resident batch"),
         "both": ("both", "penstock + resnet18"),
@@ -28,12 +52,14 @@ def record(*, workers: int = 2, dtype: str = "float32", **rates: float) -> Bench
     for key, rate in rates.items():
         kind, name = names[key]
         share = 0.25 if key == "both" else None
-        measured.append(Measured.of(name, kind, [rate * 0.9, rate, rate * 1.2], wait_share=share))
+        resources = (taken or {}).get(key)
+        rounds = [rate * 0.9, rate, rate * 1.2]
+        measured.append(Measured.of(name, kind, rounds, wait_share=share, resources=resources))
     return BenchRecord(
         settings=BenchSettings(workers=workers, dtype=dtype),
         workers=workers,
         decoder="simplejpeg",
-        data={"summary": "200 images", "images": 200, "fingerprint": "f"},
+        data={"summary": "200 images", "images": 200, "fingerprint": "f", "bytes_an_image": 100_000},
         environment={"cpus": 2, "cpu": "some CPU", "gpu": None},
         loader={"backend": "torch", "workers": workers, "prefetch": 3},
         measured=tuple(measured),
@@ -55,6 +81,159 @@ def test_the_limit_is_the_resource_that_is_used_up(rates: dict[str, float], limi
     assert verdict.limit == limit
     assert words in verdict.sentence
     assert "\n" not in verdict.sentence
+
+
+def of_cpu(cpu: float, **more: float) -> Resources:
+    return Resources(cpu_cores=2 * cpu, cpu_share=cpu, **more)  # type: ignore[arg-type]
+
+
+# rates, what loader and both took, limit, words of the sentence, advice with its prediction
+LIMITS: list[tuple[dict[str, float], dict[str, Resources], str, str, list[tuple[str, float | None]]]] = [
+    (
+        {"loader": 400, "cold": 190, "decode": 1050},
+        {"loader": of_cpu(0.3, storage_mb_s=38.0)},
+        "storage",
+        "95% of the bytes came from it, 380 if each worker reads as fast as one alone",
+        [("faster storage", 2100)],
+    ),
+    (  # the processors are busy: it is not storage that is waited for
+        {"loader": 1950, "cold": 5000, "decode": 1050},
+        {"loader": of_cpu(0.95, storage_mb_s=190.0)},
+        "decode",
+        "JPEG decoding on 2 processors",
+        [("another processor", 2925)],
+    ),
+    (
+        {"loader": 2000, "decode": 1050, "decode_alone": 1300, "resize": 5000, "cache": 1365, "turbojpeg": 1155},
+        {},
+        "decode",
+        "2,100",
+        [("another processor", 3000), ("a lossless cache", 2600), ("--decoder turbojpeg", 2200)],
+    ),
+    (  # what follows from a prediction is capped by the next ceiling
+        {"loader": 2000, "decode": 1050, "cache": 1365, "normalise": 2300},
+        {},
+        "decode",
+        "2,100",
+        [("a lossless cache", 2300), ("another processor", 2300)],
+    ),
+    (
+        {"loader": 2000, "decode": 1050, "decode_alone": 5000, "resize": 1300},
+        {},
+        "resize",
+        "Resizing on 2",
+        [("another", 3000)],
+    ),
+    (
+        {"loader": 1200, "decode": 1050},
+        {"loader": of_cpu(0.6, others_share=0.36)},
+        "cpu",
+        "60% by this loader and 36% by other programs",
+        [("stop the other programs", 1920)],
+    ),
+    ({"loader": 1200, "decode": 1050}, {"loader": of_cpu(0.5)}, "loader", "57% of the decode ceiling", []),
+    (
+        {"loader": 1900, "decode": 2000, "normalise": 2000, "copy": 9000},
+        {},
+        "transfer",
+        "Copying and normalising",
+        [("--dtype uint8", 4000)],
+    ),
+    (
+        {"loader": 1900, "decode": 2000, "normalise": 4000, "replayed": 2000},
+        {},
+        "consumer",
+        "batches from memory arrive at 2,000",
+        [("--dtype uint8", 4000)],
+    ),
+    (
+        {"loader": 2000, "model": 1000, "both": 780, "replayed_model": 800, "decode": 1050},
+        {},
+        "consumer",
+        "780 images/s with it, 800 with batches from memory",
+        [("--dtype uint8", None)],
+    ),
+    (
+        {"loader": 2000, "model": 1000, "both": 600, "replayed_model": 990, "decode": 1050},
+        {"both": of_cpu(0.98)},
+        "cpu",
+        "share the processors",
+        [("a processor of its own", None)],
+    ),
+    (
+        {"loader": 2000, "model": 500, "both": 490, "decode": 1050},
+        {},
+        "model",
+        "4.0 times",
+        [("--workers 1", 1000), ("a faster device", None)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rates", "taken", "limit", "words", "advice"), LIMITS)
+def test_each_limit_is_told_with_what_to_change(
+    rates: dict[str, float],
+    taken: dict[str, Resources],
+    limit: str,
+    words: str,
+    advice: list[tuple[str, float | None]],
+) -> None:
+    verdict = judge(record(taken=taken, **rates), "photos")
+    assert verdict.limit == limit
+    assert words in verdict.sentence
+    assert "\n" not in verdict.sentence
+    assert len(verdict.advice) == len(advice)
+    for given, (what, predicted) in zip(verdict.advice, advice, strict=True):
+        assert given.what.startswith(what)
+        assert given.images_per_s == pytest.approx(predicted)
+        assert given.why
+
+
+def test_fewer_workers_than_processors_are_the_first_thing_to_change() -> None:
+    verdict = judge(record(loader=1000, decode=1050, workers=1), "photos")
+    assert (verdict.limit, verdict.advice[0].what, verdict.advice[0].images_per_s) == ("decode", "--workers 2", 2000)
+
+
+def test_what_the_page_cache_hides_is_said_unless_storage_was_read() -> None:
+    rates = {"loader": 2000.0, "decode": 1050.0, "cold": 300.0}
+    hidden = judge(record(**rates), "photos")
+    assert "in the page cache: from storage 2 workers would read 600 images/s" in hidden.sentence
+    read = {"loader": of_cpu(0.95, storage_mb_s=200.0)}
+    assert "page cache" not in judge(record(taken=read, **rates), "photos").sentence
+    assert "page cache" not in judge(record(**{**rates, "cold": 1100.0}), "photos").sentence
+
+
+def test_resources_and_advice_are_shown_and_only_where_there_are_any() -> None:
+    from rich.console import Console
+
+    def shown(of: BenchRecord) -> str:
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(render(of, judge(of, "photos")))
+        return " ".join(console.export_text().split())
+
+    taken = {"loader": of_cpu(0.75, memory_mb=1234.0)}
+    text = shown(record(loader=2000, decode=1050, cache=1365, taken=taken))
+    for words in ("75% CPU", "1,234 MB", "To change: a lossless cache", "predicted 2,600 images/s, 1.30 times"):
+        assert words in text, words
+    assert "GPU" not in text
+    assert "took" not in shown(record(loader=2000, decode=1050))
+    gpu = {"loader": of_cpu(0.75, gpu_share=0.4, gpu_memory_mb=5000.0)}
+    gpu_text = shown(record(loader=2000, decode=1050, taken=gpu))
+    assert "40% GPU" in gpu_text
+    assert "5,000 MB GPU" in gpu_text
+
+
+def test_advice_is_part_of_the_written_record(tmp_path: Path) -> None:
+    import json
+
+    from penstock.bench.command_bench import _write_record
+
+    measured = record(loader=2000, decode=1050, cache=1365, taken={"loader": of_cpu(0.75, memory_mb=1234.0)})
+    verdict = judge(measured, "photos")
+    _write_record(measured, verdict, tmp_path / "a.json")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert [Advice(**each) for each in document["verdict"]["advice"]] == list(verdict.advice)
+    assert document["measured"][0]["resources"]["memory_mb"] == 1234
 
 
 def test_the_decode_ceiling_counts_processors_not_workers() -> None:

@@ -1,0 +1,196 @@
+"""Reading alone: a sample of the data read by one thread, from the page cache and from storage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, cycle
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.bench.ceilings import MAX_SAMPLES
+from penstock.bench.measure import Rate, Stopwatch, measure_rate
+from penstock.bench.repeated_source import RepeatedSource
+from penstock.loaders.hdf5_cache import Hdf5Cache
+from penstock.loaders.hdf5_layout import read_layout
+from penstock.loaders.image_folder import ImageFolder
+from penstock.loaders.source import Source, WindowSource
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.orientation import stored_window
+from penstock.pipelines.plan import plan_batch
+from penstock.pipelines.spec import ImagePipeline
+
+_CHUNK = 32  # images read at once, as a batch
+_MIN_CHUNKS = 3
+_ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
+
+
+class Extent(NamedTuple):
+    """Bytes of a file: `num_bytes` from `offset`."""
+
+    path: bytes
+    offset: int
+    num_bytes: int
+
+
+class ReadCeiling:
+    """Reads up to 256 images, spread over the data, one after another: whole files, or of a cache the crops' parts.
+
+    Bad images are left out.
+    """
+
+    def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
+        source = source.source if isinstance(source, RepeatedSource) else source
+        self._source, self._pipeline, self._seed = source, pipeline, seed
+        stride = max(1, len(source) // MAX_SAMPLES)
+        tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
+        readable = [(index, read) for index, read in tried if _works(read)]
+        self._indices, self._reads = [index for index, _ in readable], [read for _, read in readable]
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to read: arrays are in memory, and of bad images alone there is nothing."""
+        return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
+
+    def warm(self, seconds: float) -> Rate:
+        """Images per second from the page cache."""
+        numbers = count()
+
+        def read() -> int:
+            self._reads[next(numbers) % len(self._reads)]()
+            return 1
+
+        return measure_rate(read, seconds=seconds)
+
+    def cold(self, seconds: float) -> Rate:
+        """Images per second from storage: they are dropped from the page cache, outside the time that counts.
+
+        Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
+        others hold, kernels that do not tell.
+        """
+        extents = list(extents_of(self._source, self._indices))
+        if not extents:
+            raise ValueError("it is not known where in which files the images lie")
+        images: list[int] = []
+        times: list[float] = []
+        expected, came, spent = 0, read_from_storage(), Stopwatch()
+        parts = [slice(first, first + _CHUNK) for first in range(0, len(extents), _CHUNK)]
+        for part in cycle(parts):
+            if part.start == 0:
+                drop_cached(extents)
+            expected += sum(extent.num_bytes for extent in extents[part])
+            watch = Stopwatch()
+            if isinstance(self._source, WindowSource):
+                self._source.will_need(np.asarray(self._indices[part], np.int64))
+            images.append(sum(map(_works, self._reads[part])))
+            times.append(watch.seconds)
+            if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
+                break
+        now = read_from_storage()
+        for index in self._indices:  # back into the page cache with the rest: the loader is measured next
+            _works(partial(self._source.read, index))
+        if came is None or now is None:
+            raise ValueError("this kernel does not tell what is read from storage")
+        if now - came < _ENOUGH * expected or not expected:
+            raise ValueError(
+                f"of {expected / 1e6:,.1f} MB that were dropped from the page cache {(now - came) / 1e6:,.1f} MB were "
+                "read from storage again"
+            )
+        return Rate.from_steps(images, times)
+
+    def _read_of(self, index: int) -> Callable[[], object]:
+        """What reads image `index` as a loader does."""
+        source = self._source
+        size = source.stored_size(index) if isinstance(source, WindowSource) else None
+        if size is None:
+            return lambda: source.read(index)
+        assert isinstance(source, WindowSource)
+        numbers = np.array([[index], [size.width], [size.height]], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, 0, *numbers)
+        x, y, w, h = plan.windows[0].tolist()
+        window = stored_window((x, y, w, h), size.width, size.height, 1)
+        return lambda: source.read_window(index, window)
+
+
+def _works(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except LoaderError:
+        return False
+    return True
+
+
+def extents_of(source: Source, indices: list[int]) -> Iterator[Extent]:
+    """Where the bytes of images `indices` lie; nothing for sources that are neither a folder nor a cache."""
+    if isinstance(source, ImageFolder):
+        for path in map(source.path, indices):
+            yield Extent(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
+    elif isinstance(source, Hdf5Cache):
+        payloads: dict[bytes, int] = {}
+        for index in indices:
+            path = source.path(index).rpartition(b":" + source.name(index))[0]
+            if path not in payloads:
+                payloads[path] = _payload_offset(path)
+            record = source.records[index]
+            yield Extent(path, payloads[path] + int(record["offset"]), int(record["length"]))
+
+
+def _payload_offset(path: bytes) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_layout(fd)["payload"].offset
+    finally:
+        os.close(fd)
+
+
+def bytes_an_image(source: Source) -> int | None:
+    """Mean bytes of an image as it is stored; None for a source that is neither a folder nor a cache."""
+    source = source.source if isinstance(source, RepeatedSource) else source
+    if isinstance(source, ImageFolder):
+        return source.num_bytes // len(source)
+    if isinstance(source, Hdf5Cache):
+        return sum(about.payload_bytes for about in source.about) // len(source)
+    return None
+
+
+def drop_cached(extents: list[Extent]) -> None:
+    """Have the kernel forget the pages of these bytes, as far as it can.
+
+    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
+    is dropped in part.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    for path, offset, num_bytes in _joined(extents):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            first, end = offset // page * page, -(-(offset + num_bytes) // page) * page
+            os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def _joined(extents: list[Extent]) -> list[Extent]:
+    joined: list[Extent] = []
+    for extent in sorted(set(extents)):
+        last = joined[-1] if joined else None
+        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.num_bytes:
+            end = max(last.offset + last.num_bytes, extent.offset + extent.num_bytes)
+            joined[-1] = last._replace(num_bytes=end - last.offset)
+        else:
+            joined.append(extent)
+    return joined
+
+
+def read_from_storage() -> int | None:
+    """Bytes that this process had read from storage so far; None where the kernel does not tell."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
