@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,8 +65,7 @@ def ablate(
             raise ValueError(f"the base settings cannot be measured here: {error}") from error
     _print(found)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
+        common.write_json(json_file, found.as_dict())
 
 
 def _print(found: Ablation) -> None:

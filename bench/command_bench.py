@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,10 +77,8 @@ def bench(
 
 
 def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     told = {"limit": verdict.limit, "sentence": verdict.sentence, "advice": [asdict(each) for each in verdict.advice]}
-    document = {**record.as_dict(), "verdict": told}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    common.write_json(path, {**record.as_dict(), "verdict": told})
 
 
 def _measure(data: Path, settings: BenchSettings) -> BenchRecord:

@@ -158,8 +158,7 @@ def advise(
         )
     print_advice(advice)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(advice.as_dict(), indent=2) + "\n")
+        common.write_json(json_file, advice.as_dict())
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,8 +45,7 @@ def parity(
         record = compare(source, cached, settings, advance, left_out)
     _print(record)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(record.as_dict(), indent=2) + "\n")
+        common.write_json(json_file, record.as_dict())
     if record.outside:
         raise typer.Exit(EXIT_DATA)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -182,8 +181,7 @@ def _line(report: EpochReport) -> str:
 
 def _write(file: Path, document: dict[str, Any], tell: Tell) -> None:
     if tell is _say:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(document, indent=2) + "\n")
+        common.write_json(file, document)
 
 
 def _say(line: str) -> None:

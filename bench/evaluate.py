@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.train_step import PADDING_LABEL, autocast, class_loss, num_labelled, on_device
+from penstock.bench.train_step import autocast, class_loss, is_labelled, on_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,9 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
             with torch.inference_mode():
                 with autocast(settings):
                     logits = model(images)
-                count = num_labelled(labels)
-                correct = ((logits.argmax(1) == labels) & (labels != PADDING_LABEL)).sum()
+                labelled = is_labelled(labels)
+                count = labelled.sum()
+                correct = ((logits.argmax(1) == labels) & labelled).sum()
                 totals += torch.stack([class_loss(logits, labels).double() * count, correct.double(), count.double()])
     finally:
         model.train(was_training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,12 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda 
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given: those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def write_json(file: Path, document: dict[str, Any]) -> None:
+    """`document` as indented JSON in `file`, whose folder is made where it is missing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def training_folder(data: Path) -> Path:

@@ -9,7 +9,6 @@ from penstock.loaders.producer import Loaded, Producer, ProducerSettings
 from penstock.pipelines import jpeg
 from penstock.pipelines.dali_graph import CropTask, dali_takes
 from penstock.pipelines.decode import Window
-from penstock.pipelines.orientation import stored_window
 from penstock.pipelines.plan import BatchPlan
 
 
@@ -47,8 +46,7 @@ class CropProducer(Producer):
             return None
         if item.data is None:
             assert self._windows is not None
-            wanted = stored_window(window, item.width, item.height, 1)
-            part = self._windows.read_window(item.sample, wanted)
+            part = self._windows.read_window(item.sample, window)
             data, left, top = part.data, part.x, part.y
         elif item.probe is None:
             data, left, top = item.data, 0, 0

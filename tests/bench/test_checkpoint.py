@@ -4,11 +4,10 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
+from gloo_ranks import run_ranks
 from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
@@ -311,7 +310,7 @@ from penstock.bench.train_step import make_step
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 
-rank, world, store, photos, out = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
+rank, world, store, out, photos = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
 runs = json.loads(sys.argv[6])
 torch.set_num_threads(1)
 if world > 1:
@@ -363,19 +362,9 @@ os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_tra
 """
 
 
-def run_ranks(folder, photos, world, runs):
+def run_on(folder, photos, world, runs):
     """`runs` one after the other on gloo ranks: (checkpoint, batch size, accumulate, batch at which SIGTERM comes)."""
-    out = folder / f"world{world}"
-    arguments = [str(world), f"{out}.store", str(photos), str(out), json.dumps(runs)]
-    command = [sys.executable, "-W", "error", "-c", RANKS]
-    ranks = [subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE) for rank in range(world)]
-    try:
-        errors = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, errors
-    return [json.loads(out.with_name(f"{out.name}.{rank}.json").read_text()) for rank in range(world)]
+    return run_ranks(RANKS, folder, world, str(photos), json.dumps(runs))
 
 
 @pytest.fixture(scope="module")
@@ -383,9 +372,9 @@ def ranks(photos, tmp_path_factory):
     """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank."""
     folder = tmp_path_factory.mktemp("ranks")
     names = [str(folder / name) for name in ("whole", "stopped", "copy")]
-    two = run_ranks(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4)])
+    two = run_on(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4)])
     (folder / "copy").write_bytes((folder / "stopped").read_bytes())
-    [one] = run_ranks(folder, photos, 1, [(names[1], 8, 1, 0), (names[2], 4, 2, 0)])
+    [one] = run_on(folder, photos, 1, [(names[1], 8, 1, 0), (names[2], 4, 2, 0)])
     return two, one
 
 

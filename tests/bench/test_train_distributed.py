@@ -1,10 +1,7 @@
 """Two gloo ranks in processes of their own, against one rank with the same global batch."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from gloo_ranks import run_ranks
 
 SCRIPT = """
 import dataclasses, json, os, sys
@@ -54,24 +51,10 @@ os._exit(0)
 """
 
 
-def run_ranks(folder, world):
-    prefix = folder / f"world{world}"
-    arguments = [str(world), f"{prefix}.store", str(prefix)]
-    command = [sys.executable, "-W", "error", "-c", SCRIPT]
-    ranks = [subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE) for rank in range(world)]
-    try:
-        errors = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, errors
-    return [json.loads(prefix.with_name(f"{prefix.name}.{rank}.json").read_text()) for rank in range(world)]
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return run_ranks(folder, 1)[0], run_ranks(folder, 2)
+    return run_ranks(SCRIPT, folder, 1)[0], run_ranks(SCRIPT, folder, 2)
 
 
 def test_two_ranks_train_as_one_with_the_same_global_batch(runs):
