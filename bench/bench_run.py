@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.candidates import Candidate, LoaderOpener
 from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
 from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
@@ -34,7 +35,6 @@ from penstock.bench.replay import ReplayedBatches
 from penstock.bench.resources import Resources, ResourceWatch
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Opened, Options, Space, Tuned, num_measurements, search
-from penstock.loaders.create import create_loader
 from penstock.loaders.hdf5_loader import prepare_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.machine import default_workers
@@ -55,7 +55,8 @@ class BenchRun:
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
         self.settings, self._progress = settings, progress
         self.source: Source = open_source(data)
-        self._served, self._plain = self._to_serve(), self._at_length(self.source)
+        self._plain = self._at_length(self.source)
+        self._served = self._to_serve()
         self.pipeline: ImagePipeline = imagenet_train(settings.size)
         self.workers = default_workers() if settings.workers is None else settings.workers
         if len(self._served) < settings.batch_size:
@@ -77,10 +78,9 @@ class BenchRun:
 
     def _to_serve(self) -> Source:
         """What the loader reads: the data or its cache. The baseline always reads the data."""
-        served = self.source
-        if self.settings.cache is not None:
-            served = prepare_source(served, self.settings.cache)
-        return self._at_length(served)
+        if self.settings.cache is None:
+            return self._plain
+        return self._at_length(prepare_source(self.source, self.settings.cache))
 
     def _at_length(self, source: Source) -> Source:
         return source if self.settings.entries is None else repeated(source, self.settings.entries)
@@ -147,19 +147,16 @@ class BenchRun:
         self._notes.append(f"{name} was left out: {why}")
 
     def _open(self, options: Options) -> Loader:
-        wanted = self.settings
-        given: dict[str, Any] = {"workers": self.workers, **options}
-        return create_loader(
-            self._served,
-            backend=wanted.backend,
-            pipeline=self.pipeline,
-            batch_size=wanted.batch_size,
-            device=wanted.device,
-            dtype=DTYPES[wanted.dtype],
-            seed=wanted.seed,
-            decoder=wanted.decoder,
-            on_bad_sample="replace",
-            **given,
+        wanted, cached = self.settings, self._served is not self._plain
+        opener = LoaderOpener(wanted, self.pipeline, self._plain, self._served if cached else None)
+        return opener.open(
+            Candidate(
+                backend=wanted.backend,
+                decoder=wanted.decoder,
+                dtype=wanted.dtype,
+                cached=cached,
+                options={"workers": self.workers, **options},
+            )
         )
 
     def _probes(self, stack: ExitStack, loader: Loader) -> dict[_Key, Probe]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from penstock.pipelines.errors import LoaderError
 
-KnobValue = int | float | None
+KnobValue = int | float | str | None
 Options = dict[str, KnobValue]
 Space = Mapping[str, Sequence[KnobValue]]
 Opened = Callable[[Options], AbstractContextManager[Callable[[], float]]]
