@@ -282,3 +282,9 @@ def test_help_names_every_command_and_the_exit_codes(
     assert (code, errors) == (0, "")
     for words in ("Exit codes", "iterate", "bench", "train", "synth"):
         assert words in output
+
+
+def test_the_help_of_training_points_to_the_ablation(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "penstock ablate DATA" in run_main(monkeypatch, capfd, "train", "--help")[1]
