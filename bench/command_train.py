@@ -78,7 +78,10 @@ def train(
     *,
     techniques: dict[str, Any],
 ) -> None:
-    """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch."""
+    """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch.
+
+    What each technique is worth in images/s and memory: penstock ablate DATA.
+    """
     from penstock.bench.ranks import is_first, joined_ranks
     from penstock.bench.train_settings import TrainSettings
     from penstock.bench.training_job import TrainingJob

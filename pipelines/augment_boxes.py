@@ -41,7 +41,7 @@ def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tens
 
 
 def mix(images: torch.Tensor, mixing: Mixing) -> None:
-    """Mix rows 2k and 2k + 1, in place; images: [2 * pairs, height, width, 3] of a float dtype, mixed in float32."""
+    """Mix rows 2k and 2k + 1, in place; images: [2 * pairs, height, width, 3] of floats, mixed in float32 at least."""
     _blend(images, np.where(mixing.cut, 1.0, mixing.share))
     if mixing.boxes.any():
         _exchange(images, mixing.boxes)
@@ -53,9 +53,11 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float64]) -> None:
     pairs = images.view(len(shares), 2, -1)
     given = to_device((1.0 - shares).astype(np.float32)[:, None], images.device)
     step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
-    for pair, weight in zip(torch.split(pairs, step), torch.split(given, step), strict=True):
-        even, odd = (pair[:, side].to(torch.float32) for side in (0, 1))
-        moved = (even - odd).mul_(weight)
+    wide = torch.promote_types(images.dtype, torch.float32)
+    for first in range(0, len(shares), step):
+        pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change
+        even, odd = (pair[:, side].to(wide) for side in (0, 1))
+        moved = (even - odd).mul_(given[first : first + step])
         pair[:, 0].copy_(even.sub_(moved))  # of float32 in place, of others a copy
         pair[:, 1].copy_(odd.add_(moved))
 

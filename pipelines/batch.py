@@ -10,15 +10,15 @@ from penstock.pipelines.augment_plan import AugmentPlan, BatchKey, plan_augment
 from penstock.pipelines.spec import ImagePipeline
 
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: elementwise operations on up to so many elements stay on one thread
-DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class BatchStage:
     """Turns uint8 NHWC batches into what the model takes, on the batch's device.
 
-    dtype: torch.uint8 hands out the raw pixels (no copy); float32, float16, bfloat16 are `(pixel / 255 - mean) / std`,
-    computed in float32. A pipeline that augments needs a plan with each batch; one that mixes, a float dtype and
-    num_classes. Raises ValueError for another dtype, or without these.
+    dtype: torch.uint8 hands out the raw pixels (no copy); floats are `(pixel / 255 - mean) / std`, computed in float32.
+    A pipeline that augments needs a plan with each batch; one that mixes, a float dtype and num_classes. Raises
+    ValueError for another dtype, or without these.
     """
 
     def __init__(
@@ -61,11 +61,17 @@ class BatchStage:
         With dtype uint8 the result shares memory with `images`, unless it is augmented. `out`, contiguous [batch,
         height, width, 3] of this stage's dtype, is memory to use for the result on a CPU. plan: what `plan` returned.
         Raises ValueError without it if the pipeline augments.
+
+        Levels that are floats and require gradients (float64 for gradcheck, with this stage's dtype) get them: through
+        normalising, erasing and mixing. What is planned before these works on whole levels, as Pillow does: it has no
+        gradient, and refuses floats with ValueError.
         """
         if plan is None:
             if self._augment.active:
                 raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
             return self._normalised(images, out).permute(0, 3, 1, 2)
+        if len(plan.ops) and images.dtype != torch.uint8:
+            raise ValueError(f"operations on pixels need uint8 images, not {images.dtype}: they have no gradient")
         pixels = augment(images, plan) if len(plan.ops) else images
         result = self._normalised(pixels, out)
         if plan.erased.any():
@@ -79,10 +85,11 @@ class BatchStage:
         """[batch, height, width, 3] of this stage's dtype."""
         if self.dtype == torch.uint8:
             return images
-        if images.device.type == "cpu":
+        if images.device.type == "cpu" and not images.requires_grad:
             return self._on_cpu(images, out)
         # three short kernels on a device; memory traffic is a few percent of a training step's
-        return torch.addcmul(self._shift, images.to(torch.float32), self._scale).to(self.dtype)
+        levels = images.to(torch.promote_types(images.dtype, torch.float32))
+        return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
 
     def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """One pass over the batch, a few rows at a time, so that every intermediate stays in the cache.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Running, penstock
+from command_line import Running, penstock_here
 from photo_folder import photo, write_folder
 from processes import eventually
 
@@ -114,7 +114,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
 
 def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path: Path) -> None:
     fast = ("--sample", 8, "--seconds", 0.1, "--rounds", 1, "--workers", 0, "--size", 32, "--batch-size", 4)
-    run = penstock("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "150"})
+    run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "150"})
     assert (run.returncode, run.stderr) == (0, "")
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["data"]["sample"] == 8

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, Running, penstock
+from command_line import COMMAND, Running, penstock_here
 from photo_folder import write_folder
 from processes import CONTRACT_S, eventually
 
-from penstock.bench import cli, command_iterate
+from penstock.bench import command_iterate
 from penstock.bench.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import LoaderError
 
@@ -149,6 +149,7 @@ def test_ignored_signals_stay_ignored() -> None:
             signal.raise_signal(signal.SIGTERM)
         assert caught.value.code == 143
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # a batch system's, and once more from torchrun
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # somebody in a hurry presses Ctrl-C again
     finally:
         for number, handler in before.items():
@@ -178,16 +179,10 @@ def test_a_script_without_a_main_guard_works_with_workers(photos: Path, tmp_path
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 60\n1 60\n", "")
 
 
-def run_main(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: object
-) -> tuple[int, str, str]:
+def run_main(*arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of the command line, in this process."""
-    monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
-    monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
-    monkeypatch.setattr(cli.app, "registered_commands", [])  # main adds them
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    return int(str(caught.value.code or 0)), *capfd.readouterr()
+    done = penstock_here(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 QUIET = ("--size", 32, "--batch-size", 12, "--workers", 0, "--dump", os.devnull)
@@ -215,26 +210,22 @@ QUIET = ("--size", 32, "--batch-size", 12, "--workers", 0, "--dump", os.devnull)
 )
 def test_wrong_usage_is_exit_2_and_says_why(
     photos: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     words: str,
 ) -> None:
-    code, _, errors = run_main(monkeypatch, capfd, "iterate", photos, *QUIET, *arguments)
+    code, _, errors = run_main("iterate", photos, *QUIET, *arguments)
     assert code == 2
     assert words in errors
     assert "Traceback" not in errors
 
 
-def test_bad_data_is_exit_3_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    code, _, errors = run_main(monkeypatch, capfd, "iterate", tmp_path / "nowhere", *QUIET)
+def test_bad_data_is_exit_3_with_one_line(tmp_path: Path) -> None:
+    code, _, errors = run_main("iterate", tmp_path / "nowhere", *QUIET)
     assert (code, errors.count("\n")) == (3, 1)
     assert errors.startswith("LoaderError[E-NODATA]")
     root = write_folder(tmp_path / "damaged", 12)
     (root / "class0" / "0000.jpg").write_bytes(b"<html>")
-    code, _, errors = run_main(monkeypatch, capfd, "iterate", root, *QUIET)
+    code, _, errors = run_main("iterate", root, *QUIET)
     assert (code, errors.count("\n")) == (3, 1)
     assert errors.startswith("LoaderError[E-FORMAT] sample=0 path=")
 
@@ -253,7 +244,6 @@ def test_bad_data_is_exit_3_with_one_line(
 def test_what_goes_wrong_is_one_line_and_a_code(
     photos: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
     error: BaseException,
     code: int,
     words: str,
@@ -262,22 +252,23 @@ def test_what_goes_wrong_is_one_line_and_a_code(
         raise error
 
     monkeypatch.setattr(command_iterate, "batch_record", fail)
-    got, _, errors = run_main(monkeypatch, capfd, "iterate", photos, *QUIET)
+    got, _, errors = run_main("iterate", photos, *QUIET)
     assert (got, errors.count("\n")) == (code, 1)
     assert errors.startswith(words)
 
 
 def test_a_full_disk_is_exit_7(photos: Path) -> None:
-    done = penstock("iterate", photos, "--size", 32, "--batch-size", 12, "--workers", 0, "--dump", "/dev/full")
-    assert done.returncode == 7
-    assert done.stderr.startswith("LoaderError[E-NOSPC]")
-    assert done.stderr.count("\n") == 1
+    code, _, errors = run_main("iterate", photos, *QUIET[:-1], "/dev/full")
+    assert (code, errors.count("\n")) == (7, 1)
+    assert errors.startswith("LoaderError[E-NOSPC]")
 
 
-def test_help_names_every_command_and_the_exit_codes(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    code, output, errors = run_main(monkeypatch, capfd, "--help")
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    code, output, errors = run_main("--help")
     assert (code, errors) == (0, "")
     for words in ("Exit codes", "iterate", "bench", "train", "synth"):
         assert words in output
+
+
+def test_the_help_of_training_points_to_the_ablation() -> None:
+    assert "penstock ablate DATA" in run_main("train", "--help")[1]

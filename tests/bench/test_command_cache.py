@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, Running, penstock
+from command_line import COMMAND, Running, penstock, penstock_here
 from photo_folder import photo, write_folder
 from processes import eventually
 
@@ -26,7 +26,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cache") / "x.h5"
-    run = penstock("cache", "build", photos, path, "--workers", 2)
+    run = penstock_here("cache", "build", photos, path, "--workers", 2)
     assert run.returncode == 0, run.stderr
     return path
 
@@ -51,7 +51,7 @@ def test_build_then_nothing_to_do(photos: Path, tmp_path: Path) -> None:
     assert f"stored {COUNT} as JPEGs in strips" in first.stdout
     assert re.search(rf"built {COUNT} images in [\d.]+ s: \d+ images/s", first.stdout)
     assert "lossy" not in first.stdout
-    again = penstock("cache", "build", photos, tmp_path / "x.h5")
+    again = penstock_here("cache", "build", photos, tmp_path / "x.h5")
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     assert os.listdir(tmp_path) == ["x.h5"]
@@ -65,20 +65,20 @@ def test_build_then_nothing_to_do(photos: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_lossy_cache_says_so(photos: Path, tmp_path: Path, options: tuple[object, ...], words: str) -> None:
-    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, *options)
+    run = penstock_here("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, *options)
     assert run.returncode == 0, run.stderr
     assert words in run.stdout
     assert re.search(r"lossy: PSNR \d+\.\d dB", run.stdout)
-    record = json.loads(penstock("cache", "info", tmp_path / "x.h5", "--json").stdout)
+    record = json.loads(penstock_here("cache", "info", tmp_path / "x.h5", "--json").stdout)
     assert record["lossless"] is False
     assert 10 < record["psnr_db"] < 99
 
 
 def test_info(cache: Path, photos: Path) -> None:
-    text = penstock("cache", "info", cache)
+    text = penstock_here("cache", "info", cache)
     assert text.returncode == 0
     assert f"{COUNT} images" in text.stdout
-    record = json.loads(penstock("cache", "info", cache, "--json").stdout)
+    record = json.loads(penstock_here("cache", "info", cache, "--json").stdout)
     assert record["samples"] == COUNT
     assert record["shards"] == 1
     assert record["file_bytes"] == cache.stat().st_size
@@ -88,26 +88,26 @@ def test_info(cache: Path, photos: Path) -> None:
 
 
 def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
-    sound = penstock("cache", "verify", cache, "--source", photos, "--deep")
+    sound = penstock_here("cache", "verify", cache, "--source", photos, "--deep")
     assert (sound.returncode, sound.stderr) == (0, "")
     assert sound.stdout.count("sound") == 2
     content = bytearray(cache.read_bytes())
     content[10_000] ^= 1
     (tmp_path / "x.h5").write_bytes(content)
-    damaged = penstock("cache", "verify", tmp_path / "x.h5", "--json")
+    damaged = penstock_here("cache", "verify", tmp_path / "x.h5", "--json")
     assert damaged.returncode == 4
     record = json.loads(damaged.stdout)
     assert record["sound"] is False
     assert len(record["damaged"]) == 1
     assert record["damaged"][0]["name"].startswith("class0/")
-    usage = penstock("cache", "verify", cache, "--deep")
+    usage = penstock_here("cache", "verify", cache, "--deep")
     assert usage.returncode == 2
     assert "--source" in usage.stderr
 
 
 def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other", COUNT + 1)
-    run = penstock("cache", "verify", cache, "--source", other)
+    run = penstock_here("cache", "verify", cache, "--source", other)
     assert run.returncode == 4
     assert "E-STALE" in run.stderr
 
@@ -130,7 +130,7 @@ def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
 )
 def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    run = penstock("cache", *(argument.format(photos=photos, tmp=tmp_path) for argument in arguments))
+    run = penstock_here("cache", *(argument.format(photos=photos, tmp=tmp_path) for argument in arguments))
     assert run.returncode == code, run.stderr
     assert words in run.stderr
     assert len(run.stderr.splitlines()) == 1
@@ -174,7 +174,7 @@ def test_a_signal_leaves_what_the_next_build_goes_on_with(
     assert errors.splitlines()[-1] == f"penstock: stopped by {number.name}"
     (left,) = os.listdir(path.parent)
     assert left.startswith("x.h5.tmp.")
-    run = penstock("cache", "build", many, path, "--workers", 2)
+    run = penstock_here("cache", "build", many, path, "--workers", 2)
     assert run.returncode == 0, run.stderr
     assert "going on with" in run.stderr
     assert "were there from a build that was stopped" in run.stdout
@@ -194,11 +194,11 @@ def test_a_killed_builder_leaves_no_process_and_no_lie(many: Path, tmp_path: Pat
         running.process.wait()
         assert eventually(lambda: not running.processes())
     assert not path.exists()
-    run = penstock("cache", "build", many, path, "--workers", 2)
+    run = penstock_here("cache", "build", many, path, "--workers", 2)
     assert run.returncode == 0, run.stderr
     assert "going on with" in run.stderr
     assert os.listdir(path.parent) == ["x.h5"]
-    assert penstock("cache", "verify", path).returncode == 0
+    assert penstock_here("cache", "verify", path).returncode == 0
 
 
 def test_four_builders_at_once(many: Path, tmp_path: Path) -> None:
@@ -221,19 +221,19 @@ def test_ranks_of_torchrun_build_a_set(photos: Path, tmp_path: Path) -> None:
     run = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert len(os.listdir(tmp_path / "set")) == 4
-    assert json.loads(penstock("cache", "info", tmp_path / "set", "--json").stdout)["samples"] == COUNT
-    assert penstock("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+    assert json.loads(penstock_here("cache", "info", tmp_path / "set", "--json").stdout)["samples"] == COUNT
+    assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
 
 
 def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> None:
     for task in (2, 1):
         array = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "1"}
         command = ("cache", "build", photos, tmp_path / "set", "--shards", 4, "--workers", 0)
-        run = penstock(*command, env=array)
+        run = penstock_here(*command, env=array)
         assert run.returncode == 0, run.stderr
         assert ("not complete" in run.stdout) == (task == 2)
-    assert penstock("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+    assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
     # Without --shards a job array may be about something else: each task builds a file of its own.
-    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, env=array)
+    run = penstock_here("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, env=array)
     assert run.returncode == 0
     assert (tmp_path / "x.h5").is_file()

@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from command_line import penstock
+from command_line import penstock, penstock_here
 from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
@@ -273,12 +273,12 @@ def test_the_command_stops_and_goes_on(photos, tmp_path):
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert stopped.stdout.splitlines()[-1] == f"stopped after 3 updates; saved to {file}"
     report = tmp_path / "report.json"
-    resumed = penstock(*command, *techniques, "--checkpoint", file, "--resume", "--json", report)
+    resumed = penstock_here(*command, *techniques, "--checkpoint", file, "--resume", "--json", report)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     record = json.loads(report.read_text())
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1]
     assert (record["settings"]["accumulate"], record["settings"]["inplace"]) == (2, False)
-    other = penstock(*command, "--checkpoint", file, "--resume")
+    other = penstock_here(*command, "--checkpoint", file, "--resume")
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
     assert other.stderr.startswith("LoaderError[E-STATE]")
 

@@ -162,7 +162,7 @@ def test_a_full_disk_is_named_and_leaves_no_temporary_file(tmp_path: Path, monke
 
 
 def test_a_killed_run_leaves_no_process_and_is_completed(tmp_path: Path) -> None:
-    settings = {"images": 400, "validation": 0, "classes": 4}
+    settings = {"images": 160, "validation": 0, "classes": 4}
     script = tmp_path / "run.py"
     script.write_text(
         "import sys, pathlib\n"
@@ -179,13 +179,13 @@ def test_a_killed_run_leaves_no_process_and_is_completed(tmp_path: Path) -> None
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
     done = [p.name for p in (tmp_path / "demo").rglob("*.jpg")]
-    assert 0 < len(done) < 400
+    assert 0 < len(done) < 160
     assert not list((tmp_path / "demo").rglob(".*"))
 
     report = synthesise(tmp_path / "demo", **settings, workers=0)
-    assert report.num_written == 400 - len(done)
+    assert report.num_written == 160 - len(done)
     for label in range(4):
-        for number in range(0, 100, 9):
+        for number in range(0, 40, 9):
             path = tmp_path / "demo" / "train" / class_name(label) / f"{number:04d}.jpg"
             assert path.read_bytes() == photo_bytes(0, 0, label, number)
 

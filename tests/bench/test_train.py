@@ -54,7 +54,7 @@ SETTINGS = TrainSettings(epochs=2, lr=0.02)
 
 
 def assert_learns(settings):
-    loader, validation = PatternLoader(8), PatternLoader(3, seed=1, padding=5)
+    loader, validation = PatternLoader(8, side=16), PatternLoader(3, side=16, seed=1, padding=5)
     report = train(create_model("resnet18", 4, seed=0), loader, settings, validation=validation)
     first, last = report.epochs[0], report.epochs[-1]
     assert last.loss < 0.3 * first.loss

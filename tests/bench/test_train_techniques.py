@@ -284,6 +284,29 @@ def test_a_compiler_that_does_not_work_is_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_learns_what_a_step_learns(monkeypatch):
+    """Traced, with its backward pass, and run by torch's own kernels: those of inductor take 14 s to build."""
+    from torch._dynamo.utils import counters
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, mode: real(model, backend="aot_eager"))
+    plain, fast = (
+        make_step(
+            nn.Sequential(norm_free_model()[0], nn.BatchNorm2d(8), *norm_free_model()[1:]),
+            dataclasses.replace(SETTINGS, compile=mode),
+        )
+        for mode in ("off", "default")
+    )
+    counters.clear()
+    for seed in range(4):
+        images, labels = batch(8, seed=seed)
+        torch.testing.assert_close(fast(images, labels), plain(images, labels))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["aot_autograd"]["ok"] == 1
+    torch.testing.assert_close(fast.module.state_dict(), plain.module.state_dict())
+
+
 def tensors_alive():
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

@@ -22,7 +22,7 @@ from bit_rot import (
     outcome_of,
     write_odd_folder,
 )
-from command_line import penstock
+from command_line import penstock_here
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, cache_key, create_loader
@@ -329,9 +329,9 @@ def test_other_content_of_the_same_size_and_time_takes_a_deep_comparison(cached:
     changed = photos / "class1" / "0007.jpg"
     _rewrite(changed, _flipped(changed))
     assert load(tmp_path / "copy")
-    shallow = penstock("cache", "verify", cache, "--source", photos)
+    shallow = penstock_here("cache", "verify", cache, "--source", photos)
     assert shallow.returncode == 0, shallow.stderr
-    deep = penstock("cache", "verify", cache, "--source", photos, "--deep")
+    deep = penstock_here("cache", "verify", cache, "--source", photos, "--deep")
     assert deep.returncode == 4
     assert "class1/0007.jpg" in deep.stdout
     assert "1 bad" in deep.stdout

@@ -112,7 +112,7 @@ def test_an_empty_batch_stays_empty(dtype: torch.dtype) -> None:
     assert (found.shape, found.dtype) == ((0, 3, *SIZE), dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int8, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.int8, torch.bool])
 def test_other_dtypes_are_refused_with_the_list(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*not torch\."):
         BatchStage(RECIPES["imagenet"], dtype, CPU)
@@ -308,3 +308,33 @@ def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     assert (there.device.type, there.dtype, there.stride()) == ("cuda", dtype, here.stride())
     tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
     assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
+
+
+# ---- gradients ----
+
+
+AFTER_PIXELS = {
+    "normalise": Augmentations(),
+    "erase": Augmentations(erasing=1.0),
+    "mixup": Augmentations(mixup=0.4),
+    "cutmix": Augmentations(cutmix=1.0),
+    "all": Augmentations(erasing=0.5, mixup=0.4, cutmix=1.0),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_PIXELS)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    """In float64, with respect to the levels; what is planned before these works on whole levels and has none."""
+    pipeline = ImagePipeline(size=(8, 9), augment=AFTER_PIXELS[name])
+    exact, usual = (BatchStage(pipeline, dtype, CPU, num_classes=3) for dtype in (torch.float64, torch.float32))
+    plan, pixels = exact.plan(BatchKey(0, 0, np.arange(4))), batch_of(4, (8, 9))
+    levels = pixels.to(torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda images: exact(images, plan=plan), (levels,), fast_mode=True)
+    torch.testing.assert_close(exact(levels, plan=plan).to(torch.float32), usual(pixels, plan=plan))
+
+
+def test_operations_on_pixels_refuse_levels_with_gradients() -> None:
+    stage = BatchStage(ImagePipeline(size=SIZE, augment=Augmentations(auto_augment="rand")), torch.float64, CPU)
+    levels = batch_of(2).to(torch.float64).requires_grad_()
+    with pytest.raises(ValueError, match="no gradient"):
+        stage(levels, plan=stage.plan(BatchKey(0, 0, np.arange(2))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import signal
@@ -10,12 +11,15 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
 
 from processes import eventually, processes_with, segments_of_nobody
+
+from penstock.bench import cli
 
 _TAG = "PENSTOCK_TEST_RUN"
 COMMAND = (sys.executable, "-m", "penstock.bench.cli")
@@ -36,22 +40,45 @@ def penstock(
     )
 
 
+def penstock_here(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """As `penstock`, but in this process, which has imported torch: where nothing of a process of its own matters."""
+    out, errors = io.StringIO(), io.StringIO()
+    command = ["penstock", *map(str, arguments)]
+    with (
+        mock.patch.object(sys, "argv", command),
+        mock.patch.dict(os.environ, env or {}),
+        mock.patch.object(cli, "exit_on_signals"),
+        mock.patch.object(cli.app, "registered_commands", []),  # main adds them
+        mock.patch.object(cli.app, "registered_groups", []),
+        redirect_stdout(out),
+        redirect_stderr(errors),
+    ):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as left:
+            code = int(str(left.code or 0))
+    return subprocess.CompletedProcess(command, code, out.getvalue(), errors.getvalue())
+
+
 def lines_of(text: str) -> list[dict[str, Any]]:
     """The JSON records that `penstock iterate` wrote."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 class Running:
-    """`penstock` at work, with a temporary folder of its own and a mark by which all its processes are found."""
+    """`penstock` or another command at work, with a temporary folder of its own and a mark on all its processes."""
 
-    def __init__(self, folder: Path, *arguments: object, stdout: int = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, folder: Path, *arguments: object, command: Sequence[str] = COMMAND, stdout: int = subprocess.DEVNULL
+    ) -> None:
         self.temporary, self._mark = folder / "tmp", uuid.uuid4().hex
         self.temporary.mkdir()
         self._segments = segments_of_nobody()
         self._shm: int | None = None
         with _heeded_signals():
             self.process = subprocess.Popen(
-                [*own_shm(), *COMMAND, *map(str, arguments)],
+                [*own_shm(), *command, *map(str, arguments)],
                 env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
                 stdout=stdout,
                 stderr=subprocess.PIPE,
