@@ -11,11 +11,13 @@ from itertools import count
 from typing import Any
 
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.candidates import Candidate, LoaderOpener
+from penstock.bench.bench_data import BenchData
+from penstock.bench.candidates import Candidate
 from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
 from penstock.bench.dali_peer import PEER_NAME, DaliPeer
 from penstock.bench.dali_peer_search import tuned_peer
+from penstock.bench.entrants import start_workers
 from penstock.bench.environment import describe_environment
 from penstock.bench.knobs import all_options, told_options
 from penstock.bench.measure import Rate, StepTimes
@@ -33,19 +35,14 @@ from penstock.bench.record import (
     Tried,
     replayed_model_name,
 )
-from penstock.bench.repeated_source import repeated
 from penstock.bench.replay import ReplayedBatches
 from penstock.bench.resources import Resources, ResourceWatch
-from penstock.bench.setting_search import Searched, confirmed, search_settings, tried_as
+from penstock.bench.setting_search import confirmed, search_settings, tried_as
 from penstock.bench.survey import Surveyed
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Trial
-from penstock.loaders.hdf5_loader import prepare_source
 from penstock.loaders.loader import Loader
-from penstock.loaders.machine import default_workers
-from penstock.loaders.source import Source, open_source
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 _Key = tuple[str, str]  # kind, name
 
@@ -59,16 +56,10 @@ class BenchRun:
 
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
         self.settings, self._progress = settings, progress
-        self.source: Source = open_source(data)
-        self._plain = self._at_length(self.source)
-        self.pipeline: ImagePipeline = imagenet_train(settings.size)
-        self.workers = default_workers() if settings.workers is None else settings.workers
-        if len(self._plain) < settings.batch_size:
-            raise ValueError(
-                f"{len(self._plain)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
-            )
-        cache = None if settings.cache is None else self._at_length(prepare_source(self.source, settings.cache))
-        self._opener = LoaderOpener(settings, self.pipeline, self._plain, cache)
+        found = BenchData(data, settings)
+        self.source, self._plain = found.source, found.plain
+        self.pipeline, self._opener = found.pipeline, found.opener
+        self.workers = start_workers(settings)
         self._ceilings: dict[str, DecodeCeiling] = {}
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
@@ -93,16 +84,13 @@ class BenchRun:
             options={"workers": self.workers},
         )
 
-    def _at_length(self, source: Source) -> Source:
-        return source if self.settings.entries is None else repeated(source, self.settings.entries)
-
     def run(self) -> BenchRecord:
         """The search of settings, then every measurement in turn, `rounds` times over, so that a drift of the machine's
         speed touches all alike.
         """
         wanted = self.settings
         if wanted.tunes or wanted.backend == ALL_BACKENDS:
-            self.survey()
+            self._survey()
         served = self._opener.source(cached=self.chosen.cached)
         names = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
         self._ceilings = {name: DecodeCeiling(served, self.pipeline, name, wanted.seed) for name in names}
@@ -129,21 +117,11 @@ class BenchRun:
                 notes=tuple(self._notes),
             )
 
-    def _say(self, what: str) -> None:
-        self._progress(0, 1, what)
-
-    def survey(self) -> Searched:
-        """Searches the settings; `chosen` is what was found."""
+    def _survey(self) -> None:
         wanted = self.settings
-        found = search_settings(
-            wanted,
-            self._opener,
-            self.pipeline,
-            lambda s, what: self._progress(int(s), round(wanted.tune_seconds), what),
-        )
+        found = search_settings(wanted, self._opener, self.pipeline, self._progress)
         self._surveyed, self._tried = found.surveyed, found.tried
         self._notes += found.notes
-        return found
 
     def _confirmed(self, measured: tuple[Measured, ...]) -> Tried:
         """What the final rounds say of the choice."""
@@ -261,7 +239,7 @@ class BenchRun:
         """DALI's own pipeline, its knobs searched as ours are; None, with a note, where it cannot serve."""
         largest = next(iter(self._ceilings.values())).largest
         try:
-            peer, how = tuned_peer(self.settings, self.pipeline, self.source, self._plain, largest, self._say)
+            peer, how = tuned_peer(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
         except LoaderError as error:
             self._leave_out(PEER_NAME, error)
             return None

@@ -23,7 +23,7 @@ def tuned_peer(
     folder: Source,
     served: Source,
     largest: Largest,
-    say: Callable[[str], None],
+    progress: Callable[[int, int, str], None],
 ) -> tuple[DaliPeer, str]:
     """The pipeline and how it was set; close it. Raises LoaderError where it cannot serve the data."""
     settings = PeerSettings(
@@ -48,9 +48,9 @@ def tuned_peer(
     space = knobs_of("dali", wanted.device, wanted.workers, largest, cpus=cpus_of(wanted)) if wanted.tunes else {}
     rules = Rules(
         opened=opened,
-        name=lambda options: f"{PEER_NAME}, tuning: " + ", ".join(f"{k} {v}" for k, v in options.items()),
+        name=lambda options: ", ".join(f"{knob} {value}" for knob, value in options.items()),
         out_of_time=lambda: watch.seconds >= wanted.tune_seconds,
-        say=say,
+        say=lambda what: progress(0, 1, f"searching: {PEER_NAME}, {what}"),
     )
     options = search({knob: space[knob] for knob in PEER_KNOBS if knob in space}, rules)
     values = {"workers": workers, **options}

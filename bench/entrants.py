@@ -38,7 +38,7 @@ def entrants(
     """Those of the settings' backend, or of all that can run. Raises LoaderError where no decoder works."""
     result = Entrants()
     ranked: dict[bool, dict[str, float]] = {}
-    for backend, cached in _backends(settings, opener, result.backends):
+    for backend, cached in available_backends(settings, opener, result.backends):
         space: Values = {}
         decoders = {settings.decoder: 1.0}
         if settings.tunes:
@@ -74,8 +74,13 @@ def start_workers(settings: BenchSettings) -> int:
     return cpus_of(settings) if settings.workers is None else settings.workers
 
 
-def _backends(settings: BenchSettings, opener: LoaderOpener, left_out: dict[str, str]) -> Iterator[tuple[str, bool]]:
-    """(backend, whether it reads a cache), what is likely to be the fastest first."""
+def available_backends(
+    settings: BenchSettings, opener: LoaderOpener, left_out: dict[str, str]
+) -> Iterator[tuple[str, bool]]:
+    """(backend, whether it reads a cache) of those asked for, what is likely to be the fastest first.
+
+    left_out: takes the others, and why.
+    """
     cached = opener.has(cached=True)
     if settings.backend != ALL_BACKENDS:
         yield settings.backend, cached

@@ -88,15 +88,24 @@ def searched(record: BenchRecord) -> list[str]:
     by_backend: dict[str, list[Tried]] = {}
     for tried in record.candidates:
         by_backend.setdefault(tried.backend, []).append(tried)
-    return [_searched(backend, tried) for backend, tried in by_backend.items()]
+    return [_searched(tried) for tried in by_backend.values()]
 
 
-def _searched(backend: str, tried: list[Tried]) -> str:
+def _searched(tried: list[Tried]) -> str:
+    start = tried[0]
     measured = sorted((t for t in tried if t.images_per_s is not None), key=lambda t: -(t.images_per_s or 0.0))
-    rates = ", ".join(f"{t.name.partition(', ')[2]}: {t.images_per_s:,.0f}" for t in measured[:_SHOWN])
-    more = len(measured) - _SHOWN
-    text = f"Tried of {backend}, images/s: {rates or 'nothing'}" + (f", and {more} slower" if more > 0 else "")
-    return "; ".join([text, *(f"{t.name.partition(', ')[2]}: {t.why}" for t in tried if t.why)]) + "."
+    rates = [f"{_unlike(start, t)}: {t.images_per_s:,.0f}" for t in measured[:_SHOWN]]
+    if len(measured) > _SHOWN:
+        rates.append(f"{len(measured) - _SHOWN} slower")
+    text = f"Tried {start.name}, images/s by short measurements: {', '.join(rates) or 'none'}"
+    return "; ".join([text, *(f"{_unlike(start, t)}: {t.why}" for t in tried if t.why)]) + "."
+
+
+def _unlike(start: Tried, tried: Tried) -> str:
+    """What sets a candidate apart from the one that the search of its backend began with."""
+    decoder = [] if tried.decoder == start.decoder else [tried.decoder]
+    knobs = [f"{knob} {value}" for knob, value in tried.options.items() if start.options.get(knob) != value]
+    return ", ".join([*decoder, *knobs]) or "as it is"
 
 
 def _ratios(record: BenchRecord) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,25 +32,32 @@ def search_settings(
     settings: BenchSettings,
     opener: LoaderOpener,
     pipeline: ImagePipeline,
-    progress: Callable[[float, str], None],
+    progress: Callable[[int, int, str], None],
 ) -> Searched:
-    """The search that `settings` ask for; `progress(seconds, what)` is called before each measurement.
+    """The search that `settings` ask for; `progress(seconds, of seconds, what)` is called before each
+    measurement.
 
     Raises ValueError if nothing fits the budgets or can serve the data, LoaderError as opening a loader does.
     """
     watch = Stopwatch()
-    progress(0.0, "searching: decoders")
+
+    def say(what: str) -> None:
+        whole = math.ceil(settings.tune_seconds)
+        progress(min(int(watch.seconds), whole), whole, f"searching: {what}")
+
+    say("decoders")
     found = entrants(settings, opener, pipeline, _largest(settings, opener, pipeline))
     if not found.found:
         raise ValueError("no backend can serve these data here: " + _told(found))
+    budgets = Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)
     rules = Rules(
         opened=Trials(opener, settings).opened,
         name=Candidate.describe,
-        refuses=Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory).refuses,
+        refuses=budgets.refuses,
         out_of_time=lambda: watch.seconds >= settings.tune_seconds,
-        say=lambda what: progress(min(watch.seconds, settings.tune_seconds), f"searching: {what}"),
+        say=say,
     )
-    surveyed = Survey(rules, Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)).run(found.found)
+    surveyed = Survey(rules, budgets).run(found.found)
     tried = [tried_as(attempt.contestant, attempt.trial, attempt.why) for attempt in rules.attempts.values()]
     tried += [tried_as(candidate, None, why) for candidate, why in found.decoders.values()]
     return Searched(
