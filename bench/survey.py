@@ -10,8 +10,8 @@ from penstock.bench.candidates import Candidate
 from penstock.bench.tuning import Contest, KnobValue, RefusedError, Rules, Space, Trial, climb
 from penstock.pipelines.errors import LoaderError
 
-HOPELESS = 0.7  # of the best at the first measurement: no setting makes up for that
-_PASSES = 2  # over the knobs of a backend; the second tries only what the first one changed
+HOPELESS = 0.7  # of the best: no setting makes up for that
+_PASSES = 2  # over the knobs of the leader; the second tries only what the first one changed
 _OF_WORKERS = ("prefetch", "readers", "workers_are")  # matter only where there are workers
 
 
@@ -48,8 +48,8 @@ class Survey:
         self._untried: dict[str, list[str]] = {}
 
     def run(self, entrants: Sequence[Entrant]) -> Surveyed:
-        """The starts in duels; then the knobs of each backend in a contest of its own, the leader's first; then the
-        best of each against the leader's.
+        """The starts in duels; then the knobs of the leader; then those of each other backend that is not hopelessly
+        behind by now, in a contest of its own; then the best of each against the leader's.
 
         Raises ValueError if nothing fits the budgets, LoaderError if nothing can be opened.
         """
@@ -57,13 +57,20 @@ class Survey:
         spaces = {entrant.start.backend: entrant.space for entrant in entrants}
         with contest:
             starts = self._starts(contest, entrants[entrants.index(first) + 1 :])
-            self._search(contest, spaces[contest.best.backend])
-            chosen = contest.best
-        others: dict[str, Candidate] = {}
-        for start in starts:
-            if start.backend != chosen.backend:
+            began = contest.gain
+            self._search(contest, spaces[contest.best.backend], _PASSES)
+            chosen, gain = contest.best, contest.gain / began
+        others = {start.backend: start for start, _ in starts if start.backend != chosen.backend}
+        for start, share in starts:
+            if start.backend not in others:
+                continue
+            if share / gain >= HOPELESS:
                 others[start.backend] = self._best_of(start, spaces[start.backend])
-        changed = [others[start.backend] for start in starts if others.get(start.backend, start) != start]
+            else:
+                self._rules.attempt(
+                    start
+                ).why = f"{share / gain:.2f} of the best by then: its settings were not searched"
+        changed = [others[start.backend] for start, _ in starts if others.get(start.backend, start) != start]
         if changed:
             with Contest(chosen, self._rules) as contest:
                 for other in changed:
@@ -98,8 +105,8 @@ class Survey:
     def _smaller(self, entrant: Entrant, candidate: Candidate, trial: Trial) -> Candidate | None:
         return self._budgets.smaller(candidate, trial, fewer_workers=not entrant.fixed_workers)
 
-    def _starts(self, contest: Contest[Candidate], entrants: Sequence[Entrant]) -> list[Candidate]:
-        """The starts that stay in the running, the fastest first."""
+    def _starts(self, contest: Contest[Candidate], entrants: Sequence[Entrant]) -> list[tuple[Candidate, float]]:
+        """The starts that stay in the running, the fastest first, each with its share of that one's images/s."""
         shares, starts = {contest.best.backend: 1.0}, [contest.best]
         for entrant in entrants:
             candidate: Candidate | None = entrant.start
@@ -120,8 +127,8 @@ class Survey:
             if share < HOPELESS:
                 found = f"{share:.2f} of {contest.best.describe()} at its first measurement: not searched further"
                 self._rules.attempt(start).why = found
-        running = [start for start in starts if shares[start.backend] >= HOPELESS]
-        return sorted(running, key=lambda start: -shares[start.backend])
+        running = [(start, shares[start.backend]) for start in starts if shares[start.backend] >= HOPELESS]
+        return sorted(running, key=lambda found: -found[1])
 
     def _best_of(self, start: Candidate, space: Space) -> Candidate:
         """The best settings of a backend that is not the leader."""
@@ -131,19 +138,21 @@ class Survey:
             self._untried[start.backend] = list(space)
             return start
         with Contest(start, self._rules) as contest:
-            self._search(contest, space)
+            self._search(contest, space, 1)
             return contest.best
 
-    def _search(self, contest: Contest[Candidate], space: Space) -> None:
-        """Climbs knob after knob, until a pass over them changes nothing."""
-        for _ in range(_PASSES):
-            before, untried = contest.best, self._untried.get(contest.best.backend)
-            for knob, values in space.items():
-                worth = list(self._worth(contest.best, knob, values))
-                if not climb(contest, knob, worth, Candidate.knob, Candidate.with_knob):
-                    untried = self._untried.setdefault(contest.best.backend, [])
-                    untried.append(knob)
-            if contest.best == before or untried:
+    def _search(self, contest: Contest[Candidate], space: Space, passes: int) -> None:
+        """Climbs knob after knob until a pass changes nothing; first those that a budget has stepped down."""
+        start = contest.best
+        knobs = sorted(space, key=lambda knob: start.knob(knob) == space[knob][0])
+        for number in range(passes):
+            before = contest.best
+            for knob in knobs:
+                worth = list(self._worth(contest.best, knob, space[knob]))
+                done = climb(contest, knob, worth, Candidate.knob, Candidate.with_knob)
+                if not done and number == 0:
+                    self._untried.setdefault(contest.best.backend, []).append(knob)
+            if contest.best == before or self._rules.out_of_time():
                 return
 
     def _worth(self, best: Candidate, knob: str, values: Sequence[KnobValue]) -> Iterator[KnobValue]:

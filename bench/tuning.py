@@ -127,13 +127,13 @@ class Duel:
 
 
 class Contest(Generic[Contestant]):
-    """A context that keeps the best so far open, and lets others challenge it.
+    """A context that keeps the best so far open, and lets others challenge it; gain: of the best over the first.
 
     Raises LoaderError where the first cannot be opened; with `check` it is measured too, and RefusedError raised.
     """
 
     def __init__(self, first: Contestant, rules: Rules[Contestant], *, check: bool = False) -> None:
-        self._rules = rules
+        self._rules, self.gain = rules, 1.0
         self._best = _Contender(first, rules)
         try:
             if check:
@@ -168,6 +168,7 @@ class Contest(Generic[Contestant]):
             duel = self._fought(trial)
             if duel.won:
                 self._best, trial = trial, self._best
+                self.gain *= duel.ratio or 1.0
             return duel
         finally:
             trial.close()
