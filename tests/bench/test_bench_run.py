@@ -325,6 +325,18 @@ def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
         about = loader.describe()
     told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "workers_are": "threads", "decoder": "simplejpeg"}
     assert {name: about[name] for name in told} == told
+    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}
+    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8, **by_hand) as loader:
+        about = loader.describe()
+    assert {name: about[name] for name in by_hand} == by_hand  # what is said wins over what was saved
+    with create_loader(cache, backend="auto", profile=saved, batch_size=8, workers_are="processes") as loader:
+        assert loader.describe() == {
+            "backend": "hdf5",
+            "workers": 1,
+            "prefetch": 1,
+            "start_method": "forkserver",
+            **{name: about for name, about in loader.describe().items() if name.startswith("decoder")},
+        }
 
 
 def test_the_final_rounds_may_recommend_another_backend_than_the_search(
