@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.bench.candidates import Candidate, LoaderOpener
@@ -13,6 +13,7 @@ from penstock.bench.record import ALL_BACKENDS, BenchSettings
 from penstock.bench.survey import Entrant
 from penstock.bench.trials import mean_rate
 from penstock.loaders.machine import default_workers
+from penstock.loaders.source import Source
 from penstock.pipelines.dali_graph import import_dali
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
@@ -33,9 +34,16 @@ class Entrants:
 
 
 def entrants(
-    settings: BenchSettings, opener: LoaderOpener, pipeline: ImagePipeline, largest: Largest | None
+    settings: BenchSettings,
+    opener: LoaderOpener,
+    pipeline: ImagePipeline,
+    largest: Largest | None = None,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> Entrants:
-    """Those of the settings' backend, or of all that can run. Raises LoaderError where no decoder works."""
+    """Those of the settings' backend, or of all that can run. Raises LoaderError where no decoder works.
+
+    largest: the largest image in pixels. out_of_time(): asked before each measurement of a decoder.
+    """
     result = Entrants()
     ranked: dict[bool, dict[str, float]] = {}
     for backend, cached in available_backends(settings, opener, result.backends):
@@ -45,7 +53,7 @@ def entrants(
             space = knobs_of(backend, settings.device, settings.workers, largest, cpus=cpus_of(settings))
         if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
             if cached not in ranked:
-                ranked[cached] = _decoder_shares(settings, opener, pipeline, cached=cached)
+                ranked[cached] = _decoder_shares(settings, opener.source(cached=cached), pipeline, out_of_time)
             decoders = ranked[cached]
         start = Candidate(
             backend=backend,
@@ -59,6 +67,7 @@ def entrants(
             space = {**{knob: space.pop(knob) for knob in ("workers",) if knob in space}, "decoder": close, **space}
         for name in [name for name in decoders if name not in close]:
             why = f"its ceiling is {decoders[name]:.2f} of that of {start.decoder}: not tried"
+            why = why if decoders[name] else "there was no time to measure its ceiling: not tried"
             result.decoders[f"{backend}, {name}"] = (start.with_knob("decoder", name), why)
         result.found.append(Entrant(start=start, space=space, fixed_workers=settings.workers is not None))
     return result
@@ -102,21 +111,26 @@ def available_backends(
 
 
 def _decoder_shares(
-    settings: BenchSettings, opener: LoaderOpener, pipeline: ImagePipeline, *, cached: bool
+    settings: BenchSettings, source: Source, pipeline: ImagePipeline, out_of_time: Callable[[], bool]
 ) -> dict[str, float]:
-    """Decoder -> its images/s on one thread, as a share of the best's, which comes first; {"auto": 1} of arrays."""
-    source = opener.source(cached=cached)
-    names = usable_decoders()
-    ceilings = {name: DecodeCeiling(source, pipeline, name, settings.seed, max_samples=_SAMPLES) for name in names}
-    if not ceilings[names[0]].decodes:
-        return {"auto": 1.0}
+    """Decoder -> its images/s on one thread, as a share of the best's, which comes first; 0 if there was no time to
+    measure it; {"auto": 1} of arrays.
+    """
+    names, seconds = usable_decoders(), min(_SECONDS, settings.seconds)
+    ceilings: dict[str, DecodeCeiling] = {}
     rates: dict[str, list[float]] = {name: [] for name in names}
-    seconds = min(_SECONDS, settings.seconds)
     for turn in (names, names[::-1]):
         best = max((statistics.fmean(found) for found in rates.values() if found), default=0.0)
         for name in turn:
-            if not rates[name] or rates[name][0] >= _HOPELESS * best:
-                rates[name].append(mean_rate(ceilings[name].measure(seconds)))
-    means = {name: statistics.fmean(found) for name, found in rates.items()}
+            if out_of_time() or (rates[name] and rates[name][0] < _HOPELESS * best):
+                continue
+            if name not in ceilings:
+                ceilings[name] = DecodeCeiling(source, pipeline, name, settings.seed, max_samples=_SAMPLES)
+            if not ceilings[name].decodes:
+                return {"auto": 1.0}
+            rates[name].append(mean_rate(ceilings[name].measure(seconds)))
+    means = {name: statistics.fmean(found) if found else 0.0 for name, found in rates.items()}
     best = max(means.values())
+    if not best:
+        return {name: float(name == names[0]) for name in names}
     return {name: means[name] / best for name in sorted(names, key=lambda name: -means[name])}

@@ -45,8 +45,11 @@ def search_settings(
         whole = math.ceil(settings.tune_seconds)
         progress(min(int(watch.seconds), whole), whole, f"searching: {what}")
 
+    def out_of_time() -> bool:
+        return watch.seconds >= settings.tune_seconds
+
     say("decoders")
-    found = entrants(settings, opener, pipeline, _largest(settings, opener, pipeline))
+    found = entrants(settings, opener, pipeline, _largest(settings, opener, pipeline), out_of_time)
     if not found.found:
         raise ValueError("no backend can serve these data here: " + _told(found))
     budgets = Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)
@@ -54,7 +57,7 @@ def search_settings(
         opened=Trials(opener, settings).opened,
         name=Candidate.describe,
         refuses=budgets.refuses,
-        out_of_time=lambda: watch.seconds >= settings.tune_seconds,
+        out_of_time=out_of_time,
         say=say,
     )
     surveyed = Survey(rules, budgets).run(found.found)
