@@ -126,7 +126,8 @@ class BenchRun:
     def _confirmed(self, measured: tuple[Measured, ...]) -> Tried:
         """What the final rounds say of the choice."""
         rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
-        best, note = confirmed(self._surveyed, {c.backend: rates[_name(c)] for c in self._surveyed.all})
+        known = {c.backend: rates[_name(c)] for c in self._surveyed.all if _name(c) in rates}
+        best, note = confirmed(self._surveyed, known)
         self._notes += [note] if note else []
         about = self._abouts[best.backend]
         backend = str(about["backend"])
@@ -135,7 +136,7 @@ class BenchRun:
         return tried_as(full, Trial(images_per_s=rates[_name(best)]))
 
     def _measured(self, probes: dict[_Key, Probe]) -> tuple[Measured, ...]:
-        """Every probe in turn; a baseline that cannot serve the data is left out with a note."""
+        """Every probe in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
         results: dict[_Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
@@ -144,7 +145,9 @@ class BenchRun:
                 try:
                     results[key].append(probes[key]())
                 except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
-                    if key[0] != "baseline" and not (key[1] == READ_COLD and isinstance(error, ValueError)):
+                    if key[0] not in ("baseline", "other") and not (
+                        key[1] == READ_COLD and isinstance(error, ValueError)
+                    ):
                         raise
                     self._leave_out(key[1], error)
                     del results[key]

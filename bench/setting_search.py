@@ -71,10 +71,10 @@ def search_settings(
 def confirmed(surveyed: Surveyed, rates: Mapping[str, float]) -> tuple[Candidate, str]:
     """The chosen candidate, or another backend's if that was clearly faster in the final rounds, and what to say then.
 
-    rates: backend -> images/s in those rounds.
+    rates: backend -> images/s in those rounds, of the others only where they could be measured.
     """
     chosen = surveyed.chosen
-    best = max(surveyed.all, key=lambda candidate: rates[candidate.backend])
+    best = max(surveyed.all, key=lambda candidate: rates.get(candidate.backend, 0.0))
     lead = rates[best.backend] / max(rates[chosen.backend], 1e-9)
     if lead <= MIN_GAIN:
         return chosen, ""

@@ -64,12 +64,11 @@ class Survey:
         for start, share in starts:
             if start.backend not in others:
                 continue
-            if share / gain >= HOPELESS:
+            now = share / gain
+            if now >= HOPELESS:
                 others[start.backend] = self._best_of(start, spaces[start.backend])
             else:
-                self._rules.attempt(
-                    start
-                ).why = f"{share / gain:.2f} of the best by then: its settings were not searched"
+                self._rules.attempt(start).why = f"{now:.2f} of the best by then: its settings were not searched"
         changed = [others[start.backend] for start, _ in starts if others.get(start.backend, start) != start]
         if changed:
             with Contest(chosen, self._rules) as contest:

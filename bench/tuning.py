@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -105,6 +105,8 @@ class _Contender(Generic[Contestant]):
         """Images/s. Raises RefusedError with `check`: who leads stays, or noise at a budget's edge would depose it."""
         self._rules.say(self._rules.name(self.contestant))
         trial = self._measure()
+        if not check:  # the challenger's memory is beside its own by now
+            trial = replace(trial, memory_mb=None)
         self._attempt.trials.append(trial)
         why = self._rules.refuses(trial) if check else ""
         if why:

@@ -367,6 +367,24 @@ def test_the_final_rounds_may_recommend_another_backend_than_the_search(
     assert "cache=" not in call
 
 
+def test_another_loader_that_fails_in_the_final_rounds_is_left_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
+    run = BenchRun(photos, small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False), lambda *_: None)
+    searched = bench_run.loader_rate
+
+    def lost(loader: Loader, **more: Any) -> Rate:
+        if getattr(loader, "_batches", loader).describe()["backend"] == "torch":
+            raise LoaderError("E-OOM", "killed for memory")
+        return searched(loader, **more)
+
+    monkeypatch.setattr(bench_run, "loader_rate", lost)
+    record = run.run()
+    assert (record.choice.backend, record.all_of("other")) == ("hdf5", [])
+    assert "penstock, torch backend was left out: killed for memory" in record.notes
+
+
 def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, tmp_path: Path) -> None:
     from penstock.bench.verdict import judge
 

@@ -37,7 +37,8 @@ class Machine:
 
     def _measure(self, options: Options) -> Trial:
         self.asked += 1
-        return Trial(images_per_s=self._rate(options, self.asked), cpu_cores=0.1 * float(options["readers"] or 0))
+        cores = 0.1 * float(options["readers"] or 0)
+        return Trial(images_per_s=self._rate(options, self.asked), cpu_cores=cores, memory_mb=100.0 * self.open)
 
     def whys(self) -> dict[object, str]:
         return {attempt.contestant["readers"]: attempt.why for attempt in self.rules.attempts.values() if attempt.why}
@@ -145,7 +146,7 @@ def test_who_takes_more_than_allowed_is_refused_at_its_first_measurement() -> No
     machine = Machine(lambda options, number: 100.0 * int(options["readers"] or 0), cores=0.25)
     with Contest({"readers": 2}, machine.rules, check=True) as contest:
         duel = contest.challenge({"readers": 3})
-        assert duel.refused == Trial(images_per_s=300.0, cpu_cores=pytest.approx(0.3))
+        assert duel.refused == Trial(images_per_s=300.0, cpu_cores=pytest.approx(0.3), memory_mb=200.0)
         assert contest.best == {"readers": 2}
         assert contest.challenge({"readers": 3}).refused is None  # tried already
     assert (machine.open, machine.asked) == (0, 3)
@@ -165,3 +166,13 @@ def test_the_time_ends_it_between_two_measurements(limit: int) -> None:
     assert machine.open == 0
     if limit in (1, 2, 3):
         assert machine.whys() == {2: "the time was over before its duel was"}
+
+
+def test_the_memory_of_who_leads_is_not_that_of_its_challengers() -> None:
+    machine = Machine(lambda options, number: 100.0)
+    with Contest({"readers": 2}, machine.rules, check=True) as contest:
+        contest.challenge({"readers": 3})
+    trials = machine.rules.attempt({"readers": 2}).trials
+    assert [trial.memory_mb for trial in trials] == [100.0, None, None]
+    found = machine.rules.attempt({"readers": 2}).trial
+    assert found == Trial(images_per_s=100.0, cpu_cores=0.2, memory_mb=100.0)
