@@ -97,9 +97,8 @@ format: setup ## rewrite the files as lint wants them
 bench: setup ## synthesise a demo set and measure this machine (record in build/bench.json)
 	@mkdir -p build
 	$(BIN)/penstock synth $(DEMO)
-	$(BIN)/penstock bench $(DEMO)/train --baseline --json build/bench.json
 	$(BIN)/penstock cache build $(DEMO)/train build/demo.h5
-	$(BIN)/penstock bench $(DEMO)/train --backend hdf5 --cache build/demo.h5 --baseline --json build/bench-hdf5.json
+	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline --json build/bench.json
 
 bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \

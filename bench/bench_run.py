@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.candidates import Candidate, LoaderOpener
+from penstock.bench.bench_data import BenchData
+from penstock.bench.candidates import Candidate
 from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
-from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
+from penstock.bench.dali_peer import PEER_NAME, DaliPeer
+from penstock.bench.dali_peer_search import tuned_peer
+from penstock.bench.entrants import start_workers
 from penstock.bench.environment import describe_environment
-from penstock.bench.knobs import knobs_of, unlike_defaults
+from penstock.bench.knobs import all_options, told_options
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.models import create_model
 from penstock.bench.rates import loader_rate, resident_batch_rate, training_times
 from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import (
+    ALL_BACKENDS,
     DTYPES,
     LOSSLESS_CACHE,
     READ_COLD,
     BenchRecord,
     BenchSettings,
     Measured,
+    Tried,
     replayed_model_name,
 )
-from penstock.bench.repeated_source import repeated
 from penstock.bench.replay import ReplayedBatches
 from penstock.bench.resources import Resources, ResourceWatch
+from penstock.bench.setting_search import confirmed, search_settings, tried_as
+from penstock.bench.survey import Surveyed
 from penstock.bench.train_settings import TrainSettings
-from penstock.bench.tuning import Opened, Options, Space, Tuned, num_measurements, search
-from penstock.loaders.hdf5_loader import prepare_source
+from penstock.bench.tuning import Trial
 from penstock.loaders.loader import Loader
-from penstock.loaders.machine import default_workers
-from penstock.loaders.source import Source, open_source
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 _Key = tuple[str, str]  # kind, name
 
@@ -48,82 +50,93 @@ _Key = tuple[str, str]  # kind, name
 class BenchRun:
     """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement.
 
-    space: the knobs that run() searches first, with the values it tries. workers: of the loader unless that search
-    says otherwise, and of the baselines.
+    chosen: the candidate that is measured as the loader; where the settings are searched, run() searches first.
+    workers: of the baselines.
     """
 
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
         self.settings, self._progress = settings, progress
-        self.source: Source = open_source(data)
-        self._plain = self._at_length(self.source)
-        self._served = self._to_serve()
-        self.pipeline: ImagePipeline = imagenet_train(settings.size)
-        self.workers = default_workers() if settings.workers is None else settings.workers
-        if len(self._served) < settings.batch_size:
-            raise ValueError(
-                f"{len(self._served)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
-            )
-        chosen = usable_decoders() if settings.decoder == "auto" else [settings.decoder]
-        self._ceilings = {name: DecodeCeiling(self._served, self.pipeline, name, settings.seed) for name in chosen}
-        self._largest = next(iter(self._ceilings.values())).largest
-        self.space = knobs_of(settings.backend, settings.device, settings.workers, self._largest)
+        found = BenchData(data, settings)
+        self.source, self._plain = found.source, found.plain
+        self.pipeline, self._opener = found.pipeline, found.opener
+        self.workers = start_workers(settings)
+        self._ceilings: dict[str, DecodeCeiling] = {}
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
+        self._abouts: dict[str, dict[str, object]] = {}  # backend -> what its loader says of itself
         self._resources: dict[_Key, list[Resources]] = {}
         self._others: Callable[[], set[int]] = set  # processes beside the loader's
-        if not settings.tunes:
-            self.space = {}
-        elif not self.space:
-            self._notes.append(f"there is no knob to search of backend {settings.backend!r} with these settings")
+        self._surveyed = Surveyed(chosen=self._as_told())
+        self._tried: tuple[Tried, ...] = ()
 
-    def _to_serve(self) -> Source:
-        """What the loader reads: the data or its cache. The baseline always reads the data."""
-        if self.settings.cache is None:
-            return self._plain
-        return self._at_length(prepare_source(self.source, self.settings.cache))
+    @property
+    def chosen(self) -> Candidate:
+        """What the search chose, or the settings say."""
+        return self._surveyed.chosen
 
-    def _at_length(self, source: Source) -> Source:
-        return source if self.settings.entries is None else repeated(source, self.settings.entries)
+    def _as_told(self) -> Candidate:
+        told = self.settings
+        return Candidate(
+            backend=told.backend,
+            decoder=told.decoder,
+            dtype=told.dtype,
+            cached=self._opener.has(cached=True),
+            options={"workers": self.workers},
+        )
 
     def run(self) -> BenchRecord:
-        """The search of knobs, then every measurement in turn, `rounds` times over, so that a drift of the machine's
+        """The search of settings, then every measurement in turn, `rounds` times over, so that a drift of the machine's
         speed touches all alike.
         """
-        options, tuned = self._search(self.space, self._rate_of)
+        wanted = self.settings
+        if wanted.tunes or wanted.backend == ALL_BACKENDS:
+            self._survey()
+        served = self._opener.source(cached=self.chosen.cached)
+        names = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
+        self._ceilings = {name: DecodeCeiling(served, self.pipeline, name, wanted.seed) for name in names}
         with ExitStack() as stack:
-            loader = stack.enter_context(self._open(options))
+            loader = stack.enter_context(self._opener.open(self.chosen))
             measured = self._measured(self._probes(stack, loader))
-            about = loader.describe()
+            about = self._abouts[self.chosen.backend] = loader.describe()
             return BenchRecord(
-                settings=self.settings,
-                workers=int(options.get("workers") or self.workers),
+                settings=wanted,
+                workers=int(str(self.chosen.options["workers"])),
                 decoder=str(about["decoder"]),
                 data={
-                    "summary": self._served.describe(),
-                    "images": len(self._served),
-                    "bytes_an_image": bytes_an_image(self._served),
-                    "fingerprint": self._served.fingerprint,
+                    "summary": served.describe(),
+                    "images": len(served),
+                    "bytes_an_image": bytes_an_image(served),
+                    "fingerprint": served.fingerprint,
                 },
                 environment=describe_environment(),
                 loader=about,
                 measured=measured,
-                tuned=tuned,
-                options={k: v for k, v in unlike_defaults(self.settings.backend, options).items() if k != "workers"},
+                candidates=self._tried,
+                chosen=self._confirmed(measured),
+                options=told_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
             )
 
-    def _search(self, space: Space, opened: Opened, whose: str = "") -> tuple[Options, dict[str, Tuned]]:
-        done, total = count(), num_measurements(space)
-        return search(space, opened, lambda what: self._progress(next(done), total, whose + what))
+    def _survey(self) -> None:
+        wanted = self.settings
+        found = search_settings(wanted, self._opener, self.pipeline, self._progress)
+        self._surveyed, self._tried = found.surveyed, found.tried
+        self._notes += found.notes
 
-    @contextmanager
-    def _rate_of(self, options: Options) -> Iterator[Callable[[], float]]:
-        seconds, device = self.settings.seconds / 4, self.settings.device
-        with self._open(options) as loader:
-            yield lambda: loader_rate(loader, seconds=seconds, device=device).median
+    def _confirmed(self, measured: tuple[Measured, ...]) -> Tried:
+        """What the final rounds say of the choice."""
+        rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
+        known = {c.backend: rates[_name(c)] for c in self._surveyed.all if _name(c) in rates}
+        best, note = confirmed(self._surveyed, known)
+        self._notes += [note] if note else []
+        about = self._abouts[best.backend]
+        backend = str(about["backend"])
+        options = all_options(backend, best.options, about)
+        full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
+        return tried_as(full, Trial(images_per_s=rates[_name(best)]))
 
     def _measured(self, probes: dict[_Key, Probe]) -> tuple[Measured, ...]:
-        """Every probe in turn; a baseline that cannot serve the data is left out with a note."""
+        """Every probe in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
         results: dict[_Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
@@ -132,7 +145,9 @@ class BenchRun:
                 try:
                     results[key].append(probes[key]())
                 except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
-                    if key[0] != "baseline" and not (key[1] == READ_COLD and isinstance(error, ValueError)):
+                    if key[0] not in ("baseline", "other") and not (
+                        key[1] == READ_COLD and isinstance(error, ValueError)
+                    ):
                         raise
                     self._leave_out(key[1], error)
                     del results[key]
@@ -146,35 +161,25 @@ class BenchRun:
         why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
         self._notes.append(f"{name} was left out: {why}")
 
-    def _open(self, options: Options) -> Loader:
-        wanted, cached = self.settings, self._served is not self._plain
-        opener = LoaderOpener(wanted, self.pipeline, self._plain, self._served if cached else None)
-        return opener.open(
-            Candidate(
-                backend=wanted.backend,
-                decoder=wanted.decoder,
-                dtype=wanted.dtype,
-                cached=cached,
-                options={"workers": self.workers, **options},
-            )
-        )
-
     def _probes(self, stack: ExitStack, loader: Loader) -> dict[_Key, Probe]:
         wanted, seconds = self.settings, self.settings.seconds
         probes: dict[_Key, Probe] = {}
         about = loader.describe()
-        for name, probe in ceiling_probes(self._served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
+        served = self._opener.source(cached=self.chosen.cached)
+        for name, probe in ceiling_probes(served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
             probes["ceiling", name] = probe
-        if wanted.backend == "torch":
+        if about["backend"] == "torch" and not self._opener.has(cached=True):
             probes |= self._cache_probe(str(about["decoder"]))
-        again = replayed(self._served, self.pipeline, wanted, about)
+        again = replayed(served, self.pipeline, wanted, about)
         if again is not None:
             name, probe = replay_probe(again, wanted)
             probes["ceiling", name] = probe
-        own = ("loader", f"penstock, {wanted.backend} backend")
+        own = ("loader", _name(self.chosen))
         probes[own] = self._watched(
             own, loader, lambda batches: loader_rate(batches, seconds=seconds, device=wanted.device)
         )
+        for other in self._surveyed.others:
+            probes["other", _name(other)] = self._other(other)
         if wanted.baseline:
             probes["baseline", BASELINE_NAME] = self._baseline(stack)
             peer = self._peer(stack) if about["backend"] == "dali" else None
@@ -183,6 +188,17 @@ class BenchRun:
         if wanted.model:
             probes |= self._model_probes(wanted.model, loader, again)
         return probes
+
+    def _other(self, candidate: Candidate) -> Probe:
+        """The measurement of another backend's best, which is closed in between: its workers and memory are its own."""
+        self._how[_name(candidate)] = candidate.describe().partition(" of the ")[2]
+
+        def probe() -> Rate:
+            with self._opener.open(candidate) as loader:
+                self._abouts[candidate.backend] = loader.describe()
+                return loader_rate(loader, seconds=self.settings.seconds, device=self.settings.device)
+
+        return probe
 
     def _cache_probe(self, decoder: str) -> dict[_Key, Probe]:
         """What decoding from a lossless cache would do, unless none can be built, which is noted."""
@@ -224,36 +240,14 @@ class BenchRun:
 
     def _peer(self, stack: ExitStack) -> DaliPeer | None:
         """DALI's own pipeline, its knobs searched as ours are; None, with a note, where it cannot serve."""
-        wanted = self.settings
-        settings = PeerSettings(
-            pipeline=self.pipeline,
-            batch_size=wanted.batch_size,
-            device=wanted.device,
-            dtype=DTYPES[wanted.dtype],
-            seed=wanted.seed,
-            largest=self._largest,
-        )
-
-        def opened(options: Options) -> DaliPeer:
-            return DaliPeer(self.source, self._plain, settings, {"workers": self.workers, **options})
-
-        @contextmanager
-        def rate_of(options: Options) -> Iterator[Callable[[], float]]:
-            with closing(opened(options)) as peer:
-                yield lambda: loader_rate(peer, seconds=wanted.seconds / 4, device=wanted.device).median
-
-        space = {knob: self.space[knob] for knob in PEER_KNOBS if knob in self.space}
+        largest = next(iter(self._ceilings.values())).largest
         try:
-            options, _ = self._search(space, rate_of, f"{PEER_NAME}, ")
-            peer = stack.enter_context(closing(opened(options)))
+            peer, how = tuned_peer(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
         except LoaderError as error:
             self._leave_out(PEER_NAME, error)
             return None
-        values = {"workers": self.workers, **options}
-        chosen = [f"{knob} {value}" for knob, value in values.items() if value is not None]
-        dtype = [] if settings.handed_out == settings.dtype else [str(settings.handed_out).removeprefix("torch.")]
-        self._how[PEER_NAME] = ", ".join([*chosen, *dtype])
-        return peer
+        self._how[PEER_NAME] = how
+        return stack.enter_context(closing(peer))
 
     def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[_Key, Probe]:
         wanted = self.settings
@@ -272,6 +266,10 @@ class BenchRun:
             if again is not None:
                 probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
+
+
+def _name(candidate: Candidate) -> str:
+    return f"penstock, {candidate.backend} backend"
 
 
 def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str, resources: list[Resources]) -> Measured:

@@ -27,15 +27,18 @@ class DecodeCeiling:
     """Decode and resize on one thread, of files already in memory, with the crops of the real stream.
 
     A loader cannot be faster than this times its processors. Bad samples are left out. Of a cache it is the crop's part
-    that is decoded, and reading it (from the page cache, CRC and all) is part of the work.
+    that is decoded, and reading it (from the page cache, CRC and all) is part of the work. max_samples: images, spread
+    over the source.
     """
 
-    def __init__(self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int) -> None:
+    def __init__(
+        self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int, *, max_samples: int = MAX_SAMPLES
+    ) -> None:
         self._windows = source if isinstance(source, WindowSource) else None
         self._decoder = ImageDecoder(pipeline, decoder)
         self.name = self._decoder.name
         self._pipeline, self._seed = pipeline, seed
-        self._samples = list(_readable(source, self._decoder))
+        self._samples = list(_readable(source, self._decoder, max_samples))
         if not self._samples:
             raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
         height, width = pipeline.size
@@ -136,9 +139,9 @@ def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
 _Sample = tuple[int, "bytes | Pixels | None", "Probe | None", tuple[int, int]]
 
 
-def _readable(source: Source, decoder: ImageDecoder) -> Iterator[_Sample]:
-    stride = max(1, len(source) // MAX_SAMPLES)
-    for index in range(0, len(source), stride)[:MAX_SAMPLES]:
+def _readable(source: Source, decoder: ImageDecoder, max_samples: int) -> Iterator[_Sample]:
+    stride = max(1, len(source) // max_samples)
+    for index in range(0, len(source), stride)[:max_samples]:
         try:
             size = source.stored_size(index) if isinstance(source, WindowSource) else None
             if size is not None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def bench(
     data: common.Data,
-    backend: common.Backend = "torch",
+    backend: Annotated[
+        str, typer.Option(help="all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile.")
+    ] = "all",
     cache: common.Cache = None,
     entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images, again and again.")] = None,
     decoder: common.Decoder = "auto",
@@ -36,7 +38,14 @@ def bench(
         bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
     ] = False,
     tune: Annotated[
-        bool | None, typer.Option(help="Search the backend's knobs first.", show_default="on for dali")
+        bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a budget")
+    ] = None,
+    tune_seconds: Annotated[float, typer.Option(help="How long that search may take.")] = 60.0,
+    max_cpu: Annotated[
+        float | None, typer.Option(metavar="CORES", help="Processors that the loader may keep busy.")
+    ] = None,
+    max_memory: Annotated[
+        float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
     ] = None,
     seed: common.Seed = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
@@ -65,6 +74,9 @@ def bench(
         rounds=rounds,
         baseline=baseline,
         tune=tune,
+        tune_seconds=tune_seconds,
+        max_cpu=max_cpu,
+        max_memory=max_memory,
         seed=seed,
     )
     record = _measure(common.training_folder(data), settings)
@@ -96,22 +108,29 @@ def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
             lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
         )
         progress.console.print(run.source.describe())
-        if run.space:
-            knobs = ", ".join(run.space)
-            progress.console.print(f"searching {knobs} first; --no-tune measures with their defaults")
+        if settings.tunes:
+            what = (
+                f"searching the settings of {settings.backend}" if settings.backend != "all" else "comparing backends"
+            )
+            progress.console.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
         return run.run()
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:
     from penstock.loaders.profile import Profile, save_profile
 
+    choice = record.choice
+    options = dict(choice.options)
+    workers, prefetch = (
+        None if n is None else int(n) for n in (options.pop("workers", None), options.pop("prefetch", None))
+    )
     chosen = Profile(
-        backend=str(record.loader["backend"]),
-        decoder=record.decoder,
-        workers=record.workers,
-        prefetch=int(str(record.loader["prefetch"])) if "prefetch" in record.loader else None,
+        backend=choice.backend,
+        decoder=choice.decoder,
+        workers=workers,
+        prefetch=prefetch,
         cpus=int(str(record.environment["cpus"])),
-        images_per_s=round(record.rate("loader") or 0.0, 1),
-        options={name: value for name, value in record.options.items() if name != "prefetch"},
+        images_per_s=round(choice.images_per_s or 0.0, 1),
+        options=options,
     )
     print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) takes it")

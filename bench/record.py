@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 
 from penstock.bench.resources import Resources
-from penstock.bench.tuning import Options, Tuned
+from penstock.bench.tuning import Options
 
+ALL_BACKENDS = "all"
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -19,11 +20,12 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float
 class BenchSettings:
     """What to measure. seconds: of each measurement in each round; model None leaves the model out.
 
-    cache: of the data, for the backends "hdf5" and "dali". entries: serve the data as so many images, again and again.
-    tune: search the backend's knobs first; None does for "dali".
+    backend: "all" compares those that run here. cache: of the data, for the backends "hdf5" and "dali". entries: serve
+    the data as so many images, again and again. tune: search the settings first, for `tune_seconds`; None does for
+    "all" and "dali", and where there is a budget: processors that the loader may keep busy, MB that it may take.
     """
 
-    backend: str = "torch"
+    backend: str = ALL_BACKENDS
     cache: str | None = None
     entries: int | None = None
     decoder: str = "auto"
@@ -38,6 +40,9 @@ class BenchSettings:
     rounds: int = 3
     baseline: bool = False
     tune: bool | None = None
+    tune_seconds: float = 60.0
+    max_cpu: float | None = None
+    max_memory: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,20 +50,32 @@ class BenchSettings:
             raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.seconds <= 0 or self.rounds < 1:
             raise ValueError("seconds is above 0 and rounds at least 1")
+        for name in ("tune_seconds", "max_cpu", "max_memory"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is above 0, not {value}")
+        if self.tune is False and self._has_budget:
+            raise ValueError(
+                "it is the search that keeps to a budget: leave out --no-tune, or --max-cpu and --max-memory"
+            )
+
+    @property
+    def _has_budget(self) -> bool:
+        return self.max_cpu is not None or self.max_memory is not None
 
     @property
     def tunes(self) -> bool:
-        """Whether the knobs are searched."""
-        return self.backend == "dali" if self.tune is None else self.tune
+        """Whether settings are searched."""
+        return self.backend in (ALL_BACKENDS, "dali") or self._has_budget if self.tune is None else self.tune
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
 
-    kind: "ceiling", "loader", "baseline", "model" or "both". wait_share: of "both", the share of the step spent waiting
-    for data. note: what to know of how it was measured. resources: what the process tree took meanwhile, of
-    "loader" and "both".
+    kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both". wait_share: of "both",
+    the share of the step spent waiting for data. note: what to know of how it was measured. resources: what the process
+    tree took meanwhile, of "loader" and "both".
     """
 
     name: str
@@ -81,11 +98,32 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One way of loading that the search looked at: images/s, processors kept busy and MB beyond what there was, by
+    short measurements (None: not measured).
+
+    name: in words; cached: whether it reads a cache; options: of the backend, workers among them. why: it is out of the
+    running, "" if it is not.
+    """
+
+    name: str
+    backend: str
+    decoder: str
+    cached: bool
+    options: Options
+    images_per_s: float | None = None
+    cpu_cores: float | None = None
+    memory_mb: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchRecord:
     """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
 
-    workers: those of the loader; options: what else the search of knobs gave it beside the backend's defaults. notes:
-    what was left out, and why.
+    workers: those of the loader; options: what else it has beside the backend's defaults. candidates: what the search
+    tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. notes: what
+    was left out, and why.
     """
 
     settings: BenchSettings
@@ -95,9 +133,25 @@ class BenchRecord:
     environment: dict[str, object]
     loader: dict[str, object]
     measured: tuple[Measured, ...] = field(default=())
-    tuned: dict[str, Tuned] = field(default_factory=dict)
+    candidates: tuple[Tried, ...] = ()
+    chosen: Tried | None = None
     options: Options = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def choice(self) -> Tried:
+        """What to use: `chosen`, or the loader that was measured."""
+        if self.chosen is not None:
+            return self.chosen
+        backend = str(self.loader.get("backend", self.settings.backend))
+        return Tried(
+            name=backend,
+            backend=backend,
+            decoder=self.decoder,
+            cached=self.settings.cache is not None,
+            options={"workers": self.workers, **self.options},
+            images_per_s=self.rate("loader"),
+        )
 
     def rate(self, kind: str, name: str | None = None) -> float | None:
         """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""

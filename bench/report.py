@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import json
-
 from rich.console import Console, Group
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.record import BenchRecord, Measured, decode_ceilings, decode_name
+from penstock.bench.knobs import told_options
+from penstock.bench.record import BenchRecord, Measured, Tried, decode_ceilings, decode_name
 from penstock.bench.resources import Resources
-from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import Verdict, decode_ceiling
 
 _FASTER = 1.05  # a smaller lead is noise
-_KINDS = {"loader": "loader", "baseline": "baseline", "ceiling": "ceiling", "model": "model", "both": "loader + model"}
+_SHOWN = 4  # candidates of a backend
+_KINDS = {
+    "loader": "loader",
+    "other": "other loader",
+    "baseline": "baseline",
+    "ceiling": "ceiling",
+    "model": "model",
+    "both": "loader + model",
+}
 
 
 def render(record: BenchRecord, verdict: Verdict) -> Group:
     """Table, knobs, ratios, verdict and the call to paste."""
     parts: list[object] = [_table(record), Text()]
-    lines = [_knob(name, tuned) for name, tuned in record.tuned.items()]
-    parts += [Text(line) for line in (*lines, *record.notes, *_ratios(record))]
+    parts += [Text(line) for line in (*searched(record), *record.notes, *_ratios(record))]
     parts += [Text(verdict.sentence, style="bold"), *map(Text, _advice(record, verdict))]
     parts += [Text(_recommendation(record)), Text()]
     parts.append(Syntax(verdict.call, "python", background_color="default", word_wrap=True))
@@ -78,10 +83,29 @@ def _caption(record: BenchRecord) -> str:
     return f"medians of {settings.rounds} alternating rounds of {settings.seconds:g} s; spread: lowest to highest round"
 
 
-def _knob(name: str, tuned: Tuned) -> str:
-    tried = ", ".join(f"{value}: {rate:,.0f}" for value, rate in tuned.tried.items())
-    failed = "".join(f"; {value} left out: {why}" for value, why in tuned.failed.items())
-    return f"Knob {name}: {json.dumps(tuned.chosen)} (images/s of {tried or 'none other'}{failed})."
+def searched(record: BenchRecord) -> list[str]:
+    """A line for each backend on what the search tried."""
+    by_backend: dict[str, list[Tried]] = {}
+    for tried in record.candidates:
+        by_backend.setdefault(tried.backend, []).append(tried)
+    return [_searched(tried) for tried in by_backend.values()]
+
+
+def _searched(tried: list[Tried]) -> str:
+    start = tried[0]
+    measured = sorted((t for t in tried if t.images_per_s is not None), key=lambda t: -(t.images_per_s or 0.0))
+    rates = [f"{_unlike(start, t)}: {t.images_per_s:,.0f}" for t in measured[:_SHOWN]]
+    if len(measured) > _SHOWN:
+        rates.append(f"{len(measured) - _SHOWN} slower")
+    text = f"Tried {start.name}, images/s by short measurements: {', '.join(rates) or 'none'}"
+    return "; ".join([text, *(f"{_unlike(start, t)}: {t.why}" for t in tried if t.why)]) + "."
+
+
+def _unlike(start: Tried, tried: Tried) -> str:
+    """What sets a candidate apart from the one that the search of its backend began with."""
+    decoder = [] if tried.decoder == start.decoder else [tried.decoder]
+    knobs = [f"{knob} {value}" for knob, value in tried.options.items() if start.options.get(knob) != value]
+    return ", ".join([*decoder, *knobs]) or "as it is"
 
 
 def _ratios(record: BenchRecord) -> list[str]:
@@ -105,13 +129,14 @@ def _advice(record: BenchRecord, verdict: Verdict) -> list[str]:
 
 
 def _recommendation(record: BenchRecord) -> str:
-    why = record.loader.get("decoder_reason", "")
-    knobs = "".join(f", {name} {value}" for name, value in record.options.items())
+    choice = record.choice
+    why = f" ({record.loader.get('decoder_reason', '')})" if not record.candidates else ""
+    knobs = "".join(f", {name} {value}" for name, value in told_options(choice.backend, choice.options).items())
     text = (
-        f"Recommended: backend {record.loader.get('backend')!r}, {record.workers} workers{knobs}, decoder "
-        f"{record.decoder!r} ({why}): {record.rate('loader') or 0:,.0f} images/s measured."
+        f"Recommended: backend {choice.backend!r}, {choice.options.get('workers')} workers{knobs}, decoder "
+        f"{choice.decoder!r}{why}: {choice.images_per_s or 0:,.0f} images/s measured."
     )
-    if record.loader.get("backend") == "dali":  # which decodes by itself
+    if choice.backend == "dali" or record.candidates:  # which decodes by itself; where the decoders were compared
         return text
     mine = record.rate("ceiling", decode_name(record.decoder))
     others = decode_ceilings(record)

@@ -139,7 +139,7 @@ class ResourceWatch:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
             watch = ThreadStopwatch()
-            self._memory.append(_memory_mb(self._left_out))
+            self._memory.append(tree_memory_mb(self._left_out))
             if self._device.type == "cuda":
                 self._gpu.append(_gpu_sample(self._device))
             self._sampling_s += watch.seconds
@@ -156,6 +156,7 @@ class ResourceWatch:
             self._ended = (_usage(self._left_out), max(seconds, 1e-9))
             self._stop.set()
             self._thread.join()
+            self._memory.append(tree_memory_mb(self._left_out))  # by now all that is used has been touched
 
 
 class _Watched:
@@ -195,7 +196,8 @@ def _storage_bytes(process: psutil.Process) -> int | None:
         return None
 
 
-def _memory_mb(without: Collection[int]) -> float:
+def tree_memory_mb(without: Collection[int] = ()) -> float:
+    """MB that this process and all below it hold now, but those with the ids `without`; shared pages count once."""
     return sum(map(_process_memory, _processes(without))) / 1e6
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.bench.advice import Advice, advise
+from penstock.bench.knobs import told_options
 from penstock.bench.limits import CLOSE, Figures
 from penstock.bench.record import BenchRecord
 
@@ -123,21 +124,23 @@ def _cold_warning(figures: Figures) -> str:
 
 
 def _call(record: BenchRecord, data: str) -> str:
-    wanted = record.settings
+    wanted, choice = record.settings, record.choice
+    cache = wanted.cache if choice.cached else None
+    in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # which take no option `cache`
     arguments = [
-        repr(data),
-        f"backend={str(record.loader.get('backend', wanted.backend))!r}",
+        repr(cache if in_place else data),
+        f"backend={choice.backend!r}",
         f"pipeline=imagenet_train({wanted.size})",
         f"batch_size={wanted.batch_size}",
         f"device={wanted.device!r}",
-        f"workers={record.workers}",
-        f"decoder={record.decoder!r}",
+        f"workers={choice.options.get('workers')}",
+        f"decoder={choice.decoder!r}",
     ]
-    if wanted.cache is not None:
-        arguments.insert(2, f"cache={wanted.cache!r}")
+    if cache is not None and not in_place:
+        arguments.insert(2, f"cache={cache!r}")
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
-    arguments += [f"{name}={value!r}" for name, value in record.options.items()]
+    arguments += [f"{name}={value!r}" for name, value in told_options(choice.backend, choice.options).items()]
     body = "".join(f"    {argument},\n" for argument in arguments)
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (

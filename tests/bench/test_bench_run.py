@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from photo_folder import photo, write_folder
 from typer.testing import CliRunner
 
-from penstock.bench import bench_run, ceiling_probes
+from penstock.bench import bench_run, ceiling_probes, trials
 from penstock.bench.baseline import PillowDataset, baseline_loader
 from penstock.bench.bench_run import BenchRun
 from penstock.bench.ceilings import DecodeCeiling, usable_decoders
@@ -58,7 +58,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
-    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
+    settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
     asked: list[tuple[int, int]] = []
     record = BenchRun(photos, settings, lambda done, total, what: asked.append((done, total))).run()
     kinds = [measured.kind for measured in record.measured]
@@ -153,7 +153,9 @@ def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypat
         raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
 
     monkeypatch.setattr(ceiling_probes, "build_cache", missing)
-    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8")
+    settings = BenchSettings(
+        backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8"
+    )
     record = BenchRun(photos, settings, lambda *_: None).run()
     assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
     assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
@@ -174,8 +176,8 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     app.command()(bench)
     saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
     arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
-    extra = ["--rounds", "1", "--json", str(written), "--save", str(saved), "--device", "cpu", "--dtype", "uint8"]
-    result = CliRunner().invoke(app, [str(photos), *arguments, *extra], catch_exceptions=False)
+    extra = ["--backend", "torch", "--rounds", "1", "--json", str(written), "--save", str(saved), "--device", "cpu"]
+    result = CliRunner().invoke(app, [str(photos), *arguments, *extra, "--dtype", "uint8"], catch_exceptions=False)
     assert result.exit_code == 0
     for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
         assert words in result.output, words
@@ -227,25 +229,26 @@ def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_tak
 def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
     result, written = bench_dali(photos, tmp_path, "--baseline", "--save", str(tmp_path / "p.json"))
     document = json.loads(written.read_text())
-    tuned = document["tuned"]
-    assert list(tuned) == ["readers", "prefetch"]  # --workers was said
-    for knob, found in tuned.items():
-        assert json.dumps(found["chosen"]) in found["tried"]
-        assert min(found["tried"].values()) > 0
-        assert f"Knob {knob}: {found['chosen']} (" in result
+    tried = [each["options"] for each in document["candidates"]]
+    assert {"workers": 1, "readers": 1, "prefetch": 2} in tried
+    searched = {knob for knobs in tried for knob, value in knobs.items() if value != tried[0][knob]}
+    assert searched == {"readers", "prefetch"}  # --workers was said
+    assert all(each["images_per_s"] > 0 for each in document["candidates"])
+    chosen = document["chosen"]["options"]
+    assert chosen in tried
+    assert "Tried dali of the files, simplejpeg, workers 1, readers 1, prefetch 2, images/s by" in " ".join(
+        result.split()
+    )
     rates = {m["name"]: m["images_per_s"] for m in document["measured"] if m["kind"] == "baseline"}
     assert set(rates) == {"torch DataLoader + Pillow", PEER_NAME}
     assert min(rates.values()) > 0
-    assert document["loader"]["readers"] == tuned["readers"]["chosen"]
-    assert "searching readers, prefetch first; --no-tune" in " ".join(result.split())
+    assert document["loader"]["readers"] == chosen["readers"]
+    assert "searching the settings of dali first, for at most 60 s; --no-tune" in " ".join(result.split())
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
-    assert f"readers={tuned['readers']['chosen']}," in result
+    assert f"readers={chosen['readers']}," in result
     profile = load_profile(tmp_path / "p.json")
     assert profile is not None
-    assert (profile.prefetch, profile.options) == (
-        tuned["prefetch"]["chosen"],
-        {"readers": tuned["readers"]["chosen"]},
-    )
+    assert (profile.prefetch, profile.options) == (chosen["prefetch"], {"readers": chosen["readers"]})
     header, _, row = records_table([written]).splitlines()
     cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
     assert cells[PEER_NAME] == f"{rates[PEER_NAME]:,.0f}"
@@ -254,15 +257,23 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
         records_table([tmp_path / "p.json"])
 
 
+def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], float]) -> None:
+    """Has every measurement of a loader's batches tell `rate(what the loader says of itself)`."""
+
+    def measured(loader: Loader, *, seconds: float, device: str) -> Rate:
+        about = getattr(loader, "_batches", loader).describe()  # what is watched, or the loader itself
+        return Rate.from_steps([round(rate(about))], [1.0])
+
+    monkeypatch.setattr(bench_run, "loader_rate", measured)
+    monkeypatch.setattr(trials, "loader_rate", measured)
+
+
 def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rate(loader: Loader, *, seconds: float, device: str) -> Rate:
-        about = getattr(loader, "_batches", loader).describe()  # what is watched, or the loader itself
-        lead = (1.5 if about["readers"] == 2 else 1.0) * (1.2 if about["prefetch"] == 3 else 1.0)
-        return Rate.from_steps([round(1000 * lead)], [1.0])
-
-    monkeypatch.setattr(bench_run, "loader_rate", rate)
+    scripted(
+        monkeypatch, lambda about: 1000 * (1.5 if about["readers"] == 2 else 1) * (1.2 if about["prefetch"] == 3 else 1)
+    )
     settings = BenchSettings(
         backend="dali", batch_size=8, size=32, workers=1, seconds=0.1, rounds=1, model=None, decoder="simplejpeg"
     )
@@ -271,12 +282,130 @@ def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
     assert record.rate("loader") == 1800
     assert (record.loader["readers"], record.loader["prefetch"], record.loader["workers"]) == (2, 3, 1)
     assert record.options == {"readers": 2, "prefetch": 3}
-    assert record.tuned["prefetch"].tried == {"2": 1500, "3": 1800}
-    assert asked[:8] == [(k, 8, f"tuning: {('readers=2', 'prefetch=3')[k // 4]}") for k in range(8)]
+    assert [round(tried.images_per_s or 0) for tried in record.candidates] == [1000, 1500, 1800, 1200]
+    assert asked[1][1:] == (60, "searching: dali of the files, simplejpeg, workers 1, readers 1, prefetch 2")
     _save_choice(record, str(tmp_path / "p.json"))
     saved = load_profile(tmp_path / "p.json")
     assert saved is not None
     assert (saved.workers, saved.prefetch, saved.options) == (1, 3, {"readers": 2})
+
+
+def small(**more: Any) -> BenchSettings:
+    return BenchSettings(**{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, **more})
+
+
+def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With scripted rates: hdf5 by threads of the cache, one worker; the figures of the machine are real."""
+    rates = {"hdf5": 1000, "torch": 800, "dali": 300}
+    scripted(
+        monkeypatch,
+        lambda about: (
+            rates[about["backend"]]
+            * (1.2 if about.get("workers_are") == "threads" and about["backend"] == "hdf5" else 1)
+            * (1.1 if about["prefetch"] == 1 else 1)
+        ),
+    )
+    cache = tmp_path / "photos.h5"
+    settings = small(cache=str(cache), workers=1, decoder="simplejpeg")
+    record = BenchRun(photos, settings, lambda *_: None).run()
+    assert record.chosen is not None
+    assert record.chosen.options == {"workers": 1, "prefetch": 1, "workers_are": "threads"}
+    assert (record.chosen.backend, record.chosen.cached, record.rate("loader")) == ("hdf5", True, 1320)
+    others = {measured.name: measured.images_per_s for measured in record.all_of("other")}
+    assert others == {"penstock, torch backend": 800}
+    assert [tried.backend for tried in record.candidates if "not searched further" in tried.why] == ["dali"]
+    assert "HDF5 cache" in str(record.data["summary"])
+    assert json.loads(json.dumps(record.as_dict()))["candidates"][0]["options"]["workers"] == 1
+    assert str(tmp_path) not in json.dumps(record.as_dict())
+    saved = tmp_path / "p.json"
+    _save_choice(record, str(saved))
+    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8) as loader:
+        about = loader.describe()
+    told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "workers_are": "threads", "decoder": "simplejpeg"}
+    assert {name: about[name] for name in told} == told
+    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}
+    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8, **by_hand) as loader:
+        about = loader.describe()
+    assert {name: about[name] for name in by_hand} == by_hand  # what is said wins over what was saved
+    with create_loader(cache, backend="auto", profile=saved, batch_size=8, workers_are="processes") as loader:
+        assert loader.describe() == {
+            "backend": "hdf5",
+            "workers": 1,
+            "prefetch": 1,
+            "start_method": "forkserver",
+            **{name: about for name, about in loader.describe().items() if name.startswith("decoder")},
+        }
+
+
+def test_the_final_rounds_may_recommend_another_backend_than_the_search(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.bench.verdict import judge
+
+    scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
+    settings = small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False)
+    run = BenchRun(photos, settings, lambda *_: None)
+    loaders = bench_run.loader_rate
+    monkeypatch.setattr(  # after the search torch has the better machine
+        bench_run,
+        "loader_rate",
+        lambda loader, **more: (
+            Rate.from_steps([1100], [1.0])
+            if getattr(loader, "_batches", loader).describe()["backend"] == "torch"
+            else loaders(loader, **more)
+        ),
+    )
+    record = run.run()
+    assert (run.chosen.backend, record.loader["backend"], record.rate("loader")) == ("hdf5", "hdf5", 1000)
+    assert record.choice.backend == "torch"
+    assert record.choice.images_per_s == 1100
+    assert any("in the final rounds it had 1.10 times the images/s of hdf5" in note for note in record.notes)
+    call = judge(record, "photos").call
+    assert "backend='torch'" in call
+    assert "cache=" not in call
+
+
+def test_another_loader_that_fails_in_the_final_rounds_is_left_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
+    run = BenchRun(photos, small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False), lambda *_: None)
+    searched = bench_run.loader_rate
+
+    def lost(loader: Loader, **more: Any) -> Rate:
+        if getattr(loader, "_batches", loader).describe()["backend"] == "torch":
+            raise LoaderError("E-OOM", "killed for memory")
+        return searched(loader, **more)
+
+    monkeypatch.setattr(bench_run, "loader_rate", lost)
+    record = run.run()
+    assert (record.choice.backend, record.all_of("other")) == ("hdf5", [])
+    assert "penstock, torch backend was left out: killed for memory" in record.notes
+
+
+def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, tmp_path: Path) -> None:
+    from penstock.bench.verdict import judge
+
+    cache = tmp_path / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        pass
+    settings = small(max_cpu=8, max_memory=4000, tune_seconds=1, decoder="simplejpeg", dtype="uint8")
+    record = BenchRun(cache, settings, lambda *_: None).run()
+    assert "backend torch was left out: DATA is a cache, which hdf5 reads with the same workers" in record.notes
+    assert record.choice.cached
+    assert "cache=" not in judge(record, str(cache)).call
+    for tried in record.candidates:
+        if not tried.why:
+            assert 0 <= (tried.cpu_cores or 0) <= 8 * 1.05
+            assert 0 < (tried.memory_mb or 0) <= 4000
+    with pytest.raises(
+        ValueError, match=r"smallest need was that of torch .* 1: over budget: \d+ MB, --max-memory is 1$"
+    ):
+        BenchRun(cache, small(backend="torch", max_memory=1, workers=1), lambda *_: None).run()
+    with pytest.raises(ValueError, match="--no-tune"):
+        small(max_cpu=1, tune=False)
 
 
 def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(photos: Path, tmp_path: Path) -> None:
@@ -284,7 +413,7 @@ def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(ph
     bench_dali(photos, tmp_path, "--cache", str(cache), "--no-tune")
     result, written = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
     document = json.loads(written.read_text())
-    assert document["tuned"] == {}
+    assert document["candidates"] == []
     assert document["loader"]["backend"] == "dali"
     assert "HDF5 cache" in document["data"]["summary"]
     assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]

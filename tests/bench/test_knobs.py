@@ -8,8 +8,22 @@ import pytest
 from photo_folder import write_folder
 
 from penstock.bench import knobs
-from penstock.bench.knobs import knobs_of, unlike_defaults
+from penstock.bench.knobs import all_options, knobs_of, told_options
 from penstock.loaders import create_loader
+
+
+@pytest.mark.parametrize("backend", ["torch", "hdf5"])
+@pytest.mark.parametrize("cpus", [0, 1, 2, 8, 9, 64])
+def test_numbers_of_workers_go_from_none_to_twice_the_processors(backend: str, cpus: int) -> None:
+    space = knobs_of(backend, "cpu", cpus=cpus)
+    workers = [int(value) for value in space["workers"] if isinstance(value, int)]
+    assert workers[0] == cpus
+    assert {0, cpus + 1, 2 * cpus, max(0, cpus - 1), cpus // 2} <= set(workers)
+    assert len(set(workers)) == len(workers) <= 11
+    assert max(workers) <= max(1, 2 * cpus)
+    assert ("workers_are" in space) == (backend == "hdf5")
+    own = told_options(backend, {knob: values[0] for knob, values in space.items()})
+    assert own == {}  # the search begins with the backend's defaults
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 5, 16, 64])
@@ -39,10 +53,22 @@ def test_a_gpu_has_knobs_of_its_decoder_and_memory_only_for_large_images() -> No
 def test_what_the_user_fixed_and_what_nobody_searches_is_left_alone() -> None:
     assert set(knobs_of("dali", "cpu", 3)) == {"readers", "prefetch"}
     assert knobs_of("dali", "cpu", 0) == {}
-    assert knobs_of("torch", "cpu") == knobs_of("hdf5", "cuda") == knobs_of("auto", "cpu") == {}
+    assert set(knobs_of("torch", "cpu", 3)) == {"prefetch"}
+    assert knobs_of("auto", "cpu") == {}
 
 
 def test_the_call_names_what_the_backend_would_not_choose_by_itself() -> None:
     options = {"prefetch": 2, "hw_decoder_load": 0.8, "readers": 1, "device_memory_padding": None}
-    assert unlike_defaults("dali", options) == {"hw_decoder_load": 0.8, "readers": 1}
-    assert unlike_defaults("torch", {}) == {}
+    assert told_options("dali", options) == {"hw_decoder_load": 0.8, "readers": 1}
+    assert told_options("hdf5", {"workers": 2, "prefetch": 3, "workers_are": "threads"}) == {"workers_are": "threads"}
+    assert told_options("torch", {}) == {}
+
+
+def test_what_a_loader_took_by_itself_is_kept_with_what_it_was_told() -> None:
+    about = {"backend": "hdf5", "workers": 2, "prefetch": 3, "workers_are": "threads", "start_method": "forkserver"}
+    assert all_options("hdf5", {"workers": 1, "prefetch": 6}, about) == {
+        "workers": 1,
+        "prefetch": 6,
+        "workers_are": "threads",
+    }
+    assert all_options("dali", {"workers": 0}, {"readers": 0, "prefetch": 2}) == {"workers": 0, "prefetch": 2}

@@ -20,11 +20,11 @@ from penstock.bench.record import (
     BenchRecord,
     BenchSettings,
     Measured,
+    Tried,
     replayed_model_name,
 )
 from penstock.bench.report import render
 from penstock.bench.resources import Resources
-from penstock.bench.tuning import Tuned
 from penstock.bench.verdict import decode_ceiling, judge
 
 
@@ -270,7 +270,20 @@ def test_the_report_shows_every_measurement_the_ratio_and_the_verdict() -> None:
     assert verdict.sentence in text
 
 
-def test_what_was_tuned_and_left_out_is_shown_and_goes_into_the_call() -> None:
+def tried(name: str, rate: float | None, **options: int) -> Tried:
+    """Of the backend that the name begins with; the last option, `why`, is none of its knobs."""
+    backend = name.partition(" ")[0]
+    return Tried(
+        name=name,
+        backend=backend,
+        decoder="simplejpeg",
+        cached=backend == "hdf5",
+        options=options,
+        images_per_s=rate,  # type: ignore[arg-type]
+    )
+
+
+def test_what_was_searched_and_left_out_is_shown_and_goes_into_the_call() -> None:
     from rich.console import Console
 
     peer = Measured.of("DALI's own", "baseline", [500.0], note="2 threads")
@@ -278,8 +291,12 @@ def test_what_was_tuned_and_left_out_is_shown_and_goes_into_the_call() -> None:
     shown = replace(
         plain,
         measured=(*plain.measured, peer),
-        tuned={"readers": Tuned(chosen=2, tried={"1": 900.4, "2": 1000.0}, failed={"4": "out of memory"})},
-        options={"readers": 2},
+        candidates=(
+            tried("dali of the files, workers 2, readers 1", 900.4, workers=2, readers=1),
+            tried("dali of the files, workers 2, readers 2", 1000.0, workers=2, readers=2),
+            replace(tried("dali of the files, workers 2, readers 4", None, workers=2, readers=4), why="out of memory"),
+        ),
+        chosen=tried("dali of the files", 1000.0, workers=2, readers=2, prefetch=2),
         notes=("a peer was left out: it has no files",),
     )
     verdict = judge(shown, "photos")
@@ -287,14 +304,38 @@ def test_what_was_tuned_and_left_out_is_shown_and_goes_into_the_call() -> None:
     console.print(render(shown, verdict))
     text = " ".join(console.export_text().split())
     for words in (
-        "Knob readers: 2 (images/s of 1: 900, 2: 1,000; 4 left out: out of memory).",
+        "Tried dali of the files, workers 2, readers 1, images/s by short measurements: readers 2: 1,000, as it is",
+        "as it is: 900; readers 4: out of memory.",
         "a peer was left out: it has no files",
         "2.50 times the images/s of torch DataLoader + Pillow.",
         "2.00 times the images/s of DALI's own, 2 threads.",
-        "2 workers, readers 2,",
+        "Recommended: backend 'dali', 2 workers, readers 2,",
     ):
         assert words in text, words
     assert "    readers=2,\n" in verdict.call
+    assert "prefetch" not in verdict.call  # DALI's own
+
+
+@pytest.mark.parametrize(
+    ("backend", "cached", "data", "cache"),
+    [
+        ("hdf5", True, "photos", "photos.h5"),
+        ("dali", True, "photos", "photos.h5"),
+        ("torch", True, "photos.h5", None),  # which takes a cache as its source
+        ("torch", False, "photos", None),
+        ("dali", False, "photos", None),
+    ],
+)
+def test_the_call_names_the_cache_only_where_the_choice_reads_it(
+    backend: str, cached: bool, data: str, cache: str | None
+) -> None:
+    plain = record(loader=1000, decode=1050)
+    choice = replace(tried(f"{backend} of something", 1200.0, workers=3, prefetch=6), cached=cached)
+    call = judge(replace(plain, settings=replace(plain.settings, cache="photos.h5"), chosen=choice), "photos").call
+    assert f"create_loader(\n    {data!r},\n    backend={backend!r},\n" in call
+    assert ("    cache='photos.h5',\n" in call) == (cache is not None)
+    assert "    workers=3,\n" in call
+    assert call.endswith("    prefetch=6,\n)")
 
 
 def test_a_loader_that_decodes_on_the_gpu_is_not_measured_by_what_the_host_could_do() -> None:
