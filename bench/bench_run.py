@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from penstock.bench.applied import OpenedSides, take_advice
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.candidates import Candidate, LoaderOpener
 from penstock.bench.ceiling_probes import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
@@ -28,21 +29,21 @@ from penstock.bench.record import (
     BenchRecord,
     BenchSettings,
     Measured,
+    bf16_name,
     replayed_model_name,
 )
 from penstock.bench.repeated_source import repeated
 from penstock.bench.replay import ReplayedBatches
-from penstock.bench.resources import Resources, ResourceWatch
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Opened, Options, Space, Tuned, num_measurements, search
+from penstock.bench.verdict import judge
+from penstock.bench.watches import Key, Watches
 from penstock.loaders.hdf5_loader import prepare_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.machine import default_workers
 from penstock.loaders.source import Source, open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
-
-_Key = tuple[str, str]  # kind, name
 
 
 class BenchRun:
@@ -69,8 +70,8 @@ class BenchRun:
         self.space = knobs_of(settings.backend, settings.device, settings.workers, self._largest)
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
-        self._resources: dict[_Key, list[Resources]] = {}
         self._others: Callable[[], set[int]] = set  # processes beside the loader's
+        self._watches = Watches(settings, self.workers)
         if not settings.tunes:
             self.space = {}
         elif not self.space:
@@ -92,11 +93,13 @@ class BenchRun:
         options, tuned = self._search(self.space, self._rate_of)
         with ExitStack() as stack:
             loader = stack.enter_context(self._open(options))
+            workers = int(options.get("workers") or self.workers)
+            self._watches = Watches(self.settings, workers)
             measured = self._measured(self._probes(stack, loader))
             about = loader.describe()
-            return BenchRecord(
+            record = BenchRecord(
                 settings=self.settings,
-                workers=int(options.get("workers") or self.workers),
+                workers=workers,
                 decoder=str(about["decoder"]),
                 data={
                     "summary": self._served.describe(),
@@ -111,6 +114,14 @@ class BenchRun:
                 options={k: v for k, v in unlike_defaults(self.settings.backend, options).items() if k != "workers"},
                 notes=tuple(self._notes),
             )
+        return self._with_applied(record, options) if self.settings.apply else record
+
+    def _with_applied(self, record: BenchRecord, options: Options) -> BenchRecord:
+        """The record, with what became of the advice that follows from it."""
+        cache = None if self._served is self._plain else self._served
+        sides = OpenedSides(self.settings, self.pipeline, self._plain, cache)
+        advice, present = judge(record, "").advice, self._candidate(options)
+        return replace(record, applied=take_advice(record, advice, present, sides, self._progress))
 
     def _search(self, space: Space, opened: Opened, whose: str = "") -> tuple[Options, dict[str, Tuned]]:
         done, total = count(), num_measurements(space)
@@ -122,9 +133,9 @@ class BenchRun:
         with self._open(options) as loader:
             yield lambda: loader_rate(loader, seconds=seconds, device=device).median
 
-    def _measured(self, probes: dict[_Key, Probe]) -> tuple[Measured, ...]:
+    def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
         """Every probe in turn; a baseline that cannot serve the data is left out with a note."""
-        results: dict[_Key, list[Rate | StepTimes]] = {key: [] for key in probes}
+        results: dict[Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
             for key in list(results):
@@ -137,8 +148,7 @@ class BenchRun:
                     self._leave_out(key[1], error)
                     del results[key]
         return tuple(
-            _summary(*key, rates, self._how.get(key[1], ""), self._resources.get(key, []))
-            for key, rates in results.items()
+            self._watches.of(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
         )
 
     def _leave_out(self, name: str, error: Exception) -> None:
@@ -147,21 +157,21 @@ class BenchRun:
         self._notes.append(f"{name} was left out: {why}")
 
     def _open(self, options: Options) -> Loader:
-        wanted, cached = self.settings, self._served is not self._plain
-        opener = LoaderOpener(wanted, self.pipeline, self._plain, self._served if cached else None)
-        return opener.open(
-            Candidate(
-                backend=wanted.backend,
-                decoder=wanted.decoder,
-                dtype=wanted.dtype,
-                cached=cached,
-                options={"workers": self.workers, **options},
-            )
+        cache = None if self._served is self._plain else self._served
+        return LoaderOpener(self.settings, self.pipeline, self._plain, cache).open(self._candidate(options))
+
+    def _candidate(self, options: Options) -> Candidate:
+        return Candidate(
+            backend=self.settings.backend,
+            decoder=self.settings.decoder,
+            dtype=self.settings.dtype,
+            cached=self._served is not self._plain,
+            options={"workers": self.workers, **options},
         )
 
-    def _probes(self, stack: ExitStack, loader: Loader) -> dict[_Key, Probe]:
+    def _probes(self, stack: ExitStack, loader: Loader) -> dict[Key, Probe]:
         wanted, seconds = self.settings, self.settings.seconds
-        probes: dict[_Key, Probe] = {}
+        probes: dict[Key, Probe] = {}
         about = loader.describe()
         for name, probe in ceiling_probes(self._served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
             probes["ceiling", name] = probe
@@ -184,7 +194,7 @@ class BenchRun:
             probes |= self._model_probes(wanted.model, loader, again)
         return probes
 
-    def _cache_probe(self, decoder: str) -> dict[_Key, Probe]:
+    def _cache_probe(self, decoder: str) -> dict[Key, Probe]:
         """What decoding from a lossless cache would do, unless none can be built, which is noted."""
         try:
             cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
@@ -193,19 +203,9 @@ class BenchRun:
             return {}
         return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
 
-    def _watched(self, key: _Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+    def _watched(self, key: Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """The measurement of the loader's batches, and what it takes of the machine."""
-
-        def probe() -> Rate | StepTimes:
-            wanted = self.settings
-            with ResourceWatch(wanted.seconds, device=wanted.device, without=self._others) as watch:
-                result = measure(watch.watched(loader))
-            found = watch.resources()
-            if found is not None:
-                self._resources.setdefault(key, []).append(found)
-            return result
-
-        return probe
+        return lambda: self._watches.measured(key, loader, measure, self._others)
 
     def _baseline(self, stack: ExitStack) -> Probe:
         wanted = self.settings
@@ -255,16 +255,25 @@ class BenchRun:
         self._how[PEER_NAME] = ", ".join([*chosen, *dtype])
         return peer
 
-    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[_Key, Probe]:
+    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
         wanted = self.settings
         num_classes = max(2, len(self.source.classes))
         settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
-        probes: dict[_Key, Probe] = {}
+        probes: dict[Key, Probe] = {}
         probes["model", f"{name} on a resident batch"] = partial(
             resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
         )
+        if wanted.amp == "off":
+            probes["ceiling", bf16_name(name)] = partial(
+                resident_batch_rate,
+                model,
+                replace(settings, amp="bf16"),
+                shape=shape,
+                num_classes=num_classes,
+                seconds=wanted.seconds / 2,
+            )
         train = partial(training_times, model, settings)
         if wanted.dtype != "uint8":
             key = ("both", f"penstock + {name}")
@@ -274,9 +283,9 @@ class BenchRun:
         return probes
 
 
-def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str, resources: list[Resources]) -> Measured:
+def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
     medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0], note=note, resources=Resources.of_rounds(resources))
+    made = Measured.of(name, kind, medians or [0.0], note=note)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

@@ -38,6 +38,9 @@ def bench(
     tune: Annotated[
         bool | None, typer.Option(help="Search the backend's knobs first.", show_default="on for dali")
     ] = None,
+    apply: Annotated[
+        bool, typer.Option(help="Take the verdict's advice where the tool can, and measure what it gives.")
+    ] = True,
     seed: common.Seed = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     save: Annotated[
@@ -65,6 +68,7 @@ def bench(
         rounds=rounds,
         baseline=baseline,
         tune=tune,
+        apply=apply,
         seed=seed,
     )
     record = _measure(common.training_folder(data), settings)

@@ -9,6 +9,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from penstock.bench.advice import BOTH
+from penstock.bench.applied_report import applied_parts
 from penstock.bench.record import BenchRecord, Measured, decode_ceilings, decode_name
 from penstock.bench.resources import Resources
 from penstock.bench.tuning import Tuned
@@ -24,6 +26,7 @@ def render(record: BenchRecord, verdict: Verdict) -> Group:
     lines = [_knob(name, tuned) for name, tuned in record.tuned.items()]
     parts += [Text(line) for line in (*lines, *record.notes, *_ratios(record))]
     parts += [Text(verdict.sentence, style="bold"), *map(Text, _advice(record, verdict))]
+    parts += applied_parts(record)
     parts += [Text(_recommendation(record)), Text()]
     parts.append(Syntax(verdict.call, "python", background_color="default", word_wrap=True))
     return Group(*parts)  # type: ignore[arg-type]
@@ -94,12 +97,15 @@ def _ratios(record: BenchRecord) -> list[str]:
 
 
 def _advice(record: BenchRecord, verdict: Verdict) -> list[str]:
-    now = record.rate("loader")
     lines = []
     for advice in verdict.advice:
-        gain = ""
+        gain, now = "", record.rate(advice.quantity)
         if advice.images_per_s is not None and now:
-            gain = f": predicted {advice.images_per_s:,.0f} images/s, {advice.images_per_s / now:.2f} times this run's"
+            whose = " of loader + model" * (advice.quantity == BOTH)
+            gain = (
+                f": predicted {advice.images_per_s:,.0f} images/s{whose}, {advice.images_per_s / now:.2f} times this "
+                "run's"
+            )
         lines.append(f"To change: {advice.what}{gain} ({advice.why}).")
     return lines
 

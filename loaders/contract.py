@@ -125,8 +125,8 @@ class LoaderStats:
     """Where time went since the loader was made.
 
     wait_s: seconds the consumer stood waiting in next(); produce_s: seconds of worker time spent on the delivered
-    batches; read_s: those of them inside the source, reading; elapsed_s: from the first next() to the latest; queue_depth: finished batches found waiting, mean over all
-    next() calls.
+    batches; read_s: those of them inside the source, reading; elapsed_s: from the first next() to the latest;
+    queue_depth: finished batches found waiting, mean over all next() calls.
     """
 
     batches: int = 0

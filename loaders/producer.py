@@ -24,7 +24,8 @@ from penstock.pipelines.spec import ImagePipeline
 
 # What is written down of each row beside its pixels; int64 index and label, the window, the mirror flag.
 ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
-Arguments, Result = ParamSpec("Arguments"), TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.advice import Advice
+from penstock.bench.advice import Advice, Change
 from penstock.bench.record import (
     COPY,
     DECODE,
@@ -232,7 +232,10 @@ def test_advice_is_part_of_the_written_record(tmp_path: Path) -> None:
     verdict = judge(measured, "photos")
     _write_record(measured, verdict, tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
-    assert [Advice(**each) for each in document["verdict"]["advice"]] == list(verdict.advice)
+    told = document["verdict"]["advice"]
+    changes = [Change(**each.pop("change")) if each["change"] else each.pop("change") for each in told]
+    assert [Advice(**each, change=made) for each, made in zip(told, changes, strict=True)] == list(verdict.advice)
+    assert Change(cache="lossless") in changes
     assert document["measured"][0]["resources"]["memory_mb"] == 1234
 
 
