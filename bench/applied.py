@@ -18,7 +18,7 @@ from penstock.bench.models import create_model
 from penstock.bench.rates import loader_rate, training_times
 from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import Applied, BenchRecord, BenchSettings
-from penstock.bench.repeated_source import repeated
+from penstock.bench.repeated_source import RepeatedSource, repeated
 from penstock.bench.sampled_source import SampledSource
 from penstock.bench.train_settings import TrainSettings
 from penstock.loaders.build_set import build_cache
@@ -29,7 +29,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 MAX_TAKEN = 3  # changes, those that promise most
 PAIRS = 2  # measurements of each side: before, after, after, before
-_MAX_SAMPLE_BYTES = 256 << 20  # of the data, for a cache of it
+_MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
 
 Progress = Callable[[int, int, str], None]
 
@@ -76,12 +76,12 @@ class OpenedSides:
     @contextmanager
     def of_a_sample(self) -> Iterator[tuple[OpenedSides, str]]:
         """See Sides."""
-        images = max(1, _MAX_SAMPLE_BYTES // max(1, bytes_an_image(self.files) or 1))
-        sample = SampledSource(self.files, images)
+        whole = self.files.source if isinstance(self.files, RepeatedSource) else self.files
+        sample = SampledSource(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
         entries = max(len(sample), len(self.files))
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder, "sample.h5")
-            build_cache(sample, path)
+            build_cache(sample, path, workers=self.settings.workers)
             both = (repeated(source, entries) for source in (sample, open_cache(path)))
             yield OpenedSides(self.settings, self.pipeline, *both), f"of {len(sample):,} images"
 

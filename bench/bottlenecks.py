@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from penstock.bench.bench_run import BenchRun
+from penstock.bench.ceilings import usable_decoders
 from penstock.bench.options import write_json
 from penstock.bench.record import Applied, BenchRecord, BenchSettings
-from penstock.bench.repeated_source import repeated
 from penstock.bench.synth import synthesise
 from penstock.bench.synth_image import photo_pixels, texture_bank
 from penstock.bench.throttled_source import ThrottledSource
@@ -30,8 +30,8 @@ from penstock.loaders.machine import available_cpus
 from penstock.loaders.source import Source, open_source
 
 TOLERANCE = 0.2
-_PHOTOS, _LARGE = 128, 48
-_ENTRIES = 4096  # so that epochs are long
+_PHOTOS, _LARGE = 64, 32
+_ENTRIES = 8192  # so that epochs are long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,7 @@ def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
 
     def run(**more: Any) -> BenchSettings:
         wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": 2, "apply": True, "model": None}
+        wanted |= {"entries": _ENTRIES, "decoder": usable_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
     quick = {"batch_size": 16, "size": 160}
@@ -97,7 +98,7 @@ def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
         Bottleneck(
             name="storage-latency",
             limits=("storage",),
-            data=lambda folder: repeated(ThrottledSource(_photos(folder), latency_s=0.02), _ENTRIES),
+            data=lambda folder: ThrottledSource(_photos(folder), latency_s=0.02),
             settings=run(workers=some, dtype="uint8", **quick),
         ),
         Bottleneck(
@@ -112,7 +113,7 @@ def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
         Bottleneck(
             name="model",
             limits=("model",),
-            data=lambda folder: repeated(_photos(folder), _ENTRIES),
+            data=_photos,
             settings=run(workers=some, batch_size=8 if device == "cpu" else 128, size=128, model="resnet50"),
         ),
         Bottleneck(
@@ -135,7 +136,7 @@ def _narrow(folder: Path) -> Source:
     photos, lock = _photos(folder), folder / "lock"
     lock.touch()
     bandwidth = 100.0 * sum(path.stat().st_size for path in (folder / "photos").rglob("*.jpg")) / _PHOTOS
-    return repeated(ThrottledSource(photos, bytes_per_s=bandwidth, lock=lock), _ENTRIES)
+    return ThrottledSource(photos, bytes_per_s=bandwidth, lock=lock)
 
 
 def _large_photos(folder: Path) -> Source:
@@ -149,13 +150,13 @@ def _large_photos(folder: Path) -> Source:
         data = io.BytesIO()
         Image.fromarray(pixels).save(data, "JPEG", quality=92)
         path.write_bytes(data.getvalue())
-    return repeated(open_source(folder / "large"), _ENTRIES)
+    return open_source(folder / "large")
 
 
 def _arrays() -> Source:
     """Small pixels in memory, which take next to no time to read and little to resize."""
     pixels = np.random.default_rng(0).integers(0, 256, (256, 96, 96, 3), dtype=np.uint8)
-    return repeated(open_source((pixels, np.arange(256) % 10)), 4 * _ENTRIES)
+    return open_source((pixels, np.arange(256) % 10))
 
 
 def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
