@@ -35,12 +35,8 @@ def bench(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
     ] = False,
-    tune: Annotated[
-        bool | None, typer.Option(help="Search the backend's knobs first.", show_default="on for dali")
-    ] = None,
-    apply: Annotated[
-        bool, typer.Option(help="Take the verdict's advice where the tool can, and measure what it gives.")
-    ] = True,
+    tune: Annotated[bool | None, typer.Option(help="Search the knobs first.", show_default="on for dali")] = None,
+    apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
     seed: common.Seed = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     save: Annotated[
