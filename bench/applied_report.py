@@ -9,6 +9,8 @@ from rich.text import Text
 from penstock.bench.advice import BOTH
 from penstock.bench.record import Applied, BenchRecord
 
+_HINDERING = 0.25  # of the processors
+
 
 def applied_parts(record: BenchRecord) -> list[RenderableType]:
     """The table, and a line for each piece of advice that did not hold; nothing where none was taken."""
@@ -21,7 +23,19 @@ def applied_parts(record: BenchRecord) -> list[RenderableType]:
         table.add_column(name, justify="right")
     for applied in record.applied:
         table.add_row(*_cells(applied))
-    return [Text(), table, *(Text(line) for applied in record.applied for line in _remarks(applied)), Text()]
+    lines = [line for applied in record.applied for line in _remarks(applied)] + _hindered(record)
+    return [Text(), table, *map(Text, lines), Text()]
+
+
+def _hindered(record: BenchRecord) -> list[str]:
+    loader = record.find("loader")
+    share = loader.resources.others_share if loader and loader.resources else None
+    if share is None or share < _HINDERING:
+        return []
+    return [
+        f"Other programs kept {share:.0%} of the processors busy: predictions are for a machine that is free, and what "
+        "was measured is not from one."
+    ]
 
 
 def _cells(applied: Applied) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from penstock.bench.applied_report import applied_parts
 from penstock.bench.bench_run import BenchRun
 from penstock.bench.candidates import Candidate
 from penstock.bench.record import Applied, BenchRecord, BenchSettings, Measured
+from penstock.bench.resources import Resources
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -135,9 +136,12 @@ def test_every_field_of_a_change_reaches_the_candidate() -> None:
 def test_the_report_shows_predicted_beside_measured_and_what_did_not_hold() -> None:
     from rich.console import Console
 
-    def shown(*taken: Applied) -> str:
+    def shown(*taken: Applied, others: float = 0.1) -> str:
         console = Console(width=200, record=True, file=io.StringIO())
-        for part in applied_parts(replace(record(), applied=taken)):
+        busy = replace(
+            Measured.of("x", "loader", [1.0]), resources=Resources(cpu_cores=1.0, cpu_share=0.5, others_share=others)
+        )
+        for part in applied_parts(replace(record(), applied=taken, measured=(busy,))):
             console.print(part)
         return " ".join(console.export_text().split())
 
@@ -156,6 +160,8 @@ def test_the_report_shows_predicted_beside_measured_and_what_did_not_hold() -> N
         assert words in text, words
     assert "x could not be tried: y" in text
     assert "did not hold" not in shown(good)
+    assert "Other programs" not in shown(good)
+    assert "Other programs kept 40% of the processors busy" in shown(good, others=0.4)
     assert shown() == ""
 
 
