@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from penstock.bench.applied import OpenedSides, take_advice
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.bench_data import BenchData
 from penstock.bench.candidates import Candidate
@@ -33,18 +34,18 @@ from penstock.bench.record import (
     BenchSettings,
     Measured,
     Tried,
+    bf16_name,
     replayed_model_name,
 )
 from penstock.bench.replay import ReplayedBatches
-from penstock.bench.resources import Resources, ResourceWatch
 from penstock.bench.setting_search import confirmed, search_settings, tried_as
 from penstock.bench.survey import Surveyed
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Trial
+from penstock.bench.verdict import judge
+from penstock.bench.watches import Key, Watches
 from penstock.loaders.loader import Loader
 from penstock.pipelines.errors import LoaderError
-
-_Key = tuple[str, str]  # kind, name
 
 
 class BenchRun:
@@ -64,8 +65,8 @@ class BenchRun:
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
         self._abouts: dict[str, dict[str, object]] = {}  # backend -> what its loader says of itself
-        self._resources: dict[_Key, list[Resources]] = {}
         self._others: Callable[[], set[int]] = set  # processes beside the loader's
+        self._watches = Watches(settings, self.workers)
         self._surveyed = Surveyed(chosen=self._as_told())
         self._tried: tuple[Tried, ...] = ()
 
@@ -96,11 +97,13 @@ class BenchRun:
         self._ceilings = {name: DecodeCeiling(served, self.pipeline, name, wanted.seed) for name in names}
         with ExitStack() as stack:
             loader = stack.enter_context(self._opener.open(self.chosen))
+            workers = self.chosen.workers
+            self._watches = Watches(wanted, workers)
             measured = self._measured(self._probes(stack, loader))
             about = self._abouts[self.chosen.backend] = loader.describe()
-            return BenchRecord(
+            record = BenchRecord(
                 settings=wanted,
-                workers=int(str(self.chosen.options["workers"])),
+                workers=workers,
                 decoder=str(about["decoder"]),
                 data={
                     "summary": served.describe(),
@@ -116,6 +119,12 @@ class BenchRun:
                 options=told_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
             )
+        return self._with_applied(record) if wanted.apply else record
+
+    def _with_applied(self, record: BenchRecord) -> BenchRecord:
+        """The record, with what became of the advice that follows from it."""
+        sides, advice = OpenedSides(self.settings, self.pipeline, self._opener), judge(record, "").advice
+        return replace(record, applied=take_advice(record, advice, self.chosen, sides, self._progress))
 
     def _survey(self) -> None:
         wanted = self.settings
@@ -135,9 +144,9 @@ class BenchRun:
         full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
         return tried_as(full, Trial(images_per_s=rates[_name(best)]))
 
-    def _measured(self, probes: dict[_Key, Probe]) -> tuple[Measured, ...]:
+    def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
         """Every probe in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
-        results: dict[_Key, list[Rate | StepTimes]] = {key: [] for key in probes}
+        results: dict[Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
             for key in list(results):
@@ -152,8 +161,7 @@ class BenchRun:
                     self._leave_out(key[1], error)
                     del results[key]
         return tuple(
-            _summary(*key, rates, self._how.get(key[1], ""), self._resources.get(key, []))
-            for key, rates in results.items()
+            self._watches.of(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
         )
 
     def _leave_out(self, name: str, error: Exception) -> None:
@@ -161,9 +169,9 @@ class BenchRun:
         why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
         self._notes.append(f"{name} was left out: {why}")
 
-    def _probes(self, stack: ExitStack, loader: Loader) -> dict[_Key, Probe]:
+    def _probes(self, stack: ExitStack, loader: Loader) -> dict[Key, Probe]:
         wanted, seconds = self.settings, self.settings.seconds
-        probes: dict[_Key, Probe] = {}
+        probes: dict[Key, Probe] = {}
         about = loader.describe()
         served = self._opener.source(cached=self.chosen.cached)
         for name, probe in ceiling_probes(served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
@@ -200,7 +208,7 @@ class BenchRun:
 
         return probe
 
-    def _cache_probe(self, decoder: str) -> dict[_Key, Probe]:
+    def _cache_probe(self, decoder: str) -> dict[Key, Probe]:
         """What decoding from a lossless cache would do, unless none can be built, which is noted."""
         try:
             cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
@@ -209,19 +217,9 @@ class BenchRun:
             return {}
         return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
 
-    def _watched(self, key: _Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+    def _watched(self, key: Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """The measurement of the loader's batches, and what it takes of the machine."""
-
-        def probe() -> Rate | StepTimes:
-            wanted = self.settings
-            with ResourceWatch(wanted.seconds, device=wanted.device, without=self._others) as watch:
-                result = measure(watch.watched(loader))
-            found = watch.resources()
-            if found is not None:
-                self._resources.setdefault(key, []).append(found)
-            return result
-
-        return probe
+        return lambda: self._watches.measured(key, loader, measure, self._others)
 
     def _baseline(self, stack: ExitStack) -> Probe:
         wanted = self.settings
@@ -249,16 +247,25 @@ class BenchRun:
         self._how[PEER_NAME] = how
         return stack.enter_context(closing(peer))
 
-    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[_Key, Probe]:
+    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
         wanted = self.settings
         num_classes = max(2, len(self.source.classes))
         settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
-        probes: dict[_Key, Probe] = {}
+        probes: dict[Key, Probe] = {}
         probes["model", f"{name} on a resident batch"] = partial(
             resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
         )
+        if wanted.amp == "off":
+            probes["ceiling", bf16_name(name)] = partial(
+                resident_batch_rate,
+                model,
+                replace(settings, amp="bf16"),
+                shape=shape,
+                num_classes=num_classes,
+                seconds=wanted.seconds / 2,
+            )
         train = partial(training_times, model, settings)
         if wanted.dtype != "uint8":
             key = ("both", f"penstock + {name}")
@@ -272,9 +279,9 @@ def _name(candidate: Candidate) -> str:
     return f"penstock, {candidate.backend} backend"
 
 
-def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str, resources: list[Resources]) -> Measured:
+def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
     medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0], note=note, resources=Resources.of_rounds(resources))
+    made = Measured.of(name, kind, medians or [0.0], note=note)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

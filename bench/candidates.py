@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +61,11 @@ class LoaderOpener:
         self._settings, self._pipeline = settings, pipeline
         is_cache = isinstance(data, WindowSource)
         self._sources = {False: None if is_cache else data, True: data if is_cache else cache}
+
+    @property
+    def classes(self) -> Sequence[bytes]:
+        """Of the data."""
+        return self.source(cached=not self.has(cached=False)).classes
 
     def has(self, *, cached: bool) -> bool:
         """Whether there is a cache, or else whether there is anything but a cache."""

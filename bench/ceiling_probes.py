@@ -19,6 +19,7 @@ from penstock.bench.record import (
     DTYPES,
     NORMALISE,
     READ_COLD,
+    READ_MANY,
     READ_WARM,
     REPLAYED,
     RESIZE,
@@ -60,6 +61,7 @@ def ceiling_probes(
     if reading.possible:
         yield READ_WARM, partial(reading.warm, seconds)
         yield READ_COLD, partial(reading.cold, seconds)
+        yield READ_MANY, partial(reading.many, seconds)
     yield from _feeding(pipeline, settings, seconds)
 
 
@@ -79,10 +81,10 @@ def lossless_cache_ceiling(
 ) -> DecodeCeiling | None:
     """Decode and resize of the crops of a lossless cache, which is built of a sample of `source` and removed at once.
 
-    None for what is no folder of files. Raises LoaderError E-DEPENDENCY where no cache can be built.
+    None for a cache and for arrays. Raises LoaderError E-DEPENDENCY where no cache can be built.
     """
-    size = bytes_an_image(source)
-    if isinstance(source, WindowSource) or not size:
+    size = None if isinstance(source, WindowSource) else bytes_an_image(source)
+    if not size:
         return None
     sample = SampledSource(source, max(_MIN_CACHED, min(MAX_SAMPLES, _MAX_CACHED_BYTES // size)))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

@@ -47,6 +47,7 @@ def bench(
     max_memory: Annotated[
         float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
     ] = None,
+    apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
     seed: common.Seed = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     save: Annotated[
@@ -77,6 +78,7 @@ def bench(
         tune_seconds=tune_seconds,
         max_cpu=max_cpu,
         max_memory=max_memory,
+        apply=apply,
         seed=seed,
     )
     record = _measure(common.training_folder(data), settings)

@@ -12,7 +12,7 @@ from penstock.bench.record import BenchSettings
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
 # What else was measured, or for how long, changes no figure.
-_OF_NO_CONSEQUENCE = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "workers")
+_OF_NO_CONSEQUENCE = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers")
 _MACHINE = ("cpu", "cpus", "gpu")
 
 

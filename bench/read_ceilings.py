@@ -1,9 +1,10 @@
-"""Reading alone: a sample of the data read by one thread, from the page cache and from storage."""
+"""Reading alone: a sample of the data read by one thread, from the page cache and from storage, and by many at once."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
@@ -17,6 +18,7 @@ from penstock.bench.repeated_source import RepeatedSource
 from penstock.loaders.hdf5_cache import Hdf5Cache
 from penstock.loaders.hdf5_layout import read_layout
 from penstock.loaders.image_folder import ImageFolder
+from penstock.loaders.machine import available_cpus, many_workers
 from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.orientation import stored_window
@@ -25,6 +27,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 _CHUNK = 32  # images read at once, as a batch
 _MIN_CHUNKS = 3
+_FEW = 16  # images whose sizes stand for all where no index tells them
 _ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
 
 
@@ -90,8 +93,7 @@ class ReadCeiling:
             if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
                 break
         now = read_from_storage()
-        for index in self._indices:  # back into the page cache with the rest: the loader is measured next
-            _works(partial(self._source.read, index))
+        self._back_into_the_page_cache()
         if came is None or now is None:
             raise ValueError("this kernel does not tell what is read from storage")
         if now - came < _ENOUGH * expected or not expected:
@@ -100,6 +102,30 @@ class ReadCeiling:
                 "read from storage again"
             )
         return Rate.from_steps(images, times)
+
+    def many(self, seconds: float) -> Rate:
+        """Images per second of as many threads as it pays to read with: where storage keeps each read waiting it is
+        that many times one thread's, where its bandwidth is used up it is no more.
+
+        What lies in files is dropped from the page cache before each pass, outside the time that counts.
+        """
+        extents = list(extents_of(self._source, self._indices))
+        times: list[float] = []
+        spent = Stopwatch()
+        with ThreadPoolExecutor(many_workers(available_cpus())) as pool:
+            while not times or spent.seconds < seconds:
+                drop_cached(extents)
+                watch = Stopwatch()
+                list(pool.map(_works, self._reads))
+                times.append(watch.seconds)
+        if extents:
+            self._back_into_the_page_cache()
+        return Rate.from_steps([len(self._reads)] * len(times), times)
+
+    def _back_into_the_page_cache(self) -> None:
+        """With the rest: the loader is measured next."""
+        for index in self._indices:
+            _works(partial(self._source.read, index))
 
     def _read_of(self, index: int) -> Callable[[], object]:
         """What reads image `index` as a loader does."""
@@ -147,13 +173,22 @@ def _payload_offset(path: bytes) -> int:
 
 
 def bytes_an_image(source: Source) -> int | None:
-    """Mean bytes of an image as it is stored; None for a source that is neither a folder nor a cache."""
+    """Mean bytes of an image as it is stored; None for arrays. Of a source of another kind a few images are read."""
     source = source.source if isinstance(source, RepeatedSource) else source
     if isinstance(source, ImageFolder):
         return source.num_bytes // len(source)
     if isinstance(source, Hdf5Cache):
         return sum(about.payload_bytes for about in source.about) // len(source)
-    return None
+    read: list[int] = []
+    for index in range(0, len(source), max(1, len(source) // _FEW)):
+        try:
+            data = source.read(index)
+        except LoaderError:
+            continue
+        if not isinstance(data, bytes):
+            return None
+        read.append(len(data))
+    return sum(read) // len(read) if read else None
 
 
 def drop_cached(extents: list[Extent]) -> None:

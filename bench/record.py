@@ -11,6 +11,7 @@ import torch
 
 from penstock.bench.resources import Resources
 from penstock.bench.tuning import Options
+from penstock.bench.worker_time import WorkerTime
 
 ALL_BACKENDS = "all"
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -22,7 +23,8 @@ class BenchSettings:
 
     backend: "all" compares those that run here. cache: of the data, for the backends "hdf5" and "dali". entries: serve
     the data as so many images, again and again. tune: search the settings first, for `tune_seconds`; None does for
-    "all" and "dali", and where there is a budget: processors that the loader may keep busy, MB that it may take.
+    "all" and "dali", and where there is a budget: processors that the loader may keep busy, MB that it may take. apply:
+    take the verdict's advice and measure it.
     """
 
     backend: str = ALL_BACKENDS
@@ -43,6 +45,7 @@ class BenchSettings:
     tune_seconds: float = 60.0
     max_cpu: float | None = None
     max_memory: float | None = None
+    apply: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,7 +78,7 @@ class Measured:
 
     kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both". wait_share: of "both",
     the share of the step spent waiting for data. note: what to know of how it was measured. resources: what the process
-    tree took meanwhile, of "loader" and "both".
+    tree took meanwhile, of "loader" and "both"; workers: what the loader's workers did with their time then.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Measured:
     wait_share: float | None = None
     note: str = ""
     resources: Resources | None = None
+    workers: WorkerTime | None = None
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
@@ -118,12 +122,37 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Applied:
+    """Advice that the benchmark took itself, measured in turn with the run as it was.
+
+    what: was changed; quantity: "loader" or "both" (loader + model). before, measured: images/s without and with the
+    change, the medians of `rounds` (images/s before and with it); predicted: images/s before times the gain that was
+    predicted, None where there was none. note: on what both were measured, if not on the data. failed: why there is no
+    measurement, "" if there is.
+    """
+
+    what: str
+    quantity: str
+    predicted: float | None
+    before: float = 0.0
+    measured: float = 0.0
+    rounds: tuple[tuple[float, float], ...] = ()
+    note: str = ""
+    failed: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """Times the images/s before; None without a measurement."""
+        return self.measured / self.before if self.before else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchRecord:
     """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
 
     workers: those of the loader; options: what else it has beside the backend's defaults. candidates: what the search
-    tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. notes: what
-    was left out, and why.
+    tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. applied: what
+    became of the verdict's advice when it was taken. notes: what was left out, and why.
     """
 
     settings: BenchSettings
@@ -137,6 +166,7 @@ class BenchRecord:
     chosen: Tried | None = None
     options: Options = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    applied: tuple[Applied, ...] = ()
 
     @property
     def choice(self) -> Tried:
@@ -176,6 +206,7 @@ class BenchRecord:
 
 # What the other ceilings are called.
 READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
+READ_MANY = "read, many threads at once"  # from storage where that can be had
 DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
 COPY, COPY_AND_NORMALISE, NORMALISE = "copy to device", "copy to device + normalise", "normalise"
 LOSSLESS_CACHE = "decode + resize of a lossless cache, one thread"
@@ -191,6 +222,11 @@ def decode_ceilings(record: BenchRecord) -> dict[str, float]:
     """Name -> images/s of the ceilings of all decoders."""
     prefix = decode_name("@").partition("@")[0]
     return {m.name: m.images_per_s for m in record.all_of("ceiling") if m.name.startswith(prefix)}
+
+
+def bf16_name(model: str) -> str:
+    """What the ceiling of the model in mixed precision is called."""
+    return f"{model} on a resident batch, bf16"
 
 
 def replayed_model_name(model: str) -> str:

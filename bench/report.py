@@ -7,6 +7,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from penstock.bench.advice import BOTH
+from penstock.bench.applied_report import applied_parts
 from penstock.bench.knobs import told_options
 from penstock.bench.record import BenchRecord, Measured, Tried, decode_ceilings, decode_name
 from penstock.bench.resources import Resources
@@ -29,6 +31,7 @@ def render(record: BenchRecord, verdict: Verdict) -> Group:
     parts: list[object] = [_table(record), Text()]
     parts += [Text(line) for line in (*searched(record), *record.notes, *_ratios(record))]
     parts += [Text(verdict.sentence, style="bold"), *map(Text, _advice(record, verdict))]
+    parts += applied_parts(record)
     parts += [Text(_recommendation(record)), Text()]
     parts.append(Syntax(verdict.call, "python", background_color="default", word_wrap=True))
     return Group(*parts)  # type: ignore[arg-type]
@@ -118,12 +121,15 @@ def _ratios(record: BenchRecord) -> list[str]:
 
 
 def _advice(record: BenchRecord, verdict: Verdict) -> list[str]:
-    now = record.rate("loader")
     lines = []
     for advice in verdict.advice:
-        gain = ""
+        gain, now = "", record.rate(advice.quantity)
         if advice.images_per_s is not None and now:
-            gain = f": predicted {advice.images_per_s:,.0f} images/s, {advice.images_per_s / now:.2f} times this run's"
+            whose = " of loader + model" * (advice.quantity == BOTH)
+            gain = (
+                f": predicted {advice.images_per_s:,.0f} images/s{whose}, {advice.images_per_s / now:.2f} times this "
+                "run's"
+            )
         lines.append(f"To change: {advice.what}{gain} ({advice.why}).")
     return lines
 

@@ -75,13 +75,18 @@ class ResourceWatch:
 
     The watch begins when `seconds` of the measurement are past its warm-up, counted from the first batch, so that
     starting workers is no part of it. A process that ends meanwhile takes its processor time with it. without: process
-    ids that are no part of what is measured, asked for when the watch begins.
+    ids that are no part of what is measured, asked for when the watch begins, which `begun` is told.
     """
 
     def __init__(
-        self, seconds: float, *, device: str = "cpu", without: Callable[[], Collection[int]] = frozenset
+        self,
+        seconds: float,
+        *,
+        device: str = "cpu",
+        without: Callable[[], Collection[int]] = frozenset,
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
-        self._warmup_s, self._without = WARMUP_SHARE * seconds, without
+        self._warmup_s, self._without, self._tell = WARMUP_SHARE * seconds, without, begun
         self._device = torch.device(device)
         self._since_first: Stopwatch | None = None
         self._begun: tuple[_Moment, Stopwatch] | None = None
@@ -105,6 +110,7 @@ class ResourceWatch:
                 self._left_out = self._without()
                 self._begun = (_usage(self._left_out), Stopwatch())
                 self._thread.start()
+                self._tell()
         return batch
 
     def resources(self) -> Resources | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.advice import Advice, advise
+from penstock.bench.advice import Advice
 from penstock.bench.knobs import told_options
-from penstock.bench.limits import CLOSE, Figures
+from penstock.bench.limits import CLOSE, SCALES, Figures
+from penstock.bench.offers import advise
 from penstock.bench.record import BenchRecord
+
+_HINDERING = 0.1  # of the processors: what other programs take before they are named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,21 @@ def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
             f"The consuming process limits: with the loader removed, batches from memory arrive at "
             f"{figures.replayed:,.0f} images/s, the loader's at {loader:,.0f}{missing}."
         )
+    if figures.workers_wait and figures.feed:
+        return _limit_behind_workers(figures, missing)
     return _limit_of_producing(record, figures, missing)
+
+
+def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
+    """Where the workers have batches ready and wait; the consumer is slower than alone, as they share processors."""
+    assert figures.time is not None
+    limit, what = "consumer", "The consuming process limits"
+    if figures.transfer and figures.transfer <= figures.feed / CLOSE:  # type: ignore[operator]
+        limit, what = "transfer", "Copying and normalising limits"
+    return limit, (
+        f"{what}: {figures.loader:,.0f} images/s, {figures.feed:,.0f} if nothing else runs{missing}; the workers are "
+        f"busy {figures.time.busy:.0%} of their time, and {figures.time.queue_depth:.1f} batches are ready on average."
+    )
 
 
 def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
@@ -84,6 +101,8 @@ def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> t
 def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
     """Between the files and the finished uint8 batch."""
     loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
+    if figures.waits_for_reads:
+        return "storage", _reading(figures, missing)
     if figures.from_storage and figures.cpu_share is not None and figures.busy < CLOSE:
         reads = f", {figures.storage_reads:,.0f} if each worker reads as fast as one alone" * bool(figures.read_cold)
         return "storage", (
@@ -91,14 +110,15 @@ def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> 
             f"came from it{reads}, while the processors were {figures.busy:.0%} busy."
         )
     beyond = _cold_warning(figures)
-    if ceiling and loader >= CLOSE * ceiling:
+    share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
+    hindered = figures.busy >= CLOSE and (figures.others_share or 0.0) >= _HINDERING
+    if ceiling and (loader >= CLOSE * ceiling or (figures.decodes_all_the_time and not hindered)):
         what, limit = ("Resizing", "resize") if figures.resize_costs_more else ("JPEG decoding", "decode")
         return limit, (
             f"{what} on {cpus} processor{'s' if cpus > 1 else ''} limits: the loader delivers {loader:,.0f} of "
             f"{ceiling:,.0f} images/s that {record.decoder} could decode{missing}. More processors help in "
             f"proportion.{beyond}"
         )
-    share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
     if figures.cpu_share is not None and figures.busy >= CLOSE:
         others = f" and {figures.others_share:.0%} by other programs" if figures.others_share else ""
         return "cpu", (
@@ -108,6 +128,22 @@ def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> 
     return "loader", (
         f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more "
         f"workers.{beyond}"
+    )
+
+
+def _reading(figures: Figures, missing: str) -> str:
+    """What the workers' own time tells of storage."""
+    time, many = figures.time, figures.read_many
+    assert time is not None
+    how = ""
+    if many:
+        scales = many > SCALES * figures.loader
+        how = f"; many reads at once give {many:,.0f} images/s, " + (
+            "so that each waits, and more workers would read more" if scales else "so that its bandwidth is used up"
+        )
+    return (
+        f"Storage limits: {figures.loader:,.0f} images/s{missing}; the workers spend {time.read_share:.0%} of their "
+        f"time reading, {1e3 * time.read_s:,.1f} ms an image, while the processors were {figures.busy:.0%} busy{how}."
     )
 
 

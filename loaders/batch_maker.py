@@ -98,9 +98,10 @@ class BatchMaker:
                 mine[PID] = os.getpid()
                 self._producer = self._make_producer(self._settings)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
-            bad, seconds = self._producer.produce(item.cursor, pixels, rows, working_on)
+            producer = self._producer
+            bad, seconds = producer.produce(item.cursor, pixels, rows, working_on)
             mine[MADE] += 1
-            produced = Produced(item, bad, seconds, True, None, tasks=self._producer.tasks())
+            produced = Produced(item, bad, seconds, True, None, tasks=producer.tasks(), read_s=producer.read_s)
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:

@@ -39,8 +39,9 @@ class HostBatch:
     """One rank's batch before the batch stage, in host memory, but for images that a backend made on the device.
 
     images: uint8 [batch, height, width, 3]; index, labels: int64 [batch], -1 in padding rows; windows: int32 [batch, 4]
-    (x, y, width, height in the source image); flips: bool [batch]; produce_s: seconds of one worker's time; resident:
-    the images lie on the loader's device, in memory that the backend uses again once the last tensor over it is gone.
+    (x, y, width, height in the source image); flips: bool [batch]; produce_s: seconds of one worker's time; read_s:
+    those of them inside the source; resident: the images lie on the loader's device, in memory that the backend uses
+    again once the last tensor over it is gone.
     """
 
     cursor: Cursor
@@ -52,6 +53,7 @@ class HostBatch:
     bad: tuple[BadSample, ...]
     produce_s: float
     resident: bool = False
+    read_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -123,14 +125,15 @@ class LoaderStats:
     """Where time went since the loader was made.
 
     wait_s: seconds the consumer stood waiting in next(); produce_s: seconds of worker time spent on the delivered
-    batches; elapsed_s: from the first next() to the latest; queue_depth: finished batches found waiting, mean over all
-    next() calls.
+    batches; read_s: those of them inside the source, reading; elapsed_s: from the first next() to the latest;
+    queue_depth: finished batches found waiting, mean over all next() calls.
     """
 
     batches: int = 0
     images: int = 0
     wait_s: float = 0.0
     produce_s: float = 0.0
+    read_s: float = 0.0
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
 

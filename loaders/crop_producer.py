@@ -46,7 +46,7 @@ class CropProducer(Producer):
             return None
         if item.data is None:
             assert self._windows is not None
-            part = self._windows.read_window(item.sample, window)
+            part = self._timed(self._windows.read_window, item.sample, window)
             data, left, top = part.data, part.x, part.y
         elif item.probe is None:
             data, left, top = item.data, 0, 0

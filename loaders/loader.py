@@ -130,6 +130,7 @@ class Loader:
             images=old.images + int((batch.host.index >= 0).sum()),
             wait_s=old.wait_s + now - started,
             produce_s=old.produce_s + batch.host.produce_s,
+            read_s=old.read_s + batch.host.read_s,
             elapsed_s=now - self._started_s,
             queue_depth=(old.queue_depth * old.batches + ready) / (old.batches + 1),
         )

@@ -39,6 +39,11 @@ def default_workers() -> int:
     return available_cpus()
 
 
+def many_workers(cpus: int) -> int:
+    """As many workers as it pays to have where they wait for storage: four a processor, for that no more than 32."""
+    return max(cpus, min(32, 4 * cpus))
+
+
 def ensure_descriptors(needed: int) -> None:
     """Raise the soft limit of open files so that `needed` more fit; LoaderError E-FD if the hard limit forbids."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

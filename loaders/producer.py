@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from penstock.pipelines.spec import ImagePipeline
 
 # What is written down of each row beside its pixels; int64 index and label, the window, the mirror flag.
 ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
 
 
@@ -57,7 +60,8 @@ class ProducerSettings:
 class Producer:
     """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes.
 
-    A subclass may leave rows to another decoder: what tasks() tells of, it has not written.
+    A subclass may leave rows to another decoder: what tasks() tells of, it has not written. read_s: seconds of the
+    latest batch that went by inside the source.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -65,6 +69,7 @@ class Producer:
         self._windows = settings.source if isinstance(settings.source, WindowSource) else None
         self._decoder = ImageDecoder(settings.pipeline, settings.decoder)
         self._resize = RESIZERS[settings.pipeline.resample]
+        self.read_s = 0.0
 
     def produce(
         self,
@@ -78,12 +83,12 @@ class Producer:
         `working_on(sample)` is called before each sample (a heartbeat; it may raise Aborted). Returns the bad samples
         in row order, and the seconds taken.
         """
-        started = time.perf_counter()
+        started, self.read_s = time.perf_counter(), 0.0
         self._begin()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         if self._windows is not None:
-            self._windows.will_need(index[index >= 0])
+            self._timed(self._windows.will_need, index[index >= 0])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
         for row, sample in enumerate(index.tolist()):
@@ -111,6 +116,16 @@ class Producer:
     def _begin(self) -> None:
         """Called before each batch."""
 
+    def _timed(
+        self, method: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        """What a method of the source returns; the seconds are counted in `read_s`."""
+        started = time.perf_counter()
+        try:
+            return method(*arguments, **named)
+        finally:
+            self.read_s += time.perf_counter() - started
+
     def tasks(self) -> tuple[tuple[int, CropTask], ...]:
         """(row, task), in row order, of the rows of the latest batch that are left to another decoder."""
         return ()
@@ -130,7 +145,7 @@ class Producer:
         if size is not None:
             probe = self._decoder.stored(size)
             return Loaded(sample, None, probe, probe.width, probe.height)
-        data = self._settings.source.read(sample)
+        data = self._timed(self._settings.source.read, sample)
         if isinstance(data, np.ndarray):
             return Loaded(sample, data, None, data.shape[1], data.shape[0])
         probe = self._decoder.probe(data)
@@ -152,7 +167,8 @@ class Producer:
             assert self._windows is not None
             assert item.probe is not None
             wanted = stored_window(window, item.width, item.height, item.probe.orientation)
-            return self._decoder.part(self._windows.read_window(item.sample, wanted), item.probe, wanted)
+            part = self._timed(self._windows.read_window, item.sample, wanted)
+            return self._decoder.part(part, item.probe, wanted)
         if item.probe is None:
             assert isinstance(item.data, np.ndarray)
             return item.data[y : y + h, x : x + w]

@@ -46,6 +46,7 @@ class Produced(NamedTuple):
     trace: str = ""
     tasks: tuple[tuple[int, CropTask], ...] = ()
     images: torch.Tensor | None = None
+    read_s: float = 0.0
 
 
 class Recycler:
@@ -118,7 +119,7 @@ class BatchSlots:
             images = torch.from_numpy(pixels.copy())
             recycler.give_back(slot)
         resident = images.device.type != "cpu"
-        told = (produced.bad, produced.produce_s, resident)
+        told = (produced.bad, produced.produce_s, resident, produced.read_s)
         return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *told)
 
     def close(self) -> None:

@@ -27,10 +27,12 @@ from penstock.bench.record import (
     LOSSLESS_CACHE,
     NORMALISE,
     READ_COLD,
+    READ_MANY,
     READ_WARM,
     REPLAYED,
     RESIZE,
     BenchSettings,
+    bf16_name,
     decode_name,
     replayed_model_name,
 )
@@ -65,7 +67,8 @@ def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     names = {measured.name for measured in record.measured if measured.kind == "ceiling"}
     assert names - {READ_COLD} == {
         *map(decode_name, usable_decoders()),
-        *(DECODE, RESIZE, READ_WARM, NORMALISE, LOSSLESS_CACHE, REPLAYED, replayed_model_name("resnet18")),
+        *(DECODE, RESIZE, READ_WARM, READ_MANY, NORMALISE, LOSSLESS_CACHE, REPLAYED),
+        *(replayed_model_name("resnet18"), bf16_name("resnet18")),
     }
     assert (READ_COLD in names) != any(note.startswith(f"{READ_COLD} was left out: ") for note in record.notes)
     assert {"loader", "baseline", "model", "both"} <= set(kinds)
@@ -77,6 +80,11 @@ def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
         assert taken is not None
         assert 0 < taken.cpu_cores <= 2 * available_cpus()
         assert (taken.memory_mb or 0) > 50
+        time = (record.find(kind) or pytest.fail(kind)).workers
+        assert time is not None
+        assert 0 < time.busy <= 1
+        assert 0 < time.read_share < 1
+        assert 0 < time.read_s < time.worker_s
     for measured in record.measured:
         assert len(measured.rounds) == 2
         assert 0 < measured.low <= measured.images_per_s <= measured.high
@@ -176,8 +184,9 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     app.command()(bench)
     saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
     arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
-    extra = ["--backend", "torch", "--rounds", "1", "--json", str(written), "--save", str(saved), "--device", "cpu"]
-    result = CliRunner().invoke(app, [str(photos), *arguments, *extra, "--dtype", "uint8"], catch_exceptions=False)
+    extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
+    more = ["--device", "cpu", "--dtype", "uint8"]
+    result = CliRunner().invoke(app, [str(photos), *arguments, *extra, *more], catch_exceptions=False)
     assert result.exit_code == 0
     for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
         assert words in result.output, words
@@ -463,6 +472,7 @@ def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
         "0.1",
         "--rounds",
         "1",
+        "--no-apply",
     ]
     every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
     result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)

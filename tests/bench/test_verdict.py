@@ -8,62 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_records import of_cpu, record
 
-from penstock.bench.advice import Advice
+from penstock.bench.advice import Advice, Change
 from penstock.bench.record import (
-    COPY,
-    DECODE,
-    LOSSLESS_CACHE,
-    READ_COLD,
-    REPLAYED,
-    RESIZE,
     BenchRecord,
-    BenchSettings,
     Measured,
     Tried,
-    replayed_model_name,
 )
 from penstock.bench.report import render
 from penstock.bench.resources import Resources
 from penstock.bench.verdict import decode_ceiling, judge
-
-
-def record(
-    *, workers: int = 2, dtype: str = "float32", taken: dict[str, Resources] | None = None, **rates: float
-) -> BenchRecord:
-    """A record of rates, in images/s, called as in `names`; taken: the resources of `loader` and `both`."""
-    names = {
-        "decode_alone": ("ceiling", DECODE),
-        "resize": ("ceiling", RESIZE),
-        "cold": ("ceiling", READ_COLD),
-        "copy": ("ceiling", COPY),
-        "replayed": ("ceiling", REPLAYED),
-        "replayed_model": ("ceiling", replayed_model_name("resnet18")),
-        "cache": ("ceiling", LOSSLESS_CACHE),
-        "turbojpeg": ("ceiling", "decode + resize, turbojpeg, one thread"),
-        "loader": ("loader", "penstock, torch backend"),
-        "model": ("model", "resnet18 on a resident batch"),
-        "both": ("both", "penstock + resnet18"),
-        "decode": ("ceiling", "decode + resize, simplejpeg, one thread"),
-        "normalise": ("ceiling", "normalise"),
-        "baseline": ("baseline", "torch DataLoader + Pillow"),
-    }
-    measured = []
-    for key, rate in rates.items():
-        kind, name = names[key]
-        share = 0.25 if key == "both" else None
-        resources = (taken or {}).get(key)
-        rounds = [rate * 0.9, rate, rate * 1.2]
-        measured.append(Measured.of(name, kind, rounds, wait_share=share, resources=resources))
-    return BenchRecord(
-        settings=BenchSettings(workers=workers, dtype=dtype),
-        workers=workers,
-        decoder="simplejpeg",
-        data={"summary": "200 images", "images": 200, "fingerprint": "f", "bytes_an_image": 100_000},
-        environment={"cpus": 2, "cpu": "some CPU", "gpu": None},
-        loader={"backend": "torch", "workers": workers, "prefetch": 3},
-        measured=tuple(measured),
-    )
 
 
 @pytest.mark.parametrize(
@@ -81,10 +36,6 @@ def test_the_limit_is_the_resource_that_is_used_up(rates: dict[str, float], limi
     assert verdict.limit == limit
     assert words in verdict.sentence
     assert "\n" not in verdict.sentence
-
-
-def of_cpu(cpu: float, **more: float) -> Resources:
-    return Resources(cpu_cores=2 * cpu, cpu_share=cpu, **more)  # type: ignore[arg-type]
 
 
 # rates, what loader and both took, limit, words of the sentence, advice with its prediction
@@ -232,7 +183,10 @@ def test_advice_is_part_of_the_written_record(tmp_path: Path) -> None:
     verdict = judge(measured, "photos")
     _write_record(measured, verdict, tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
-    assert [Advice(**each) for each in document["verdict"]["advice"]] == list(verdict.advice)
+    told = document["verdict"]["advice"]
+    changes = [Change(**each.pop("change")) if each["change"] else each.pop("change") for each in told]
+    assert [Advice(**each, change=made) for each, made in zip(told, changes, strict=True)] == list(verdict.advice)
+    assert Change(cache="lossless") in changes
     assert document["measured"][0]["resources"]["memory_mb"] == 1234
 
 
