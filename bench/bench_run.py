@@ -24,6 +24,7 @@ from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import (
     DTYPES,
     LOSSLESS_CACHE,
+    OVER_TIME,
     READ_COLD,
     BenchRecord,
     BenchSettings,
@@ -277,6 +278,8 @@ class BenchRun:
 def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str, resources: list[Resources]) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
-    medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0], note=note, resources=Resources.of_rounds(resources))
+    found = [rate for rate in rates if rate is not None]
+    medians, taken = [rate.median for rate in found], Resources.of_rounds(resources)
+    windows = tuple(rate.rounded() for rate in found) if kind in OVER_TIME else ()
+    made = Measured.of(name, kind, medians or [0.0], note=note, resources=taken, over_time=windows)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

@@ -5,13 +5,17 @@ from __future__ import annotations
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from penstock.bench.resources import Resources
 from penstock.bench.tuning import Options, Tuned
 
+if TYPE_CHECKING:
+    from penstock.bench.cache_advice import CacheAdvice
+
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of which a record tells how they went on
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -58,7 +62,7 @@ class Measured:
 
     kind: "ceiling", "loader", "baseline", "model" or "both". wait_share: of "both", the share of the step spent waiting
     for data. note: what to know of how it was measured. resources: what the process tree took meanwhile, of
-    "loader" and "both".
+    "loader" and "both". over_time: of the kinds in OVER_TIME, each round's windows: seconds and images/s.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Measured:
     wait_share: float | None = None
     note: str = ""
     resources: Resources | None = None
+    over_time: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
@@ -85,7 +90,7 @@ class BenchRecord:
     """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
 
     workers: those of the loader; options: what else the search of knobs gave it beside the backend's defaults. notes:
-    what was left out, and why.
+    what was left out, and why. cache: what each kind of cache of the data would take and give, where that was measured.
     """
 
     settings: BenchSettings
@@ -98,6 +103,7 @@ class BenchRecord:
     tuned: dict[str, Tuned] = field(default_factory=dict)
     options: Options = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    cache: CacheAdvice | None = None
 
     def rate(self, kind: str, name: str | None = None) -> float | None:
         """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""
