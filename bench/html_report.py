@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.page_text import cleaned
+from penstock.bench.page_text import cleaned, rate_text, spread_text
 from penstock.bench.plots import require_matplotlib
 from penstock.bench.record import BenchRecord, Measured
 from penstock.bench.report_choices import (
@@ -82,7 +82,7 @@ def _sections(document: Mapping[str, Any], record: BenchRecord) -> list[Section]
 def _title(record: BenchRecord, verdict: Mapping[str, Any]) -> str:
     limit = str(verdict.get("limit", ""))
     limits = f"; the limit is {_LIMITS.get(limit, limit)}" if limit else ""
-    return f"{record.rate('loader') or 0:,.0f} images/s from the loader{limits}"
+    return f"{rate_text(record.rate('loader') or 0.0)} images/s from the loader{limits}"
 
 
 def _machine(record: BenchRecord) -> str:
@@ -106,12 +106,12 @@ def _tiles(record: BenchRecord) -> list[dict[str, str]]:
         found = record.find(kind)
         if found is not None:
             waits = "" if found.wait_share is None else f"; {found.wait_share:.0%} of a step waits for data"
-            tiles.append(_tile(kind, name, f"{found.images_per_s:,.0f}", "images/s", _between(found) + waits))
+            tiles.append(_tile(kind, name, rate_text(found.images_per_s), "images/s", _between(found) + waits))
     loader = record.find("loader")
     for other in [*record.all_of("other"), *record.all_of("baseline")]:
         if loader is not None and other.images_per_s:
             times = f"{loader.images_per_s / other.images_per_s:.2f}"
-            note = f"the images/s of {measured_name(other)}, {other.images_per_s:,.0f}"
+            note = f"the images/s of {measured_name(other)}, {rate_text(other.images_per_s)}"
             tiles.append(_tile(other.kind, "Loader compared", times, "times", note))
     return tiles
 
@@ -121,4 +121,4 @@ def _tile(kind: str, name: str, value: str, unit: str, note: str) -> dict[str, s
 
 
 def _between(measured: Measured) -> str:
-    return f"{measured.low:,.0f} to {measured.high:,.0f} over the rounds"
+    return spread_text((measured.low, measured.high)) + " over the rounds"

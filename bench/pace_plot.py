@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from penstock.bench.bar_rows import wrapped
+from penstock.bench.page_text import rate_text
 from penstock.bench.plots import INK, NARROW_PX, SOFT, WIDE_PX, svg
 from penstock.bench.record import Measured
 from penstock.bench.report_plots import COLOURS
 
 _LINES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), (0, (1, 3)))  # told apart without colours
-_LEGEND_PX, _PLOT_PX, _TOP_PX, _BOTTOM_PX = 20, 260, 26, 44
+_LEGEND_PX, _PLOT_PX, _TOP_PX, _BOTTOM_PX = 20, 200, 26, 44
 _GAP = 0.03  # of all seconds, between rounds
 
 
@@ -29,7 +30,7 @@ def pace_plot(shown: Sequence[Measured], name: str) -> tuple[str, str]:
 
 def _label(measured: Measured) -> str:
     named = f"{measured.name}, {measured.note}" if measured.note else measured.name
-    return f"{named}: median {measured.images_per_s:,.0f}"
+    return f"{named}: median {rate_text(measured.images_per_s)}"
 
 
 def _draw(shown: Sequence[Measured], labels: list[list[str]], height: float, figure: Any, width: float) -> None:

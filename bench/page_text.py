@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.bench.record import BenchSettings
@@ -21,6 +21,21 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(each) for name, each in value.items()}
     return [cleaned(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def rate_text(rate: float | None) -> str:
+    """Images/s with at least two figures that count; nothing for None."""
+    return "" if rate is None else f"{rate:.1f}" if 0 < rate < 10 else f"{rate:,.0f}"
+
+
+def spread_text(rates: Collection[float]) -> str:
+    """The lowest to the highest."""
+    return f"{rate_text(min(rates))} to {rate_text(max(rates))}"
+
+
+def ms_text(ms: float) -> str:
+    """Milliseconds with two or three figures that count."""
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
 
 
 def repeat_command(settings: BenchSettings) -> str:

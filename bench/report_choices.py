@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.bench.page_text import repeat_command
+from penstock.bench.page_text import rate_text, repeat_command, spread_text
 from penstock.bench.record import BenchRecord
-from penstock.bench.report_parts import KIND_NAMES, Section, Table, charted, drawn, rate_text, times_text
+from penstock.bench.report_parts import KIND_NAMES, Section, Table, charted, drawn, times_text
 from penstock.bench.report_plots import candidates_chart
 from penstock.bench.tradeoff_plot import quality_text, tradeoff_plot
 from penstock.loaders.image_folder import size_text
@@ -55,12 +55,12 @@ def _change(advice: Mapping[str, Any], done: Mapping[str, Any] | None, record: B
 def search_sections(document: Mapping[str, Any]) -> Iterator[Section]:
     """What was tried before the measurements, if anything was: ways of loading, or the knobs of one."""
     candidates, tuned = document.get("candidates") or (), document.get("tuned") or {}
-    tables, figure = [], None
+    tables, figures = [], []
     if candidates:
         ordered = sorted(candidates, key=lambda each: -float(each.get("images_per_s") or 0.0))
         tables.append(_candidates_table(ordered))
         chart = candidates_chart(ordered, (document.get("chosen") or ordered[0])["name"])
-        figure = charted(chart, "candidates", "Short measurements; what was chosen is in the loader's colour.")
+        figures.append(charted(chart, "candidates", "Short measurements; what was chosen is in the loader's colour."))
     if tuned:
         rows = [
             (name, json.dumps(each["chosen"]), *map(_listed, (each["tried"], each["failed"])))
@@ -69,7 +69,7 @@ def search_sections(document: Mapping[str, Any]) -> Iterator[Section]:
         columns = [("knob", "text"), ("chosen", "short"), ("images/s of each value", "text"), ("left out", "text")]
         tables.append(Table(caption="Knobs that were searched.", columns=columns, rows=rows))
     if tables:
-        yield Section(title="What was tried first", figure=figure, tables=tables)
+        yield Section(title="What was tried first", figures=figures, tables=tables)
 
 
 def _candidates_table(candidates: Sequence[Mapping[str, Any]]) -> Table:
@@ -105,7 +105,7 @@ def tradeoff_section(cache: Mapping[str, Any] | None) -> Section:
             f"{each['bytes_an_image']:,.0f}",
             size_text(round(each["whole_bytes"])),
             rate_text(each["images_per_s"]),
-            f"{min(each['rounds']):,.0f} to {max(each['rounds']):,.0f}",
+            spread_text(each["rounds"]),
             times_text(each["images_per_s"], files),
             quality_text(each),
         )
@@ -126,7 +126,7 @@ def tradeoff_section(cache: Mapping[str, Any] | None) -> Section:
     label = f"Scatter plot, images/s over kB an image on the disk. {said}."
     caption = "Further up is faster, further left is smaller; the thin line is the lowest to the highest round."
     figure = drawn(tradeoff_plot(offers, "tradeoff"), label, caption)
-    return Section(title=title, texts=[about], figure=figure, tables=[table], notes=cache.get("notes") or ())
+    return Section(title=title, texts=[about], figures=[figure], tables=[table], notes=cache.get("notes") or ())
 
 
 def machine_section(record: BenchRecord) -> Section:

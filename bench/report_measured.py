@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.bench.pace_plot import pace_plot
-from penstock.bench.record import OVER_TIME, BenchRecord
-from penstock.bench.report_parts import KIND_NAMES, Section, Table, charted, drawn, measured_name, rate_text
-from penstock.bench.report_plots import lanes_chart, ms_text, rates_chart
+from penstock.bench.page_text import ms_text, rate_text, spread_text
+from penstock.bench.record import OVER_TIME, BenchRecord, Measured
+from penstock.bench.report_parts import KIND_NAMES, Section, Table, charted, drawn, measured_name
+from penstock.bench.report_plots import lanes_chart, rates_chart
 from penstock.bench.resources import Resources
 from penstock.bench.step_lanes import Lane, step_lanes
 
@@ -20,7 +21,7 @@ def measurements_section(record: BenchRecord) -> Section:
         ms = ms_text(1e3 * batch / each.images_per_s) if each.images_per_s else ""
         waits = f"{each.wait_share:.0%} of the step waits for data" if each.wait_share is not None else ""
         took = "; ".join(filter(None, [waits, _taken(each.resources)]))
-        spread = f"{each.low:,.0f} to {each.high:,.0f}"
+        spread = spread_text((each.low, each.high))
         kind, rate = KIND_NAMES.get(each.kind, each.kind), rate_text(each.images_per_s)
         rows.append((measured_name(each), kind, rate, spread, ms, took))
     columns = [("measured", "text"), ("what", "short"), ("images/s", "number"), ("lowest to highest round", "number")]
@@ -34,7 +35,7 @@ def measurements_section(record: BenchRecord) -> Section:
     )
     caption = "Every measurement; processors are of all that this process may use."
     table = Table(caption=caption, columns=columns, rows=rows)
-    return Section(title="What was measured", figure=figure, tables=[table], notes=record.notes)
+    return Section(title="What was measured", figures=[figure], tables=[table], notes=record.notes)
 
 
 def _taken(resources: Resources | None) -> str:
@@ -75,7 +76,7 @@ def waterfall_section(record: BenchRecord) -> Section:
     return Section(
         title=title,
         texts=_bounds(record, parts),
-        figure=charted(lanes_chart(lanes, batch), "lanes", caption),
+        figures=[charted(lanes_chart(lanes, batch), "lanes", caption)],
         tables=[Table(caption="The same in figures.", columns=columns, rows=rows)],
     )
 
@@ -102,22 +103,29 @@ def _bounds(record: BenchRecord, parts: Sequence[Lane]) -> list[str]:
 
 
 def over_time_section(record: BenchRecord) -> Section:
-    """How the loaders went on, window by window."""
+    """How the loaders went on, window by window: those alone on one axis, with the model on another."""
     title = "Throughput over time"
-    shown = [m for kind in OVER_TIME for m in record.all_of(kind) if any(m.over_time)]
-    if not shown:
+    kept = [m for kind in OVER_TIME for m in record.all_of(kind) if any(m.over_time)]
+    if not kept:
         return Section(title=title, texts=["This record was written by a version that did not keep it."])
-    rows = []
-    for each in shown:
-        rates = [rate for windows in each.over_time for _, rate in windows]
-        rounds = ", ".join(f"{rate:,.0f}" for rate in each.rounds)
-        rows.append((measured_name(each), rounds, f"{min(rates):,.0f}", f"{max(rates):,.0f}"))
+    rows = [_paced(measured) for measured in kept]
     columns = [("measured", "text"), ("images/s, round by round", "number"), ("slowest window", "number")]
     columns.append(("fastest window", "number"))
-    label = "Line chart, images/s over seconds. " + "; ".join(f"{name}: {rounds}" for name, rounds, *_ in rows)
-    caption = (
-        "Each step of a line is the mean of one window of batches, after warm-up. The measurements took turns: what "
-        "stands above one another was measured one after another, in the same round."
-    )
+    said = {row[0]: f"{row[0]}: {row[1]}" for row in rows}
+    figures = []
+    for name, caption, shown in (
+        ("alone", "Loaders alone, one after another in each round.", [m for m in kept if m.kind != "both"]),
+        ("both", "The loader with the model.", [m for m in kept if m.kind == "both"]),
+    ):
+        if shown:
+            label = "Line chart, images/s over seconds. " + "; ".join(said[measured_name(m)] for m in shown)
+            figures.append(drawn(pace_plot(shown, f"pace-{name}"), label, caption))
+    texts = ["Each step of a line is the mean of one window of batches, after warm-up."]
     table = Table(caption="Medians of the windows of each round.", columns=columns, rows=rows)
-    return Section(title=title, figure=drawn(pace_plot(shown, "pace"), label, caption), tables=[table])
+    return Section(title=title, texts=texts, figures=figures, tables=[table])
+
+
+def _paced(measured: Measured) -> tuple[str, ...]:
+    rates = [rate for windows in measured.over_time for _, rate in windows]
+    rounds = ", ".join(map(rate_text, measured.rounds))
+    return measured_name(measured), rounds, rate_text(min(rates)), rate_text(max(rates))

@@ -44,7 +44,7 @@ class Section:
 
     title: str
     texts: Sequence[str] = ()
-    figure: Drawn | None = None
+    figures: Sequence[Drawn] = ()
     tables: Sequence[Table] = ()
     facts: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
     code: Sequence[Mapping[str, str]] = ()
@@ -67,11 +67,6 @@ def charted(chart: BarChart, name: str, caption: str) -> Drawn:
     """The chart drawn, with its figures as its label."""
     said = [f"{row.label}: {row.value}" if isinstance(row, Bar) else row for row in chart.rows]
     return drawn(chart.drawn(name), f"Bar chart, {chart.axis}. {'; '.join(said)}.", caption)
-
-
-def rate_text(rate: float | None) -> str:
-    """Images/s, or nothing."""
-    return "" if rate is None else f"{rate:,.0f}"
 
 
 def times_text(rate: float | None, now: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.bench.bar_rows import Bar, BarChart
 from penstock.bench.limits import Figures
+from penstock.bench.page_text import ms_text, rate_text
 from penstock.bench.plots import BOTH, CEILING, LOADER, MODEL, OTHER
 from penstock.bench.record import BenchRecord, Measured
 from penstock.bench.step_lanes import Lane
@@ -35,7 +36,7 @@ def _bar(measured: Measured) -> Bar:
     return Bar(
         label=f"{measured.name}, {measured.note}" if measured.note else measured.name,
         end=measured.images_per_s,
-        value=f"{measured.images_per_s:,.0f}",
+        value=rate_text(measured.images_per_s),
         colour=COLOURS.get(measured.kind, OTHER),
         spread=(measured.low, measured.high),
     )
@@ -45,7 +46,7 @@ def _computed(record: BenchRecord, whole: float) -> Iterator[Bar]:
     if whole and record.loader.get("decodes_on") is None:
         used = Figures.of(record).processors_used
         label = f"decode + resize, {record.decoder}, times {used} processor{'s' * (used > 1)}"
-        yield Bar(label=label, end=whole, value=f"{whole:,.0f}", colour=CEILING)
+        yield Bar(label=label, end=whole, value=rate_text(whole), colour=CEILING)
 
 
 def lanes_chart(lanes: Sequence[Lane], batch_size: int) -> BarChart:
@@ -70,18 +71,13 @@ def lanes_chart(lanes: Sequence[Lane], batch_size: int) -> BarChart:
     return BarChart(rows=rows, axis=f"milliseconds of a batch of {batch_size:,}", limit=longest or 1.0)
 
 
-def ms_text(ms: float) -> str:
-    """Milliseconds with two or three figures that count."""
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
-
-
 def candidates_chart(candidates: Sequence[Mapping[str, Any]], chosen: str) -> BarChart:
     """Images/s of the ways of loading that were tried, in their order; chosen: the name of one."""
     rows = [
         Bar(
             label=str(each["name"]),
             end=float(each["images_per_s"]),
-            value=f"{each['images_per_s']:,.0f}",
+            value=rate_text(each["images_per_s"]),
             colour=LOADER if each["name"] == chosen else CEILING,
         )
         for each in candidates

@@ -21,7 +21,9 @@ def restored(document: Mapping[str, Any]) -> BenchRecord:
     settings = _made(BenchSettings, document["settings"])
     return _made(
         BenchRecord,
-        {name: document[name] for name in ("workers", "decoder", "data", "environment", "loader")},
+        {name: dict(document[name]) for name in ("data", "environment", "loader")},
+        workers=int(document["workers"]),
+        decoder=str(document["decoder"]),
         settings=settings,
         measured=measured,
         options=dict(document.get("options", {})),
