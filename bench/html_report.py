@@ -96,7 +96,7 @@ def _run(record: BenchRecord) -> str:
     return (
         f"Backend {record.loader.get('backend', wanted.backend)}, {record.workers} workers, decoder {record.decoder}, "
         f"batches of {wanted.batch_size:,} at {wanted.size} × {wanted.size}, {wanted.dtype}; medians of "
-        f"{wanted.rounds} alternating rounds of {wanted.seconds:g} s"
+        f"{wanted.rounds} alternating rounds of {wanted.seconds:g}\N{NO-BREAK SPACE}s"
     )
 
 
