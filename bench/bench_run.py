@@ -29,6 +29,7 @@ from penstock.bench.record import (
     ALL_BACKENDS,
     DTYPES,
     LOSSLESS_CACHE,
+    OVER_TIME,
     READ_COLD,
     BenchRecord,
     BenchSettings,
@@ -282,6 +283,8 @@ def _name(candidate: Candidate) -> str:
 def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
     rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
-    medians = [rate.median for rate in rates if rate is not None]
-    made = Measured.of(name, kind, medians or [0.0], note=note)
+    found = [rate for rate in rates if rate is not None]
+    medians = [rate.median for rate in found]
+    windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
+    made = Measured.of(name, kind, medians or [0.0], note=note, over_time=windows)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

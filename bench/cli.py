@@ -35,6 +35,7 @@ def _register() -> None:
         command_compare,
         command_iterate,
         command_parity,
+        command_report,
         command_synth,
         command_train,
     )
@@ -42,6 +43,7 @@ def _register() -> None:
     for module in (
         command_bench,
         command_compare,
+        command_report,
         command_train,
         command_ablate,
         command_synth,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,12 +53,22 @@ def bench(
     save: Annotated[
         str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a page of tables and plots here (HTML).")
+    ] = None,
+    cache_tradeoff: Annotated[
+        bool | None, typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report")
+    ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    from penstock.bench.cache_report import print_advice
+    from penstock.bench.plots import require_matplotlib
     from penstock.bench.record import BenchSettings
     from penstock.bench.report import print_record
     from penstock.bench.verdict import judge
 
+    if report:
+        require_matplotlib("no report page")
     settings = BenchSettings(
         backend=backend,
         cache=None if cache is None else str(cache),
@@ -81,41 +91,69 @@ def bench(
         apply=apply,
         seed=seed,
     )
-    record = _measure(common.training_folder(data), settings)
+    record = _measure(common.training_folder(data), settings, cache_tradeoff, with_report=report is not None)
     verdict = judge(record, str(data))
     print_record(record, verdict)
+    if record.cache:
+        print_advice(record.cache)
     if json_file:
         _write_record(record, verdict, json_file)
+    if report:
+        _write_report(record, verdict, report)
     if save:
         _save_choice(record, save)
 
 
+def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
+    """The record and what was told of it; the call to paste names DATA, since records are shown around."""
+    from penstock.bench.verdict import judge
+
+    cache = record.settings.cache
+    unnamed = replace(record.settings, cache=cache and Path(cache).name)
+    told = {
+        "limit": verdict.limit,
+        "sentence": verdict.sentence,
+        "advice": [asdict(each) for each in verdict.advice],
+        "call": judge(replace(record, settings=unnamed), "DATA").call,
+    }
+    return {**record.as_dict(), "verdict": told}
+
+
 def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    told = {"limit": verdict.limit, "sentence": verdict.sentence, "advice": [asdict(each) for each in verdict.advice]}
-    common.write_json(path, {**record.as_dict(), "verdict": told})
+    common.write_json(path, _document(record, verdict))
 
 
-def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
+def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
+    from penstock.bench.html_report import write_page
+
+    write_page(_document(record, verdict), path)
+    print(f"report written to {path}")
+
+
+def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool) -> BenchRecord:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from penstock.bench.bench_run import BenchRun
+    from penstock.bench.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)
-        run = BenchRun(
-            data,
-            settings,
-            lambda done, total, what: progress.update(task, completed=done, total=total, description=what),
-        )
+
+        def show(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total, description=what)
+
+        run = BenchRun(data, settings, show)
+        try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
         progress.console.print(run.source.describe())
         if settings.tunes:
             what = (
                 f"searching the settings of {settings.backend}" if settings.backend != "all" else "comparing backends"
             )
             progress.console.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
-        return run.run()
+        record = run.run()
+        return with_cache_tradeoff(run.source, record, show) if try_caches else record
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from penstock.bench.evaluate import sum_over_ranks
 from penstock.bench.kept_state import state_kept
+from penstock.bench.plots import require_matplotlib
 from penstock.bench.train_step import TrainStep
-from penstock.pipelines.errors import LoaderError
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss
@@ -87,13 +87,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
 
 def plot_sweep(sweep: LrSweep, file: Path) -> None:
     """Draw the sweep as a PNG. Raises LoaderError E-DEPENDENCY without matplotlib, OSError."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LoaderError(
-            "E-DEPENDENCY", f"no plot of the sweep: {error}", fix="pip install 'penstock[report]'"
-        ) from error
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = require_matplotlib("no plot of the sweep")(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(sweep.rates, sweep.losses, color="0.8", label="loss of each update")
     axes.plot(sweep.rates, sweep.smoothed, label="running mean")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -13,7 +13,11 @@ from penstock.bench.resources import Resources
 from penstock.bench.tuning import Options
 from penstock.bench.worker_time import WorkerTime
 
+if TYPE_CHECKING:
+    from penstock.bench.cache_advice import CacheAdvice
+
 ALL_BACKENDS = "all"
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of which a record tells how they went on
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -78,7 +82,8 @@ class Measured:
 
     kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both". wait_share: of "both",
     the share of the step spent waiting for data. note: what to know of how it was measured. resources: what the process
-    tree took meanwhile, of "loader" and "both"; workers: what the loader's workers did with their time then.
+    tree took meanwhile, of "loader" and "both"; workers: what the loader's workers did with their time then. over_time:
+    of the kinds in OVER_TIME, each round's windows: seconds and images/s.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Measured:
     note: str = ""
     resources: Resources | None = None
     workers: WorkerTime | None = None
+    over_time: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
@@ -152,7 +158,8 @@ class BenchRecord:
 
     workers: those of the loader; options: what else it has beside the backend's defaults. candidates: what the search
     tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. applied: what
-    became of the verdict's advice when it was taken. notes: what was left out, and why.
+    became of the verdict's advice when it was taken. cache: what each kind of cache of the data would take and give,
+    where that was measured. notes: what was left out, and why.
     """
 
     settings: BenchSettings
@@ -167,6 +174,7 @@ class BenchRecord:
     options: Options = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     applied: tuple[Applied, ...] = ()
+    cache: CacheAdvice | None = None
 
     @property
     def choice(self) -> Tried:

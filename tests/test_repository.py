@@ -333,7 +333,7 @@ def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"penstock", info}
     assert {PurePosixPath(name).parts[1] for name in names if name.startswith("penstock/")} == set(PACKAGES)
     sources = [path for path in repository_files() if path.partition("/")[0] in PACKAGES]
-    modules = {f"penstock/{path}" for path in sources if path.endswith(".py")}
+    modules = {f"penstock/{path}" for path in sources if path.endswith((".py", ".jinja"))}
     markers = {f"penstock/{package}/py.typed" for package in PACKAGES}
     assert {name for name in names if name.startswith("penstock/")} == modules | markers
     assert f"{info}/licenses/LICENSE" in names
