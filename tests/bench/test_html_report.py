@@ -290,8 +290,8 @@ def test_ceilings_beyond_the_axis_are_broken_off_and_keep_their_figures() -> Non
 
 def test_a_record_keeps_the_windows_of_loaders_and_no_others() -> None:
     rate = Rate.from_steps([10, 10, 20], [1.0, 2.0, 5.00004])
-    assert _summary("loader", "x", [rate, rate], "", []).over_time == (((1.0, 10.0), (2.0, 5.0), (5.0, 4.0)),) * 2
-    assert _summary("ceiling", "x", [rate], "", []).over_time == ()
+    assert _summary("loader", "x", [rate, rate], "").over_time == (((1.0, 10.0), (2.0, 5.0), (5.0, 4.0)),) * 2
+    assert _summary("ceiling", "x", [rate], "").over_time == ()
 
 
 def test_the_command_line_repeats_the_settings() -> None:
