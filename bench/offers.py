@@ -86,6 +86,7 @@ def _uint8(record: BenchRecord, figures: Figures) -> Advice | None:
         "copying": figures.copy,
         "decoding": figures.decode_ceiling,
         "what is left for the processors": _without_feed(record, figures),
+        "the workers' time": max(1, record.workers) / figures.time.worker_s if figures.time else None,
     }
     rate, then = lowest(float("inf"), ceilings)
     known = None if rate == float("inf") else rate

@@ -81,7 +81,7 @@ def test_a_local_cache_is_limited_by_what_is_left_of_an_image() -> None:
 
 def test_workers_that_wait_with_batches_done_are_not_the_limit() -> None:
     rates = {"loader": 1500.0, "decode": 2500.0, "normalise": 2200.0, "replayed": 2000.0}
-    times = {"loader": time(0.5, 0.1, queue_depth=4.0)}
+    times = {"loader": time(0.5, 0.1, worker_s=0.0007, queue_depth=4.0)}
     taken = {"loader": of_cpu(0.95)}
     verdict = judge(record(taken=taken, times=times, **rates), "photos")
     assert verdict.limit == "transfer"
@@ -91,6 +91,10 @@ def test_workers_that_wait_with_batches_done_are_not_the_limit() -> None:
     # All processors take 1.27 ms an image, 0.5 of it to feed: 2 processors could do 2,609.
     assert (advice.change, advice.quantity) == (Change(dtype="uint8"), LOADER)
     assert advice.images_per_s == pytest.approx(2 / (1.9 / 1500 - 1 / 2000))
+    slow = {"loader": time(0.5, 0.1, worker_s=0.001, queue_depth=4.0)}
+    (advice,) = judge(record(taken=taken, times=slow, **rates), "photos").advice
+    assert advice.images_per_s == pytest.approx(2000)
+    assert "then the workers' time limits" in advice.why
     busy = judge(record(taken=taken, times={"loader": time(0.8, 0.1, queue_depth=4.0)}, **rates), "photos")
     empty = judge(record(taken=taken, times={"loader": time(0.5, 0.1, queue_depth=0.5)}, **rates), "photos")
     assert {busy.limit, empty.limit} == {"cpu"}
