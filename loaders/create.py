@@ -12,6 +12,7 @@ from penstock.loaders.contract import Engine
 from penstock.loaders.loader import Loader
 from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
+from penstock.loaders.preflight import consumer_bytes
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
 from penstock.loaders.source import Source, WindowSource, open_source
@@ -117,6 +118,7 @@ def create_loader(
     }
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
     engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
+    engine.consumer_bytes = consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device))
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
 
 

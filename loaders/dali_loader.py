@@ -18,6 +18,7 @@ from penstock.loaders.contract import Cursor
 from penstock.loaders.crop_producer import CropProducer
 from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
+from penstock.loaders.preflight import DALI_BYTES
 from penstock.loaders.producer import Producer, ProducerSettings
 from penstock.loaders.slots import BatchSlots, Produced, Recycler
 from penstock.loaders.source import Source
@@ -72,6 +73,11 @@ class DaliOptions:
 def default_readers(workers: int) -> int:
     """Threads that read and plan for so many of DALI's."""
     return min(_MAX_READERS, -(-workers // _CPUS_A_READER))
+
+
+def batches_ahead(workers: int, readers: int, prefetch: int) -> int:
+    """Batches under way: one with each reader, `prefetch` with DALI, one between."""
+    return readers + prefetch + 1 if workers else 1
 
 
 SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
@@ -146,6 +152,8 @@ class DaliEngine(ThreadEngine):
     Raises LoaderError E-DEPENDENCY where DALI is not installed.
     """
 
+    library_bytes = DALI_BYTES
+
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
         workers = default_workers() if options.workers is None else options.workers
@@ -154,7 +162,7 @@ class DaliEngine(ThreadEngine):
         super().__init__("dali", settings, readers if workers else 0, 1, options.watchdog_s)
         self._options = options
         if workers:
-            self._ahead = readers + options.prefetch + 1
+            self._ahead = batches_ahead(workers, readers, options.prefetch)
         self._stage: DaliStage | None = None
         _close_at_exit(self)
 

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from penstock.loaders.batch_maker import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.contract import Cursor, HostBatch
-from penstock.loaders.machine import default_workers, ensure_descriptors
+from penstock.loaders.machine import default_workers
+from penstock.loaders.preflight import ensure, process_needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.loaders.worker import SlotDataset, start_worker
@@ -93,6 +94,7 @@ class ProcessEngine:
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
         self._workers = default_workers() if options.workers is None else options.workers
+        self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
         self._next = Cursor(-1, 0)
@@ -114,8 +116,10 @@ class ProcessEngine:
         self._next = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        ensure_descriptors(16 * self._workers + 16)
         schedule, shared = self._settings.schedule, self._workers > 0
+        size, method = self._settings.pipeline.size, self._options.start_method
+        needs = process_needs(self._workers, self._options.prefetch, schedule.batch_size, size, method)
+        ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
         self._recycler = Recycler(count)

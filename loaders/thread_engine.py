@@ -15,6 +15,7 @@ import torch
 
 from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
 from penstock.loaders.contract import Cursor, HostBatch
+from penstock.loaders.preflight import ensure, thread_needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.pipelines.errors import LoaderError
@@ -112,10 +113,13 @@ class ThreadEngine:
     progress before a batch that is waited for is given up.
     """
 
+    library_bytes = 0  # what a library that this kind of engine drives takes by itself
+
     def __init__(self, name: str, settings: ProducerSettings, workers: int, prefetch: int, watchdog_s: float) -> None:
         self.name, self._settings = name, settings
         self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
         self._ahead = max(1, workers * prefetch)
+        self.consumer_bytes = 0
         self._queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
@@ -133,8 +137,11 @@ class ThreadEngine:
         self._next = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        count = self._ahead + SPARE_SLOTS
-        slots = BatchSlots(count, self._settings.schedule.batch_size, self._settings.pipeline, shared=False)
+        count, schedule = self._ahead + SPARE_SLOTS, self._settings.schedule
+        needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size)
+        own_bytes = self.consumer_bytes + self.library_bytes
+        ensure(needs._replace(own_bytes=own_bytes), backend=self.name, rank=schedule.rank)
+        slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=False)
         queue = self._queue = self._new_queue(slots, Recycler(count))
         queue.cursor = cursor
         makers = [self._new_maker(queue, worker) for worker in range(max(1, self._workers))]
