@@ -33,6 +33,7 @@ def _register() -> None:
         command_bench,
         command_cache,
         command_compare,
+        command_doctor,
         command_iterate,
         command_parity,
         command_synth,
@@ -42,6 +43,7 @@ def _register() -> None:
     for module in (
         command_bench,
         command_compare,
+        command_doctor,
         command_train,
         command_ablate,
         command_synth,

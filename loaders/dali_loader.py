@@ -18,7 +18,7 @@ from penstock.loaders.contract import Cursor
 from penstock.loaders.crop_producer import CropProducer
 from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
-from penstock.loaders.preflight import DALI_BYTES
+from penstock.loaders.preflight import DALI_BYTES, Needs, thread_needs
 from penstock.loaders.producer import Producer, ProducerSettings
 from penstock.loaders.slots import BatchSlots, Produced, Recycler
 from penstock.loaders.source import Source
@@ -75,9 +75,16 @@ def default_readers(workers: int) -> int:
     return min(_MAX_READERS, -(-workers // _CPUS_A_READER))
 
 
-def batches_ahead(workers: int, readers: int, prefetch: int) -> int:
-    """Batches under way: one with each reader, `prefetch` with DALI, one between."""
-    return readers + prefetch + 1 if workers else 1
+def _readers(options: DaliOptions) -> tuple[int, int, int]:
+    """(DALI's threads or 0, readers, batches under way: one with each reader, `prefetch` with DALI, one between)."""
+    workers = default_workers() if options.workers is None else options.workers
+    readers = options.readers or default_readers(workers)
+    return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)
+
+
+def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
+    """What the engine takes for batches of `size` (height, width)."""
+    return thread_needs(_readers(options)[2], batch_size, size, DALI_BYTES)
 
 
 SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
@@ -156,13 +163,10 @@ class DaliEngine(ThreadEngine):
 
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
-        workers = default_workers() if options.workers is None else options.workers
+        workers, readers, ahead = _readers(options)
         self._threads_of_dali = max(1, workers)
-        readers = options.readers or default_readers(workers)
-        super().__init__("dali", settings, readers if workers else 0, 1, options.watchdog_s)
-        self._options = options
-        if workers:
-            self._ahead = batches_ahead(workers, readers, options.prefetch)
+        super().__init__("dali", settings, readers, 1, options.watchdog_s)
+        self._options, self._ahead = options, ahead
         self._stage: DaliStage | None = None
         _close_at_exit(self)
 

@@ -43,18 +43,23 @@ def default_workers() -> int:
     return available_cpus()
 
 
-def ensure_descriptors(needed: int) -> None:
-    """Raise the soft limit of open files so that `needed` more fit; LoaderError E-FD if the hard limit forbids."""
+def ensure_descriptors(needed: int) -> tuple[int, int]:
+    """The limits (soft, hard) of open files, the soft one raised so that `needed` more fit.
+
+    Raises LoaderError E-FD if the hard limit forbids that.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = _open_descriptors() + needed + _DESCRIPTORS_OF_OTHERS
     if soft == resource.RLIM_INFINITY or soft >= target:
-        return
+        return soft, hard
     if hard != resource.RLIM_INFINITY and hard < target:
         fix = (
             f"lower workers, or raise the limit of open files (ulimit -n {_round_up(target)}; docker --ulimit nofile=)"
         )
         raise LoaderError("E-FD", f"open files: need={target} have={hard} (the hard limit)", fix=fix)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (target if hard == resource.RLIM_INFINITY else hard, hard))
+    raised = target if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised, hard
 
 
 def _round_up(number: int) -> int:
@@ -74,6 +79,19 @@ def ensure_memory(num_bytes: int, purpose: str, code: str = "E-MEM") -> None:
     have = memory_headroom()
     if num_bytes > have:
         raise LoaderError(code, f"{purpose}: need={num_bytes:,} have={have:,} bytes", fix=_MEMORY_FIX)
+
+
+def process_headroom() -> int | None:
+    """Processes and threads that this process's control groups still allow; None without a limit."""
+    left = []
+    for folder, _ in control_groups("pids"):
+        try:
+            most = (folder / "pids.max").read_text().strip()
+            if most != "max":
+                left.append(max(0, int(most) - int((folder / "pids.current").read_text())))
+        except (OSError, ValueError):
+            continue
+    return min(left, default=None)
 
 
 def oom_kills() -> int:

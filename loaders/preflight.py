@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock.loaders.machine import ensure_descriptors, ensure_memory
+from penstock.loaders.machine import ensure_descriptors, ensure_memory, process_headroom
 from penstock.loaders.producer import ROW_DTYPE
 from penstock.loaders.slots import SPARE_SLOTS
 from penstock.pipelines.errors import LoaderError
@@ -19,6 +19,7 @@ DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch'
 # What was seen of memory that no other process shares, rounded down: of a process that has imported torch (146 MiB), of
 # a worker beyond what it has from its fork server (48 to 75), of DALI's libraries and buffers. Images come on top.
 IMPORTS_BYTES, WORKER_BYTES, DALI_BYTES = 140 << 20, 48 << 20, 40 << 20
+_THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # itself, one that watches its parent, one that sends; server, tracker...
 _PAGE = 4096  # a semaphore takes one
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
@@ -59,15 +60,12 @@ class Needs(NamedTuple):
         return self.processes * WORKER_BYTES + (IMPORTS_BYTES if server._forkserver_pid is None else 0)
 
 
-def process_needs(workers: int, prefetch: int, batch_size: int, size: tuple[int, int], start_method: str) -> Needs:
-    """Needs of an engine of `workers` processes, 0 to work in the consumer."""
-    slots = _slot_bytes(max(1, workers * prefetch), batch_size, size)
-    return Needs(slots, 0, workers, 16 * workers + 16, start_method)
+def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
+    """What an engine of threads takes that has `ahead` batches of `size` (height, width) under way.
 
-
-def thread_needs(ahead: int, batch_size: int, size: tuple[int, int]) -> Needs:
-    """Needs of an engine of threads with so many batches under way."""
-    return Needs(_slot_bytes(ahead, batch_size, size), descriptors=16)
+    library_bytes: what a library that it drives takes by itself.
+    """
+    return Needs(slot_bytes(ahead, batch_size, size), library_bytes, descriptors=16)
 
 
 def drop_in_needs(workers: int, prefetch: int, start_method: str) -> Needs:
@@ -83,7 +81,8 @@ def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, d
     return 0 if dtype == torch.uint8 else 2 * values * dtype.itemsize
 
 
-def _slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
+def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
+    """Bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
     return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + ROW_DTYPE.itemsize)
 
 
@@ -97,6 +96,7 @@ def ensure(needs: Needs, **where: object) -> None:
         if needs.processes:
             ensure_dev_shm(needs.semaphore_bytes, "semaphores of the workers' queues")
             ensure_temporary_folder()
+            ensure_processes(needs)
         ensure_batches(needs)
     except LoaderError as error:
         raise error.located(**where) from None
@@ -109,6 +109,15 @@ def ensure_batches(needs: Needs) -> None:
     if needs.total_bytes > needs.slot_bytes:
         processes = f" and {needs.processes} worker process{'es' * (needs.processes != 1)}" * (needs.processes > 0)
         ensure_memory(needs.total_bytes, f"batches{processes}, at least")
+
+
+def ensure_processes(needs: Needs) -> None:
+    """Raises LoaderError E-MEM where the control group does not allow so many processes and threads."""
+    have = process_headroom()
+    needed = needs.processes * _THREADS_A_WORKER + _THREADS_OF_OTHERS if needs.processes else 0
+    if have is not None and needed > have:
+        fix = f"lower workers, or allow more processes (docker --pids-limit {max(256, 4 * needed)})"
+        raise LoaderError("E-MEM", f"processes and threads: need={needed} have={have}", fix=fix)
 
 
 def ensure_dev_shm(num_bytes: int, purpose: str) -> int:

@@ -138,9 +138,9 @@ class ThreadEngine:
 
     def _start(self, cursor: Cursor) -> None:
         count, schedule = self._ahead + SPARE_SLOTS, self._settings.schedule
-        needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size)
-        own_bytes = self.consumer_bytes + self.library_bytes
-        ensure(needs._replace(own_bytes=own_bytes), backend=self.name, rank=schedule.rank)
+        needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size, self.library_bytes)
+        needs = needs._replace(own_bytes=needs.own_bytes + self.consumer_bytes)
+        ensure(needs, backend=self.name, rank=schedule.rank)
         slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=False)
         queue = self._queue = self._new_queue(slots, Recycler(count))
         queue.cursor = cursor
