@@ -36,6 +36,7 @@ def _register() -> None:
         command_doctor,
         command_iterate,
         command_parity,
+        command_selftest,
         command_synth,
         command_train,
     )
@@ -49,6 +50,7 @@ def _register() -> None:
         command_synth,
         command_iterate,
         command_parity,
+        command_selftest,
     ):
         app.command()(getattr(module, module.__name__.rpartition("_")[2]))
     app.add_typer(command_cache.cache, name="cache")

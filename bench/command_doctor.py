@@ -52,7 +52,7 @@ def doctor(
     findings = []
     for finding in examine(settings, data):
         findings.append(finding)
-        _print(finding)
+        print_finding(finding)
     record = as_record(settings, findings)
     warnings = sum(finding.state == "warn" for finding in findings)
     typer.echo(f"doctor: {len(findings)} looked at, {warnings} to be warned of, {record['fails']} that fail")
@@ -62,8 +62,9 @@ def doctor(
         raise typer.Exit(EXIT_RESOURCE)
 
 
-def _print(finding: Finding) -> None:
+def print_finding(finding: Finding) -> None:
+    """One finding on standard output: its state, what was found and, unless it is ok, what mends it."""
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
-    typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:19} {finding.found}")
+    typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {finding.found}")
     if finding.fix and finding.state != "ok":
-        typer.echo(f"{'':6}{'':19} -> {finding.fix}")
+        typer.echo(f"{'':6}{'':30} -> {finding.fix}")

@@ -8,13 +8,12 @@ import platform
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-import simplejpeg
 import torch
 
 from penstock.bench.ceilings import usable_decoders
 from penstock.bench.doctor import DoctorSettings, Finding, State
 from penstock.bench.measure import measure_rate
+from penstock.bench.photo_like import photo_like
 from penstock.loaders.hdf5_write import hdf5_versions
 from penstock.pipelines.dali_graph import import_dali, install_hint
 from penstock.pipelines.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
@@ -63,16 +62,6 @@ def _missing_decoder(name: str, usable: list[str]) -> Finding:
             return Finding(f"decoder {name}", "warn", f"{error.cause}; PNG, CMYK and the like need it", error.fix)
         return Finding(f"decoder {name}", "ok" if usable else "warn", f"not usable ({error.cause})", error.fix)
     return Finding(f"decoder {name}", "ok", "usable")
-
-
-def photo_like(height: int, width: int) -> bytes:
-    """A JPEG of waves and noise that takes about as long to decode as a photo of this size."""
-    rng = np.random.default_rng(0)
-    rows, columns = np.linspace(0, 20, height)[:, None, None], np.linspace(0, 20, width)[None, :, None]
-    waves = np.sin(rows + np.arange(3)) * np.cos(columns) * 90 + 128
-    pixels = (waves + rng.normal(0, 12, (height, width, 3))).clip(0, 255).astype(np.uint8)
-    data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), 90, "RGB", "420")
-    return data
 
 
 def caches(*, needed: bool) -> Finding:
