@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.bench.record import BenchRecord, BenchSettings
     from penstock.bench.verdict import Verdict
 
+_OWN_BYTES = 150 << 20  # of the samples and batches that a run holds beside its loader: 340 MiB were seen
+
 
 def bench(
     data: common.Data,
@@ -45,6 +47,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    from penstock.bench.doctor import DoctorSettings, ensure_room
     from penstock.bench.record import BenchSettings
     from penstock.bench.report import print_record
     from penstock.bench.verdict import judge
@@ -67,6 +70,7 @@ def bench(
         tune=tune,
         seed=seed,
     )
+    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
     record = _measure(common.training_folder(data), settings)
     verdict = judge(record, str(data))
     print_record(record, verdict)

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.bench.environment import describe_environment
 from penstock.bench.options import given
+from penstock.bench.record import BenchSettings
 from penstock.loaders.create import loader_needs, usable_device
-from penstock.loaders.preflight import Needs
+from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.profile import load_profile
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
@@ -43,6 +44,18 @@ class DoctorSettings:
     cache: Path | None = None
     on_bad_sample: str = "raise"
 
+    @classmethod
+    def of(cls, settings: BenchSettings) -> DoctorSettings:
+        """The loader that a benchmark measures."""
+        return cls(
+            backend=settings.backend,
+            workers=settings.workers,
+            batch_size=settings.batch_size,
+            size=settings.size,
+            device=settings.device,
+            cache=None if settings.cache is None else Path(settings.cache),
+        )
+
     @property
     def pipeline(self) -> ImagePipeline:
         """What is served."""
@@ -64,6 +77,19 @@ class DoctorSettings:
         backend, options = self.resolved
         size = (self.size, self.size)
         return loader_needs(backend, batch_size=self.batch_size, size=size, device=self.device, **options)
+
+
+def ensure_room(settings: DoctorSettings, own_bytes: int) -> None:
+    """Raises LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits beside `own_bytes` of the program's.
+
+    For commands, before they take memory: afterwards the kernel would not ask, but kill. Leaves it to create_loader to
+    refuse settings that cannot work.
+    """
+    try:
+        needs = settings.needs()
+    except (ValueError, KeyError):
+        return
+    ensure(needs._replace(own_bytes=needs.own_bytes + own_bytes))
 
 
 def checked(name: str, check: Callable[[], str]) -> Finding:

@@ -23,6 +23,7 @@ from penstock.loaders.machine import (
 from penstock.loaders.memory_headroom import memory_headroom, memory_limit
 from penstock.loaders.preflight import (
     DEV_SHM,
+    SEMAPHORES,
     Needs,
     ensure_batches,
     ensure_dev_shm,
@@ -114,7 +115,7 @@ def process_limits(settings: DoctorSettings) -> Finding:
 
 def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
     """Semaphores of the backends, whose batches are elsewhere; batches of the drop-in DataLoader and of torch's own."""
-    found = checked(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, 'semaphores'))} free")
+    found = checked(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES))} free")
     if found.state == "fail":
         return found
     workers = default_workers() if settings.workers is None else settings.workers

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch.utils.data import TensorDataset
 
-from penstock.bench.doctor import Finding
+from penstock.bench.doctor import DoctorSettings, Finding, ensure_room
 from penstock.bench.models import create_model
 from penstock.bench.parity import Candidate, ParitySettings, cache_of, candidates, served, tolerance_between
 from penstock.bench.parity_pair import Pair, Served
@@ -28,6 +28,7 @@ from penstock.pipelines.spec import imagenet_train
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
 _SETTINGS = ParitySettings(images=IMAGES, size=SIZE, batch_size=BATCH)
 _WORKERS = 2
+_OWN_BYTES = 150 << 20  # of engines that work in this process, and of the model
 _REINSTALL = "install the package named in the cause again"
 
 Value = TypeVar("Value")
@@ -43,7 +44,8 @@ def selftest() -> Iterator[Finding]:
     Raises SelftestFailure for a wrong result, LoaderError for what fails; any other exception of a library becomes
     E-DEPENDENCY.
     """
-    folder = _tried("temporary folder", ensure_temporary_folder)
+    ensure_room(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
+    folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
         source = _tried("synthetic images", lambda: _photos(Path(name)))
         yield Finding("images", "ok", source.describe())

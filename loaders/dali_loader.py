@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import weakref
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from penstock.loaders.contract import Cursor
 from penstock.loaders.crop_producer import CropProducer
 from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
-from penstock.loaders.preflight import DALI_BYTES, Needs, thread_needs
+from penstock.loaders.preflight import DALI_BYTES, DALI_IMAGES, Needs, thread_needs
 from penstock.loaders.producer import Producer, ProducerSettings
 from penstock.loaders.slots import BatchSlots, Produced, Recycler
 from penstock.loaders.source import Source
@@ -84,7 +85,8 @@ def _readers(options: DaliOptions) -> tuple[int, int, int]:
 
 def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """What the engine takes for batches of `size` (height, width)."""
-    return thread_needs(_readers(options)[2], batch_size, size, DALI_BYTES)
+    own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
+    return thread_needs(_readers(options)[2], batch_size, size, own_bytes)
 
 
 SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
@@ -159,8 +161,6 @@ class DaliEngine(ThreadEngine):
     Raises LoaderError E-DEPENDENCY where DALI is not installed.
     """
 
-    library_bytes = DALI_BYTES
-
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
         workers, readers, ahead = _readers(options)
@@ -184,6 +184,9 @@ class DaliEngine(ThreadEngine):
             device_memory_padding=options.device_memory_padding,
             host_memory_padding=options.host_memory_padding,
         )
+
+    def _needs(self) -> Needs:
+        return needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
 
     def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
         kind = _CropQueue if self._workers else BatchQueue

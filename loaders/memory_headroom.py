@@ -32,23 +32,25 @@ def _cgroup_headrooms(root: Path, of_self: Path) -> Iterator[int]:
         yield limit - usage + reclaimable
 
 
-_NAMES = {  # version 2 -> limit, usage, page cache that can be given up
-    True: ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+_NAMES = {  # whether of version 2 -> limit, usage, prefix of the statistics, mapped files
+    True: ("memory.max", "memory.current", "", "file_mapped"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_mapped_file"),
 }
 
 
 def _limited_groups(root: Path, of_self: Path) -> Iterator[tuple[int, tuple[int, int]]]:
     """(limit, (used, of that page cache that can be given up)) in bytes."""
     for folder, unified in control_groups("memory", root, of_self):
-        limit, usage, page_cache = _NAMES[unified]
+        limit, usage, prefix, mapped = _NAMES[unified]
         try:
             most = (folder / limit).read_text().strip()
             if most == "max":
                 continue
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # Active pages as well: those of a data set that is read again and again are active, and given up in time.
-            pages = sum(int(statistics.get(kind, 0)) for kind in page_cache)
-            yield int(most), (int((folder / usage).read_text()), pages)
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            pages = {name: int(count) for name, count in lines}
+            inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+            # Active pages as well, such as those of a data set that is read again and again, but not running programs.
+            free = inactive + max(0, active - pages.get(mapped, 0))
+            yield int(most), (int((folder / usage).read_text()), free)
         except (OSError, ValueError):
             continue

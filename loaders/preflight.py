@@ -16,10 +16,12 @@ from penstock.loaders.slots import SPARE_SLOTS
 from penstock.pipelines.errors import LoaderError
 
 DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
-# What was seen of memory that no other process shares, rounded down: of a process that has imported torch (146 MiB), of
-# a worker beyond what it has from its fork server (48 to 75), of DALI's libraries and buffers. Images come on top.
-IMPORTS_BYTES, WORKER_BYTES, DALI_BYTES = 140 << 20, 48 << 20, 40 << 20
+# Memory that no other process shares, as it was seen with photos of 470x400 pixels: of a fork server that has imported
+# torch (with the tracker that comes with it), of a worker beyond what it has from its server, of DALI's libraries, and
+# what DALI holds for an image, in images of the size handed out (it decodes whole crops before it resizes them).
+SERVER_BYTES, WORKER_BYTES, DALI_BYTES, DALI_IMAGES = 156 << 20, 58 << 20, 48 << 20, 8
 _THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # itself, one that watches its parent, one that sends; server, tracker...
+SEMAPHORES = "semaphores of the workers' queues"
 _PAGE = 4096  # a semaphore takes one
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
@@ -55,9 +57,9 @@ class Needs(NamedTuple):
         if not self.processes or self.start_method == "fork":
             return 0
         if self.start_method == "spawn":
-            return self.processes * IMPORTS_BYTES
+            return self.processes * SERVER_BYTES
         server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-        return self.processes * WORKER_BYTES + (IMPORTS_BYTES if server._forkserver_pid is None else 0)
+        return self.processes * WORKER_BYTES + (SERVER_BYTES if server._forkserver_pid is None else 0)
 
 
 def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
@@ -94,7 +96,7 @@ def ensure(needs: Needs, **where: object) -> None:
     try:
         ensure_descriptors(needs.descriptors)
         if needs.processes:
-            ensure_dev_shm(needs.semaphore_bytes, "semaphores of the workers' queues")
+            ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES)
             ensure_temporary_folder()
             ensure_processes(needs)
         ensure_batches(needs)

@@ -15,7 +15,7 @@ import torch
 
 from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
 from penstock.loaders.contract import Cursor, HostBatch
-from penstock.loaders.preflight import ensure, thread_needs
+from penstock.loaders.preflight import Needs, ensure, thread_needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.pipelines.errors import LoaderError
@@ -113,8 +113,6 @@ class ThreadEngine:
     progress before a batch that is waited for is given up.
     """
 
-    library_bytes = 0  # what a library that this kind of engine drives takes by itself
-
     def __init__(self, name: str, settings: ProducerSettings, workers: int, prefetch: int, watchdog_s: float) -> None:
         self.name, self._settings = name, settings
         self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
@@ -138,7 +136,7 @@ class ThreadEngine:
 
     def _start(self, cursor: Cursor) -> None:
         count, schedule = self._ahead + SPARE_SLOTS, self._settings.schedule
-        needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size, self.library_bytes)
+        needs = self._needs()
         needs = needs._replace(own_bytes=needs.own_bytes + self.consumer_bytes)
         ensure(needs, backend=self.name, rank=schedule.rank)
         slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=False)
@@ -172,6 +170,10 @@ class ThreadEngine:
             raise
         finally:
             torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
+
+    def _needs(self) -> Needs:
+        """What starting takes, without the consumer's share."""
+        return thread_needs(self._ahead, self._settings.schedule.batch_size, self._settings.pipeline.size)
 
     def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
         return BatchQueue(self._settings, slots, recycler, max(1, self._workers))
