@@ -47,7 +47,6 @@ def bench(
     ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
-    from penstock.bench.doctor import DoctorSettings, ensure_room
     from penstock.bench.record import BenchSettings
     from penstock.bench.report import print_record
     from penstock.bench.verdict import judge
@@ -70,7 +69,6 @@ def bench(
         tune=tune,
         seed=seed,
     )
-    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
     record = _measure(common.training_folder(data), settings)
     verdict = judge(record, str(data))
     print_record(record, verdict)
@@ -90,7 +88,9 @@ def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from penstock.bench.bench_run import BenchRun
+    from penstock.bench.doctor import DoctorSettings, ensure_room
 
+    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)

@@ -22,7 +22,7 @@ from penstock.loaders.create import create_loader
 from penstock.loaders.data_loader import DataLoader
 from penstock.loaders.preflight import ensure_temporary_folder
 from penstock.loaders.source import Source, open_source
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.spec import imagenet_train
 
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
@@ -64,6 +64,8 @@ def _tried(what: str, step: Callable[[], Value]) -> Value:
     except (LoaderError, SelftestFailure, MemoryError):
         raise
     except Exception as error:
+        if CANNOT_ALLOCATE in str(error):
+            raise LoaderError("E-MEM", f"{what}: {str(error).splitlines()[0]}") from error
         raise LoaderError("E-DEPENDENCY", f"{what}: {type(error).__name__}: {error}", fix=_REINSTALL) from error
 
 

@@ -53,9 +53,8 @@ def ensure_descriptors(needed: int) -> tuple[int, int]:
     if soft == resource.RLIM_INFINITY or soft >= target:
         return soft, hard
     if hard != resource.RLIM_INFINITY and hard < target:
-        fix = (
-            f"lower workers, or raise the limit of open files (ulimit -n {_round_up(target)}; docker --ulimit nofile=)"
-        )
+        more = _round_up(target)
+        fix = f"lower workers, or raise the limit of open files (ulimit -n {more}, docker --ulimit nofile={more})"
         raise LoaderError("E-FD", f"open files: need={target} have={hard} (the hard limit)", fix=fix)
     raised = target if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))

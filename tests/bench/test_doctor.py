@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from command_line import penstock
+import typer
 from constrained import Limit, drop_in, few_files, memory_cap, no_home, run, small_shm
 from mounts import needs_mounts
 from odd_images import exif_segment, png, scene
@@ -18,6 +18,7 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 from penstock.bench import doctor_folders, doctor_machine, doctor_software
+from penstock.bench.command_doctor import doctor
 from penstock.bench.doctor import DoctorSettings, Finding, ensure_room, examine
 from penstock.bench.doctor_data import look_at, odd_files
 from penstock.bench.doctor_folders import folder_findings
@@ -222,14 +223,24 @@ def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
     assert odd_files("data", source, DoctorSettings(on_bad_sample="replace")).state == "warn"
 
 
-def test_the_command_tells_all_and_writes_it_down(photos: Path, tmp_path: Path) -> None:
+def test_the_command_tells_all_and_writes_it_down(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = tmp_path / "doctor.json"
-    done = penstock("doctor", photos, "--workers", 1, "--json", record)
-    assert done.returncode == 0, done.stdout + done.stderr
+    doctor(photos, workers=1, batch_size=4, size=16, json_file=record)
     found = {finding["name"]: finding for finding in json.loads(record.read_text())["findings"]}
+    told = capsys.readouterr().out
     assert {"memory", "open files", "decoder simplejpeg", "data: file system", "data: reading"} <= set(found)
-    assert len(found) == done.stdout.count("\n") - 1 - done.stdout.count("-> ")
+    assert len(found) == told.count("\n") - 1 - told.count("-> ")
     assert "24 images decoded, none of them odd" in found["data: a sample"]["found"]
+    no_files(monkeypatch)
+    with pytest.raises(typer.Exit) as caught:
+        doctor(workers=1, batch_size=4, size=16)
+    assert caught.value.exit_code == 7
+    assert "fail  open files" in capsys.readouterr().out
+    for wrong in ({"backend": "tf"}, {"on_bad_sample": "skip"}):
+        with pytest.raises(ValueError, match="is"):
+            doctor(**wrong)
 
 
 def test_data_that_is_not_there_fails(tmp_path: Path) -> None:

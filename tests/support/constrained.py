@@ -210,9 +210,10 @@ def main() -> None:
             "128 files": few_files(),
             "one CPU": one_cpu(),
             **{f"cgroup {mib} MiB": groups.enter_context(memory_cap(mib)) for mib in (300, 500, 800, 1500)},
+            "RLIMIT_AS 1 GiB": address_space(1024),
             "RLIMIT_AS 2 GiB": address_space(2048),
-            "RLIMIT_AS 4 GiB": address_space(4096),
-            "RLIMIT_DATA 512 MiB": data_size(512),
+            "RLIMIT_DATA 384 MiB": data_size(384),
+            "RLIMIT_DATA 1 GiB": data_size(1024),
             "no HOME": no_home(),
             "read-only folder": read_only_folder(photos),
         }
