@@ -198,10 +198,10 @@ def test_all_groups_above_are_found_in_both_versions(tmp_path: Path) -> None:
 
 
 def test_processes_that_a_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [ControlGroup(tmp_path / name, True) for name in ("own", "above", "absent")]
+    groups = [ControlGroup(tmp_path / name, True) for name in ("own", "above", "absent", "none")]
     monkeypatch.setattr(machine, "control_groups", lambda controller: groups)
     assert machine.process_headroom() is None
-    for name, most, current in (("own", "max", "7"), ("above", "100", "60")):
+    for name, most, current in (("own", "90", "7"), ("above", "100", "60"), ("absent", "max", "7")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "pids.max").write_text(most)
         (tmp_path / name / "pids.current").write_text(current)
