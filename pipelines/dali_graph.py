@@ -278,7 +278,7 @@ def _refused(error: Exception) -> LoaderError:
 
 def _cannot_run(error: Exception, settings: GraphSettings) -> LoaderError:
     words = dali_words(error)
-    if isinstance(error, MemoryError) or re.search("memory|alloc", words, re.IGNORECASE):
+    if isinstance(error, MemoryError) or re.search("memory|alloc|resource temp", words, re.IGNORECASE):  # or no thread
         return LoaderError("E-MEM", f"DALI: {words}")
     what = "the CPU" if settings.device_id is None else f"GPU {settings.device_id}"
     about_driver = settings.device_id is not None and re.search(_NO_DRIVER, words, re.IGNORECASE)

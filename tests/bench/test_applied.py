@@ -19,7 +19,7 @@ from penstock.bench.advice import BOTH, Advice, Change
 from penstock.bench.applied import OpenedSides, changed, take_advice
 from penstock.bench.applied_report import applied_parts
 from penstock.bench.bench_run import BenchRun
-from penstock.bench.candidates import Candidate
+from penstock.bench.candidates import Candidate, LoaderOpener
 from penstock.bench.record import Applied, BenchRecord, BenchSettings, Measured
 from penstock.bench.resources import Resources
 from penstock.loaders import open_source
@@ -175,13 +175,14 @@ def test_the_sides_serve_the_same_sample_from_files_and_from_its_cache(
 ) -> None:
     monkeypatch.setattr(applied, "create_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
-    sides = OpenedSides(settings, imagenet_train(32), open_source(photos), None)
+    opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
+    sides = OpenedSides(settings, imagenet_train(32), opener)
     present = replace(PRESENT, options={"workers": 0})
     with pytest.raises(ValueError, match="no cache"):
         sides.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
     with sides.of_a_sample() as (on_sample, note):
         assert note == "of 24 images"
-        assert len(on_sample.files) == len(on_sample.cache or ()) == 24
+        assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
         for candidate in (present, changed(present, Change(cache="lossless"))):
             assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
     trained = replace(present, dtype="float32")

@@ -433,6 +433,7 @@ def test_a_gpu_without_a_driver_is_one_line(capfd: pytest.CaptureFixture[str]) -
     [
         (RuntimeError("Can't allocate 4096 bytes on device 0"), "E-MEM"),
         (MemoryError("no room"), "E-MEM"),
+        (RuntimeError("Resource temporarily unavailable"), "E-MEM"),  # a thread that could not be started
         (ValueError("no such operator argument"), "E-DEPENDENCY"),
     ],
 )
