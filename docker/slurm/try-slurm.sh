@@ -127,10 +127,10 @@ END
 
 nodes_idle() { [[ $(sinfo --noheader --partition=main --states=idle --format=%D 2>/dev/null) == 2 ]]; }
 field() { scontrol show job "$1" --oneliner | grep -o "\b$2=[^ ]*" | head -n 1 | cut -d= -f2-; }
-is() { [[ $(field "$1" "$2") == "$3" ]]; }                                    # JOB FIELD VALUE
+is() { [[ $(field "$1" "$2") == "$3" ]]; } # JOB FIELD VALUE
 ended() { [[ $(field "$1" JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 completed() { until_true 120 ended "$1" && is "$1" JobState COMPLETED; }
-says() { grep -q -- "$2" "$here/$1.log"; }                                      # NAME WORDS
+says() { grep -q -- "$2" "$here/$1.log"; } # NAME WORDS
 
 # train NAME [sbatch's options] -- [penstock's]: submits the job; prints its number
 train() {
@@ -139,7 +139,7 @@ train() {
     while [[ $1 != -- ]]; do options+=("$1") && shift; done
     sbatch --parsable --job-name="$name" --output="$here/$name.log" --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 \
         --cpus-per-task=1 --time=5 --signal=TERM@60 "${options[@]}" docker/slurm/train.sbatch "$here/photos" \
-        --checkpoint "$here/$name.pt" --json "$here/$name.json" --device cpu --epochs 4 --size 48 --batch-size 16 \
+        --checkpoint "$here/$name.pt" --json "$here/$name.json" --device cpu --epochs 3 --size 48 --batch-size 16 \
         --lr 0.02 --checkpoint-every 4 --workers 0 "${@:2}"
 }
 
@@ -167,15 +167,16 @@ goes_on() { # NAME JOB: the job comes back once, goes on from what was saved, an
 
 crash_node2() { # at once and without a word: its daemon, what runs its tasks, and the tasks
     local pid tasks=() keepers=()
-    for pid in $(grep --files-with-matches --null-data --line-regexp SLURMD_NODENAME=node2 /proc/[0-9]*/environ 2>/dev/null |
-        cut -d/ -f3); do
-        if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "SLURM_CONF=$SLURM_CONF"; then
-            tasks+=("$pid")
-            keepers+=("$(ps -o ppid= -p "$pid" | tr -d ' ')")
+    for pid in /proc/[0-9]*; do
+        if mine "$pid" "SLURM_CONF=$SLURM_CONF" && mine "$pid" SLURMD_NODENAME=node2; then
+            tasks+=("${pid#/proc/}")
+            keepers+=("$(ps -o ppid= -p "${pid#/proc/}" | tr -d ' ')")
         fi
     done
     kill -KILL "$node2" "${keepers[@]}" "${tasks[@]}" 2>/dev/null || :;
+    wait "$node2" 2>/dev/null || :;
 }
+mine() { tr '\0' '\n' 2>/dev/null <"$1/environ" | grep -qx -- "$2"; }
 
 stays_ended() { until_true 60 ended "$1" && is "$1" JobState FAILED && is "$1" ExitCode "$2" && is "$1" Restarts 0; }
 saved() { until_true 60 test -s "$here/$1.pt"; }
@@ -202,7 +203,7 @@ until_true 60 is "$job" Restarts 1 && start node2 slurmd -D -N node2 && scontrol
 verdict "a node lost: went on from the last save" "$job" goes_on lost "$job"
 
 job=$(train refused -- --checkpoint "$here/whole.pt" --lr 0.5)
-verdict "an error (a checkpoint of another run): not put back" "$job" stays_ended "$job" 3:0
+verdict "an error (a checkpoint of another run): not put back" "$job" stays_ended "$job" 2:0
 
 job=$(MAX_RESTARTS=0 train capped --)
 saved capped && scancel --signal=TERM "$job"
@@ -210,9 +211,12 @@ verdict "stopped more often than MAX_RESTARTS: not put back" "$job" stays_ended 
 
 job=$(sbatch --parsable --array=0-2 --cpus-per-task=1 --time=5 --output="$here/cache-%a.log" \
     docker/slurm/cache.sbatch "$here/photos/train" "$here/cache" --shards 6)
-until_true 30 is "${job}_1" JobState RUNNING && scancel --signal=TERM "${job}_1"
+until_true 60 compgen -G "$here/cache/shard-00001*" >/dev/null && scancel --signal=TERM "${job}_1"
 array_is_done() { [[ -z $(squeue --noheader --job="$job" 2>/dev/null) ]] && test -s "$here/cache/penstock-cache.json"; }
-built() { until_true 120 array_is_done && "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train"; }
+built() {
+    until_true 120 array_is_done && is "${job}_1" Restarts 1 && is "${job}_0" Restarts 0 &&
+        "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train"
+}
 verdict "a cache of six shards, by an array of three tasks, one stopped and put back" "$job" built
 
 ((failures == 0)) || die "$failures of the above failed"
