@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from penstock.bench.checkpoint import Progress, load_checkpoint, save_checkpoint
 from penstock.bench.evaluate import sum_over_ranks
-from penstock.bench.signals import STOPPING, SignalExit
+from penstock.bench.signals import STOPPING, SignalExit, heed_no_more
 from penstock.bench.train_step import TrainStep
 from penstock.pipelines.errors import LoaderError
 
@@ -73,11 +73,12 @@ class CheckpointKeeper:
     ) -> None:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
+        if self._previous and self._signal:
+            heed_no_more()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._signal = number
-        signal.signal(number, signal.SIG_DFL)  # a second one is in earnest
+        self._signal = number  # a second one changes nothing: torchrun passes on what the batch system sent here too
 
     def restore(self) -> Progress:
         """Where the run begins: where the file left it if the plan says so and there is one, else at its start.
@@ -122,8 +123,9 @@ class CheckpointKeeper:
     def after_loss(self, error: LoaderError) -> None:
         """What to do when the loader fails. Raises SignalExit if a signal was the cause; returns otherwise.
 
-        A batch system signals the loader's workers as well: then no update comes any more, and the last one is saved
-        (of a half accumulated one, batch norm keeps what it has seen). Not with several ranks, whose sums are apart.
+        A batch system signals the loader's workers as well, and those that have only begun to start do not outlast it:
+        then no update comes any more, and the last one is saved (of a half accumulated one, batch norm keeps what it
+        has seen). Not with several ranks, whose sums are apart.
         """
         if not self._signal:
             return

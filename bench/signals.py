@@ -22,7 +22,7 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless they are ignored; a second one ends the process."""
+    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless ignored; see `heed_no_more` for a second one."""
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
             signal.signal(number, _leave)
@@ -30,7 +30,16 @@ def exit_on_signals() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
-    for other in _EXITING:
-        if signal.getsignal(other) is not signal.SIG_IGN:
-            signal.signal(other, signal.SIG_DFL)
+    heed_no_more()
     raise SignalExit(number)
+
+
+def heed_no_more() -> None:
+    """For a process that ends: the handlers of `exit_on_signals` are gone, and Ctrl-C ends it at once.
+
+    The others are ignored: a batch system sends them to all processes of a job, torchrun among them, which
+    passes them on to its ranks, and the second would cut short what the first has asked for.
+    """
+    for number in _EXITING:
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.batch_maker import BUSY, PID, SAMPLE, Progress
+from penstock.loaders.worker_launch import start_fork_server
 from penstock.loaders.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError
@@ -44,6 +45,8 @@ class BatchIterator(WatchedIterator):
         user_init = loader.worker_init_fn
         loader.worker_init_fn = WorkerStart(user_init, self._progress)
         try:
+            if loader.multiprocessing_context.get_start_method() == "forkserver":
+                start_fork_server()
             super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
         except (ConnectionError, EOFError) as error:
             cause = "a worker process ended while it was being started"

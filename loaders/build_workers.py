@@ -17,7 +17,7 @@ from penstock.loaders.batch_maker import WorkerTraceback
 from penstock.loaders.build_chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, EncodeJob, Task, encode_chunk
 from penstock.loaders.machine import ensure_descriptors, oom_kills
 from penstock.loaders.shared_memory import SharedArray
-from penstock.loaders.worker import start_worker
+from penstock.loaders.worker import OUTLASTED, start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError
@@ -201,9 +201,8 @@ class _Pool:
 def _work(pipe: connection.Connection[Any, Any], job: EncodeJob, at: SharedArray, number: int) -> None:
     """What a worker process does: tasks in, chunks out, until it is told to leave."""
     start_worker(number)
-    for other in (signal.SIGTERM, signal.SIGHUP):
-        # A batch system signals every process of a job. The builder sees to its workers; what they start inherits this,
-        # or an image would be stored as one that jpegtran cannot take.
+    for other in OUTLASTED:
+        # What a worker starts inherits this, or an image would be stored as one that jpegtran cannot take.
         signal.signal(other, signal.SIG_IGN)
 
     def working_on(sample: int) -> None:

@@ -17,19 +17,26 @@ from typing import Any
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
-_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def worker_context(start_method: str) -> Any:
     """The multiprocessing context for workers that are started by `start_method`."""
-    # Started here, because that unblocks SIGINT, and blocked for good for the tracker: a terminal that is closed would
-    # take it away before it has done its work.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    _start_resource_tracker()
+    return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
+
+
+def _start_resource_tracker() -> None:
+    """Start multiprocessing's resource tracker, unless it runs; by itself, because that unblocks SIGINT and SIGTERM.
+
+    SIGHUP and SIGUSR1 are blocked for good in it: a terminal that is closed, or a batch system that signals every process,
+    would take it away before it has done its work.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])
     try:
         resource_tracker.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
 
 
 def _ready_fork_server() -> Any:
@@ -38,15 +45,9 @@ def _ready_fork_server() -> Any:
     A signal in that time interrupts the wait, as it should; starting a worker afterwards takes milliseconds.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([_PRELOAD])  # torch is imported once, not once a worker
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
     fresh = server._forkserver_pid is None
-    # Blocked until the server is far enough to ignore it: Ctrl-C in its first second would print a traceback.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    start_fork_server()
     first = context.Process(target=os.getpid, daemon=True)  # answers when the server does
     try:
         with hidden_main():
@@ -58,6 +59,20 @@ def _ready_fork_server() -> Any:
         raise
     first.close()
     return context
+
+
+def start_fork_server() -> None:
+    """Start multiprocessing's fork server, unless it runs: one that imports torch, and that signals do not end."""
+    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    wished = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
+    server.set_forkserver_preload([*wished, _PRELOAD])  # torch is imported once, not once a worker
+    _start_resource_tracker()
+    # Ctrl-C in the server's first second would print a traceback. See fork_server_preload for when they are unblocked.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import context, forkserver, queues
+from multiprocessing import context, queues
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -124,9 +124,6 @@ def choose_context(num_workers: int, *payload: Any) -> BaseContext:
             stacklevel=5,
         )
         return multiprocessing.get_context("fork")
-    server: Any = forkserver._forkserver
-    if server._preload_modules == ["__main__"]:  # the default: no wish of the user's
-        server.set_forkserver_preload([__name__])  # torch is imported once, not once a worker
     return multiprocessing.get_context("forkserver")
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, util
 from typing import Any
 
 from torch.utils.data import _utils
@@ -76,6 +76,12 @@ def receive_message(reader: Any, size: int, poll_s: float, stalled: Callable[[],
     return received
 
 
+def _kill(workers: Sequence[Any]) -> None:
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
 class WatchedIterator(_MultiProcessingDataLoaderIter):
     """torch's iterator, with its one waiting point replaced.
 
@@ -102,6 +108,8 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         except BaseException:
             self.shut_down()
             raise
+        # Workers outlast the SIGTERM by which multiprocessing ends them at exit, before it waits for them.
+        util.Finalize(self, _kill, args=(self._workers,), exitpriority=0)
         # torch's handler of SIGCHLD would raise in the middle of the user's own code; a death is seen without it.
         _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
         self._worker_pids_set = False

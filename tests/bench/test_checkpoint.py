@@ -172,13 +172,14 @@ def test_sigterm_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp
     file = tmp_path / "run.pt"
 
     class Terminating(nn.Sequential):
-        """The model, to whose 13th batch a SIGTERM comes: the first of the seventh update."""
+        """The model, to whose 13th batch SIGTERM comes: the first of the seventh update. Twice, as under torchrun."""
 
         batches = 0
 
         def forward(self, images):
             self.batches += self.training
             if self.training and self.batches == 13:
+                os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().forward(images)
 

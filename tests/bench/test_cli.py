@@ -149,6 +149,7 @@ def test_ignored_signals_stay_ignored() -> None:
             signal.raise_signal(signal.SIGTERM)
         assert caught.value.code == 143
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # a batch system's, and once more from torchrun
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # somebody in a hurry presses Ctrl-C again
     finally:
         for number, handler in before.items():

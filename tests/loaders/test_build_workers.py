@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_source import FaultySource, OpenFifo, exit_quietly, run_out_of_memory
-from processes import child_pids, eventually
+from processes import child_pids, eventually, fork_server_pid
 
 from penstock.loaders import build_chunks, build_workers
 from penstock.loaders.array_source import ArraySource
@@ -98,7 +98,7 @@ def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) 
     """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
     chunks = encode_in_order(EncodeJob(FaultySource(400, {}, delay_s=0.002), Encoding()), 0, 400, 2)
     kept = dict(next(chunks).kept)
-    for pid in child_pids():
+    for pid in [fork_server_pid(), *child_pids()]:
         os.kill(pid, number)
     for chunk in chunks:
         kept.update(chunk.kept)

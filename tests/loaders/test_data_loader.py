@@ -758,7 +758,14 @@ def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[st
         Path(name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     return subprocess.run(
-        [sys.executable, name], check=False, input=text, capture_output=True, text=True, timeout=100, env=environment
+        [sys.executable, name],
+        check=False,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -781,10 +788,10 @@ def test_a_script_that_no_worker_can_import_is_forked() -> None:
     assert "the main script has no file that a worker could import" in done.stderr
 
 
-def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    loop = "for _ in loader: print(loader._iterator._workers[0].pid, flush=True); os.kill(os.getpid(), 9)"
+def test_workers_die_with_a_parent_that_a_signal_to_all_of_them_ends(tmp_path: Path) -> None:
+    loop = "for _ in loader: print(loader._iterator._workers[0].pid, flush=True); os.killpg(0, 15)"
     done = run_script(SCRIPT.format(guard=GUARD).replace("print([batch.tolist() for batch in loader])", loop), tmp_path)
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == -signal.SIGTERM
     worker = int(done.stdout)
     deadline = time.monotonic() + 20
     while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:

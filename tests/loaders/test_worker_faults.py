@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import random
 import signal
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import faulty_source
-import psutil
 import pytest
 import torch
+from command_line import Running
 from faulty_source import FaultySource, SlowToArrive
+from numbered_dataset import Numbered
 from photo_folder import write_folder
-from processes import CONTRACT_S, child_pids, eventually, worker_pids
+from processes import CONTRACT_S, child_pids, eventually, fork_server_pid, worker_pids
 
-from penstock.loaders import LoaderError, create_loader
+from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_train
 
@@ -202,8 +204,7 @@ def test_a_lost_fork_server_is_an_error_and_the_next_loader_starts_another(photo
     with nothing_left(loader):
         stream = forever(loader)
         next(stream)
-        server = next(p for p in psutil.Process().children() if "forkserver" in " ".join(p.cmdline()))
-        server.kill()
+        os.kill(fork_server_pid(), signal.SIGKILL)
         with pytest.raises(LoaderError) as caught:
             list(itertools.islice(stream, 1000))
         assert caught.value.code == "E-WORKER"
@@ -241,6 +242,60 @@ def test_a_lock_that_died_with_a_worker_does_not_block_close(photos: Path) -> No
     done._cond.acquire()  # as a worker does for a microsecond before each batch
     with nothing_left(loader):
         pass
+
+
+# ---- signals that a batch system sends to all processes of a job ----
+
+
+def test_workers_and_their_server_outlast_them(photos: Path) -> None:
+    """The parent may want to finish a step and save, for which it needs batches."""
+    with open_loader(photos) as undisturbed:
+        expected = [batch.index.tolist() for batch in undisturbed.batches()]
+    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1) as plain:
+        stream, numbers = loader.batches(), iter(plain)
+        served, counted = [next(stream).index.tolist()], next(numbers).tolist()
+        workers = child_pids()
+        assert len(workers) == 3
+        for pid in [fork_server_pid(), *workers]:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGHUP)
+        served += [batch.index.tolist() for batch in stream]
+        for batch in numbers:
+            counted += batch.tolist()
+        assert child_pids() == workers
+    assert served == expected
+    assert counted == list(range(30))
+
+
+def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
+    """Programs that a data set starts in a worker, and processes of the user's from the same server."""
+    with open_loader(FaultySource(NUM_PHOTOS, {17: faulty_source.terminate_a_program})) as loader:
+        assert len(list(loader)) == len(loader)
+        process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(1000,))
+        process.start()
+        process.terminate()
+        process.join(CONTRACT_S)
+        assert process.exitcode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
+def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: Path, group: bool) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from penstock.loaders import create_loader\n"
+        f"loader = create_loader({str(photos)!r}, batch_size=4, workers=1)\n"
+        "while True:\n"
+        "    for batch in loader:\n"
+        "        print('a batch', flush=True)\n"
+    )
+    with Running(tmp_path, command=(sys.executable, str(script)), stdout=subprocess.PIPE) as running:
+        assert running.process.stdout is not None
+        running.process.stdout.readline()
+        assert len(running.fork_servers()) == 2
+        code, errors = running.end(signal.SIGTERM, group=group)
+        assert running.leaves_nothing(), running.left_behind()
+    assert code == -signal.SIGTERM
+    assert "Traceback" not in errors  # Python's resource tracker tells that it has cleaned up
 
 
 # ---- stopped, blocked ----

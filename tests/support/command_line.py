@@ -42,16 +42,18 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 class Running:
-    """`penstock` at work, with a temporary folder of its own and a mark by which all its processes are found."""
+    """`penstock` or another command at work, with a temporary folder of its own and a mark on all its processes."""
 
-    def __init__(self, folder: Path, *arguments: object, stdout: int = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, folder: Path, *arguments: object, command: Sequence[str] = COMMAND, stdout: int = subprocess.DEVNULL
+    ) -> None:
         self.temporary, self._mark = folder / "tmp", uuid.uuid4().hex
         self.temporary.mkdir()
         self._segments = segments_of_nobody()
         self._shm: int | None = None
         with _heeded_signals():
             self.process = subprocess.Popen(
-                [*own_shm(), *COMMAND, *map(str, arguments)],
+                [*own_shm(), *command, *map(str, arguments)],
                 env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
                 stdout=stdout,
                 stderr=subprocess.PIPE,

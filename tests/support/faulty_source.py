@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 
@@ -72,6 +73,14 @@ def exit_quietly() -> None:
 
 def leave_by_system_exit() -> None:
     raise SystemExit(4)
+
+
+def terminate_a_program() -> None:
+    """What a source may do with a decoder of its own."""
+    program = subprocess.Popen(["sleep", "1000"])
+    program.terminate()
+    if program.wait(timeout=60) != -signal.SIGTERM:
+        raise RuntimeError("it was not terminated")
 
 
 def divide_by_zero() -> None:

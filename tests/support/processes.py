@@ -23,6 +23,11 @@ def worker_pids() -> set[int]:
     return found
 
 
+def fork_server_pid() -> int:
+    """multiprocessing's fork server for this process."""
+    return next(child.pid for child in psutil.Process().children() if "forkserver" in " ".join(child.cmdline()))
+
+
 def child_pids() -> set[int]:
     """Worker processes, however they were started: all below this one but those that serve multiprocessing itself."""
     found = set()
