@@ -140,7 +140,7 @@ train() {
     sbatch --parsable --job-name="$name" --output="$here/$name.log" --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 \
         --cpus-per-task=1 --time=5 --signal=TERM@60 "${options[@]}" docker/slurm/train.sbatch "$here/photos" \
         --checkpoint "$here/$name.pt" --json "$here/$name.json" --device cpu --epochs 3 --size 48 --batch-size 16 \
-        --lr 0.02 --checkpoint-every 4 --workers 0 "${@:2}"
+        --lr 0.02 --checkpoint-every 4 "${@:2}"
 }
 
 losses() { # NAME: of the last epoch, to the last bit
