@@ -21,7 +21,9 @@ def main() -> None:
         run.main()
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-        print("penstock: " + ", ".join(f"rank {rank} ended with {code}" for rank, code in codes.items()), file=sys.stderr)
+        print(
+            "penstock: " + ", ".join(f"rank {rank} ended with {code}" for rank, code in codes.items()), file=sys.stderr
+        )
         sys.exit(exit_code(list(codes.values())))
     except SignalException as error:
         sys.exit(128 + error.sigval)

@@ -1,6 +1,6 @@
-# shellcheck shell=bash
 # What the jobs beside it share: ranks of penstock are started, and a job that saved itself goes back into the queue
 #
+# shellcheck shell=bash
 # A job sets `set -euo pipefail`, sources this file, calls `run_ranks train ...` and ends with `requeue_or_exit CODE`.
 # All of these can be set in the environment of sbatch:
 

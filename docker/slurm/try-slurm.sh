@@ -129,7 +129,7 @@ nodes_idle() { [[ $(sinfo --noheader --partition=main --states=idle --format=%D 
 field() { scontrol show job "$1" --oneliner | grep -o "\b$2=[^ ]*" | head -n 1 | cut -d= -f2-; }
 is() { [[ $(field "$1" "$2") == "$3" ]]; } # JOB FIELD VALUE
 ended() { [[ $(field "$1" JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
-completed() { until_true 120 ended "$1" && is "$1" JobState COMPLETED; }
+completed() { until_true 300 ended "$1" && is "$1" JobState COMPLETED; }
 says() { grep -q -- "$2" "$here/$1.log"; } # NAME WORDS
 
 # train NAME [sbatch's options] -- [penstock's]: submits the job; prints its number
@@ -178,8 +178,8 @@ crash_node2() { # at once and without a word: its daemon, what runs its tasks, a
 }
 mine() { tr '\0' '\n' 2>/dev/null <"$1/environ" | grep -qx -- "$2"; }
 
-stays_ended() { until_true 60 ended "$1" && is "$1" JobState FAILED && is "$1" ExitCode "$2" && is "$1" Restarts 0; }
-saved() { until_true 60 test -s "$here/$1.pt"; }
+stays_ended() { until_true 120 ended "$1" && is "$1" JobState FAILED && is "$1" ExitCode "$2" && is "$1" Restarts 0; }
+saved() { until_true 120 test -s "$here/$1.pt"; }
 
 install_slurm
 "${penstock[@]}" synth "$here/photos" --images 128 --validation 32 --classes 4 --workers 1 >"$here/synth.log"
@@ -209,12 +209,17 @@ job=$(MAX_RESTARTS=0 train capped --)
 saved capped && scancel --signal=TERM "$job"
 verdict "stopped more often than MAX_RESTARTS: not put back" "$job" stays_ended "$job" 143:0
 
+job=$(train cancelled --)
+until_true 120 says cancelled 'from the start' && scancel "$job"
+cancelled() { until_true 120 is "$job" JobState CANCELLED && ! until_true 8 is "$job" JobState PENDING; }
+verdict "cancelled by its user: not put back" "$job" cancelled
+
 job=$(sbatch --parsable --array=0-2 --cpus-per-task=1 --time=5 --output="$here/cache-%a.log" \
     docker/slurm/cache.sbatch "$here/photos/train" "$here/cache" --shards 6)
-until_true 60 compgen -G "$here/cache/shard-00001*" >/dev/null && scancel --signal=TERM "${job}_1"
+until_true 120 compgen -G "$here/cache/shard-00001*" >/dev/null && scancel --signal=TERM "${job}_1"
 array_is_done() { [[ -z $(squeue --noheader --job="$job" 2>/dev/null) ]] && test -s "$here/cache/penstock-cache.json"; }
 built() {
-    until_true 120 array_is_done && is "${job}_1" Restarts 1 && is "${job}_0" Restarts 0 &&
+    until_true 300 array_is_done && is "${job}_1" Restarts 1 && is "${job}_0" Restarts 0 &&
         "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train"
 }
 verdict "a cache of six shards, by an array of three tasks, one stopped and put back" "$job" built

@@ -14,7 +14,7 @@ from torch import nn
 
 from penstock.bench.checkpoint import load_checkpoint
 from penstock.bench.checkpoint_keeper import CheckpointPlan
-from penstock.bench.signals import STOPPING, SignalExit
+from penstock.bench.signals import SignalExit
 from penstock.bench.train import train
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import make_step
@@ -168,7 +168,7 @@ def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_pat
     assert_same_state(weights, whole[1])
 
 
-@pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
 def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path, number):
     file = tmp_path / "run.pt"
 
