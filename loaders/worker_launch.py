@@ -29,8 +29,8 @@ def worker_context(start_method: str) -> Any:
 def _start_resource_tracker() -> None:
     """Start multiprocessing's resource tracker, unless it runs; by itself, because that unblocks SIGINT and SIGTERM.
 
-    SIGHUP and SIGUSR1 are blocked for good in it: a terminal that is closed, or a batch system that signals every process,
-    would take it away before it has done its work.
+    SIGHUP and SIGUSR1 are blocked for good in it: a terminal that is closed, or a batch system that signals every
+    process, would take it away before it has done its work.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])
     try:

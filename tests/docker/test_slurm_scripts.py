@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 JOBS = ROOT / "docker" / "slurm"
 TRAIN, CACHE = JOBS / "train.sbatch", JOBS / "cache.sbatch"
 
-# srun runs its command once a task, one after the other, and ends with the highest exit code; penstock tells what it was
-# given and whether it is srun's own child.
+# srun runs its command once a task, one after the other, and ends with the highest exit code; penstock tells what it
+# was given and whether it is srun's own child.
 SRUN = """#!/usr/bin/env bash
 echo "srun $*" | tr -d '\\n' | tr -s ' ' >>"$LOG"; echo >>"$LOG"
 while [[ $1 == -* ]]; do shift; done
