@@ -21,7 +21,7 @@ from penstock.pipelines.errors import LoaderError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
-    """file: where the run saves itself. every: after so many updates, None for at SIGTERM alone.
+    """file: where the run saves itself. every: after so many updates, None for at a signal alone.
 
     resume: go on from the file if it is there. stop_after: save and stop after so many updates of this process.
     Raises ValueError for numbers below 1.

@@ -130,7 +130,7 @@ field() { scontrol show job "$1" --oneliner | grep -o "\b$2=[^ ]*" | head -n 1 |
 is() { [[ $(field "$1" "$2") == "$3" ]]; } # JOB FIELD VALUE
 ended() { [[ $(field "$1" JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 completed() { until_true 300 ended "$1" && is "$1" JobState COMPLETED; }
-says() { grep -q -- "$2" "$here/$1.log"; } # NAME WORDS
+says() { grep -qs -- "$2" "$here/$1.log"; } # NAME WORDS
 
 # train NAME [sbatch's options] -- [penstock's]: submits the job; prints its number
 train() {
@@ -162,7 +162,9 @@ verdict() { # WHAT COMMAND...: one line, and the log if it failed
 }
 
 goes_on() { # NAME JOB: the job comes back once, goes on from what was saved, and ends as if nothing had happened
-    completed "$2" && is "$2" Restarts 1 && says "$1" 'going on from' && [[ $(losses "$1") == "$(losses whole)" ]]
+    completed "$2" && is "$2" Restarts 1 && says "$1" 'going on from' || return
+    echo "     $(losses "$1")  (undisturbed: $(losses whole))"
+    [[ $(losses "$1") == "$(losses whole)" ]]
 }
 
 crash_node2() { # at once and without a word: its daemon, what runs its tasks, and the tasks
@@ -220,7 +222,7 @@ until_true 120 compgen -G "$here/cache/shard-00001*" >/dev/null && scancel --sig
 array_is_done() { [[ -z $(squeue --noheader --job="$job" 2>/dev/null) ]] && test -s "$here/cache/penstock-cache.json"; }
 built() {
     until_true 300 array_is_done && is "${job}_1" Restarts 1 && is "${job}_0" Restarts 0 &&
-        "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train"
+        "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train" >/dev/null
 }
 verdict "a cache of six shards, by an array of three tasks, one stopped and put back" "$job" built
 
