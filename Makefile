@@ -31,7 +31,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test format bench bench-gpu gpu-records clean distclean FORCE
+.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -89,6 +89,9 @@ typecheck: setup link ## mypy, strict
 
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
 	$(BIN)/python -m pytest
+
+slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes on this machine (root installs slurm-wlm)
+	docker/slurm/try-slurm.sh
 
 format: setup ## rewrite the files as lint wants them
 	$(BIN)/python -m ruff check --fix .

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_EXITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# By which a batch system says that a job's time is nearly over: SIGTERM, or SIGUSR1 where it was told so.
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+_EXITING = (signal.SIGINT, *STOPPING, signal.SIGHUP)
 
 
 class SignalExit(SystemExit):
@@ -20,7 +22,7 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into SignalExit unless they are ignored; see `heed_no_more` for a second one."""
+    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless ignored; see `heed_no_more` for a second one."""
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
             signal.signal(number, _leave)
@@ -35,7 +37,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def heed_no_more() -> None:
     """For a process that ends: the handlers of `exit_on_signals` are gone, and Ctrl-C ends it at once.
 
-    SIGTERM and SIGHUP are ignored: a batch system sends them to all processes of a job, torchrun among them, which
+    The others are ignored: a batch system sends them to all processes of a job, torchrun among them, which
     passes them on to its ranks, and the second would cut short what the first has asked for.
     """
     for number in _EXITING:

@@ -76,7 +76,7 @@ def train(
 
     loader: batches (images, labels, ...) as `on_device` takes them, with a length; `set_epoch` is called if it exists.
     validation: the same, evaluated after each epoch. on_epoch is called with each epoch's report. checkpoint: where the
-    run saves itself, with a loader that has `state_dict`; SIGTERM then ends it with SignalExit, once it is saved.
+    run saves itself, with a loader that has `state_dict`; SIGTERM or SIGUSR1 then ends it with SignalExit, saved.
     The first steps of the run, at most ten and at most half an epoch, are warm-up and not timed.
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
     E-MISUSE if ranks would make different numbers of steps, E-STATE for a checkpoint of another run.

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import penstock.loaders.torch_loader  # noqa: F401  torch is imported once, not once a worker
-from penstock.loaders.worker import OUTLASTED, start_worker
+from penstock.loaders.worker import SENT_TO_JOBS, start_worker
 from penstock.loaders.worker_start import WorkerStart
 
 _SERVER, _PARENT = os.getpid(), os.getppid()
@@ -45,11 +45,12 @@ def _heed_signals(_: object) -> None:
     encodes = getattr(process._target, "__module__", None) == "penstock.loaders.build_workers"
     worker = encodes or any(given is start_worker or isinstance(given, WorkerStart) for given in process._args)
     if os.getppid() == _SERVER and not worker:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, OUTLASTED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)
 
 
 atexit.register(_remove_socket)
 signal.signal(signal.SIGINT, _leave_quietly)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see worker_launch
-signal.pthread_sigmask(signal.SIG_BLOCK, OUTLASTED)  # workers end with the server; it ends when all of them are gone
+# Workers end with the server; it ends when all of them are gone.
+signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_JOBS)
 util.register_after_fork(_heed_signals, _heed_signals)

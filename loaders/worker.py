@@ -23,6 +23,7 @@ from penstock.loaders.slots import BatchSlots, Produced, WorkItem
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
 OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # what a worker leaves to its parent, beside Ctrl-C
+SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # what batch systems send to every process; SIGUSR1 if told so
 
 
 class SlotDataset(Dataset[Produced]):
@@ -47,8 +48,8 @@ def start_worker(worker_id: int) -> None:
     """Settle a new worker: it ends with its parent, leaves signals to it, uses one thread, can tell its stack."""
     del worker_id
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _outlast_signals()
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
+    _outlast_signals()
     _end_with_parent()
     torch.set_num_threads(1)
     cv2 = sys.modules.get("cv2")  # a user's source may have brought it along
@@ -67,7 +68,7 @@ def _outlast_signals() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _do_nothing)
             signal.siginterrupt(number, False)  # a read in a library goes on
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, OUTLASTED)  # see fork_server_preload
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # see fork_server_preload
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

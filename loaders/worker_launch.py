@@ -17,7 +17,7 @@ from typing import Any
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
-_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def worker_context(start_method: str) -> Any:
@@ -29,9 +29,10 @@ def worker_context(start_method: str) -> Any:
 def _start_resource_tracker() -> None:
     """Start multiprocessing's resource tracker, unless it runs; by itself, because that unblocks SIGINT and SIGTERM.
 
-    SIGHUP is blocked for good in it: a terminal that is closed would take it away before it has done its work.
+    SIGHUP and SIGUSR1 are blocked for good in it: a terminal that is closed, or a batch system that signals every
+    process, would take it away before it has done its work.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])
     try:
         resource_tracker.ensure_running()
     finally:

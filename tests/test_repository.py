@@ -42,6 +42,8 @@ CAPTIONS = {
     "tests/": "mirrors the tree; one contract suite runs on every backend",
     "tests/support/": "what several tests share",
     "docker/": "images and job files for clusters",
+    "docker/kubernetes/": "a job for Kubernetes",
+    "docker/slurm/": "jobs for SLURM, and a SLURM to try them on",
     ".ci/": "what continuous integration starts",
     ".gitignore": "what stays out of the repository",
     "LICENSE": "Apache License 2.0",
@@ -310,7 +312,9 @@ def test_a_missing_pin_goes_red(constraints: str) -> None:
 def test_the_gate_is_one_strict_command() -> None:
     gate = ROOT / ".ci" / "run"
     assert os.access(gate, os.X_OK)
-    assert gate.read_text("utf-8").splitlines()[-1] == "exec make test"
+    commands = [line for line in gate.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    assert (commands[0], commands[2]) == ("set -euo pipefail", "make test")
+    assert [line for line in commands[2:] if not re.fullmatch(r"make [a-z-]+", line)] == []
     assert softened(gate.read_text("utf-8")) == []
     assert softened((ROOT / "Makefile").read_text("utf-8")) == []
 

@@ -168,30 +168,31 @@ def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_pat
     assert_same_state(weights, whole[1])
 
 
-def test_sigterm_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path, number):
     file = tmp_path / "run.pt"
 
     class Terminating(nn.Sequential):
-        """The model, to whose 13th batch SIGTERM comes: the first of the seventh update. Twice, as under torchrun."""
+        """The model, to whose 13th batch a signal comes: the first of the seventh update. Twice, as under torchrun."""
 
         batches = 0
 
         def forward(self, images):
             self.batches += self.training
             if self.training and self.batches == 13:
-                os.kill(os.getpid(), signal.SIGTERM)
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)
             return super().forward(images)
 
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    before = signal.signal(number, signal.SIG_DFL)
     try:
         model = Terminating(*new_model())
         with new_loader(photos) as loader, new_judge(photos) as judge, pytest.raises(SignalExit) as caught:
             train(model, loader, SETTINGS, validation=judge, checkpoint=CheckpointPlan(file=file))
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(number) is signal.SIG_DFL
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert caught.value.code == 143
+        signal.signal(number, before)
+    assert caught.value.code == 128 + number
     assert caught.value.note == f"saved to {str(file)!r} after update 2 of epoch 2"
     report, _ = run(photos, file=file, resume=True)
     assert losses(report) == losses(whole[0])[1:]
@@ -310,6 +311,7 @@ from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import make_step
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.errors import LoaderError
 
 rank, world, store, out, photos = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
 runs = json.loads(sys.argv[6])
@@ -333,13 +335,15 @@ class Model(nn.Module):  # without batch norm, whose statistics are of a rank's 
 results = []
 for name, batch_size, accumulate, term_at in runs:
     settings = TrainSettings(epochs=2, lr=0.02, accumulate=accumulate)
-    plan = CheckpointPlan(file=Path(name), resume=True)
+    plan = CheckpointPlan(file=Path(name.format(rank=rank)), resume=True)
     with create_loader(photos, pipeline=imagenet_train(16), batch_size=batch_size, workers=0) as loader:
         try:
             report = train(Model(term_at), loader, settings, checkpoint=plan)
             results.append([(epoch.epoch, epoch.loss, epoch.images) for epoch in report.epochs])
         except SignalExit as error:
             results.append(error.note)
+        except LoaderError as error:
+            results.append(error.line())
 
 # How often ranks exchange gradients: once an update, however many batches it has.
 if world > 1:
@@ -370,10 +374,14 @@ def run_on(folder, photos, world, runs):
 
 @pytest.fixture(scope="module")
 def ranks(photos, tmp_path_factory):
-    """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank."""
+    """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank.
+
+    Between them one that would go on from a file that the first rank alone sees.
+    """
     folder = tmp_path_factory.mktemp("ranks")
-    names = [str(folder / name) for name in ("whole", "stopped", "copy")]
-    two = run_on(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4)])
+    names = [str(folder / name) for name in ("whole", "stopped", "copy", "file.{rank}")]
+    (folder / "file.0").symlink_to("stopped")
+    two = run_on(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4), (names[3], 4, 1, 0)])
     (folder / "copy").write_bytes((folder / "stopped").read_bytes())
     [one] = run_on(folder, photos, 1, [(names[1], 8, 1, 0), (names[2], 4, 2, 0)])
     return two, one
@@ -384,6 +392,13 @@ def test_sigterm_to_one_rank_stops_all_of_them_at_the_same_update(ranks):
     notes = [rank[1] for rank in two]
     assert notes[0] == notes[1]
     assert "after update 5 of epoch 1" in notes[0]  # it came in the fourth; they agree one later
+
+
+def test_ranks_that_see_different_files_are_refused(ranks):
+    two, _ = ranks
+    for rank in two:
+        assert rank[2].startswith("LoaderError[E-STATE]")
+        assert "(0: epoch 1, update 5, 1: epoch 1, update 0)" in rank[2]
 
 
 @pytest.mark.parametrize("way", [0, 1], ids=["a batch twice as large", "two batches an update"])

@@ -140,7 +140,8 @@ def test_a_lost_worker_is_an_exit_code(
 
 def test_ignored_signals_stay_ignored() -> None:
     """As nohup wishes, and a shell for what it runs in the background."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         exit_on_signals()

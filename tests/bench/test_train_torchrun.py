@@ -71,7 +71,7 @@ os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_tra
 )
 
 MARK = "PENSTOCK_TEST_RUN"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TORCHRUN = (sys.executable, "-m", "penstock.bench.rank_launcher", "--standalone", "--nproc-per-node", "2")
 
 
 def test_sigterm_to_a_whole_job_saves_it_and_it_goes_on_as_if_nothing_had_happened(tmp_path):
@@ -84,7 +84,7 @@ def test_sigterm_to_a_whole_job_saves_it_and_it_goes_on_as_if_nothing_had_happen
     job = subprocess.Popen(
         [*TORCHRUN, tmp_path / "train.py", photos, file],
         env={**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,  # torchrun's traceback
+        stderr=subprocess.DEVNULL,  # torchrun tells what it does
     )
     try:
         assert eventually(lambda: all(path.exists() for path in of_ranks("there")), 120)
@@ -93,7 +93,7 @@ def test_sigterm_to_a_whole_job_saves_it_and_it_goes_on_as_if_nothing_had_happen
         for pid in processes:
             os.kill(pid, signal.SIGTERM)
         file.with_name("run.pt.sent").touch()
-        assert job.wait(120) == 1  # torchrun's own way to end by a signal
+        assert job.wait(120) == 143  # torchrun's own would be 1
         assert eventually(lambda: not processes_with(MARK, mark))
     finally:
         for pid in processes_with(MARK, mark):

@@ -257,8 +257,8 @@ def test_workers_and_their_server_outlast_them(photos: Path) -> None:
         workers = child_pids()
         assert len(workers) == 3
         for pid in [fork_server_pid(), *workers]:
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGHUP)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+                os.kill(pid, number)
         served += [batch.index.tolist() for batch in stream]
         for batch in numbers:
             counted += batch.tolist()

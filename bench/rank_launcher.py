@@ -1,0 +1,39 @@
+"""torchrun that ends as its ranks did: with the exit code of one that failed, or 128 + the number of a signal.
+
+`python -m penstock.bench.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever happened: who
+watches it cannot tell a run that saved itself from bad data.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_UNNAMED = 1  # Python's for any exception: often a rank that lost its peers
+
+
+def main() -> None:
+    """Run torchrun with the arguments of this process; exit with the code of its ranks."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.main()
+    except ChildFailedError as error:
+        codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
+        print(
+            "penstock: " + ", ".join(f"rank {rank} ended with {code}" for rank, code in codes.items()), file=sys.stderr
+        )
+        sys.exit(exit_code(list(codes.values())))
+    except SignalException as error:
+        sys.exit(128 + error.sigval)
+
+
+def exit_code(codes: list[int]) -> int:
+    """That of the whole, of the ranks' (negative: by that signal): the first that says why, else the first."""
+    shown = [128 - code if code < 0 else code for code in codes]
+    return next((code for code in shown if code != _UNNAMED), shown[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""torchrun whose exit code is that of its ranks; test_train_torchrun.py starts it for real."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from penstock.bench import rank_launcher
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([3, 3], 3),
+        ([1, 3], 3),  # rank 0 lost its peer
+        ([143, 1], 143),
+        ([1, 1], 1),
+        ([1, -signal.SIGKILL], 137),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: list[int], expected: int
+) -> None:
+    failures = {rank: ProcessFailure(rank, 1000 + rank, code, "") for rank, code in enumerate(codes)}
+
+    def fail() -> None:
+        raise ChildFailedError("penstock", failures)
+
+    monkeypatch.setattr(run, "main", fail)
+    with pytest.raises(SystemExit) as caught:
+        rank_launcher.main()
+    assert caught.value.code == expected
+    assert f"rank 1 ended with {codes[1]}\n" in capsys.readouterr().err
