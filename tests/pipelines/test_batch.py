@@ -316,9 +316,9 @@ def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
 AFTER_PIXELS = {
     "normalise": Augmentations(),
     "erase": Augmentations(erasing=1.0),
-    "mixup": Augmentations(mixup=0.4),
+    "mixup": Augmentations(mixup=8.0),  # shares near a half
     "cutmix": Augmentations(cutmix=1.0),
-    "all": Augmentations(erasing=0.5, mixup=0.4, cutmix=1.0),
+    "all": Augmentations(erasing=0.5, mixup=8.0, cutmix=1.0),
 }
 
 
@@ -329,7 +329,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     exact, usual = (BatchStage(pipeline, dtype, CPU, num_classes=3) for dtype in (torch.float64, torch.float32))
     plan, pixels = exact.plan(BatchKey(0, 0, np.arange(4))), batch_of(4, (8, 9))
     levels = pixels.to(torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda images: exact(images, plan=plan), (levels,), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda images: exact(images, plan=plan), (levels,))  # fast_mode tolerates too much
     torch.testing.assert_close(exact(levels, plan=plan).to(torch.float32), usual(pixels, plan=plan))
 
 
