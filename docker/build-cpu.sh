@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the CPU image without a Docker engine: debootstrap makes its base, pip a folder of wheels, buildah the image
+# The CPU image without a Docker engine: debootstrap makes its base, pip collects wheels, buildah builds
 #
 # usage: docker/build-cpu.sh          as root, on Debian or Ubuntu. Image localhost/penstock:cpu in build/image/storage.
 # What needs the network: apt, debootstrap and `pip download`, with the settings of this machine; packages inside the image come from

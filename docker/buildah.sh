@@ -1,4 +1,4 @@
-# What build-cpu.sh and test-image.sh share: where the image lies and how buildah is called. Sourced at the repository's root
+# Where the image lies and how buildah is called: sourced by build-cpu.sh and test-image.sh
 
 IMAGE_DIR=$PWD/build/image
 STORAGE=$IMAGE_DIR/storage

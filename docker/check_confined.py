@@ -1,4 +1,4 @@
-"""Inside the image: is it as confined as test-image.sh says, and does it hold what it should and no more?"""
+"""Run inside the image: is it confined as test-image.sh says, does it hold what it should and no more?"""
 
 import importlib.metadata
 import importlib.util
@@ -45,7 +45,7 @@ def _package_findings() -> Iterator[str]:
         yield "PIL is not that of Pillow-SIMD"
     yield from (f"PIL cannot do {name}" for name in ("jpg", "zlib", "webp") if not features.check(name))
     yield from (
-        f"no {name}" for name in ("h5py", "isal", "turbojpeg", "simplejpeg") if not importlib.util.find_spec(name)
+        f"no {name}" for name in ("h5py", "isal", "matplotlib", "simplejpeg", "turbojpeg") if not importlib.util.find_spec(name)
     )
     import torch
 

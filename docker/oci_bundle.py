@@ -1,7 +1,7 @@
-"""Writes the bundle by which runc runs an image confined, as `docker run --read-only --network none --cap-drop ALL` does.
+"""The bundle by which runc runs an image confined, as `docker run --read-only --network none --cap-drop ALL` does.
 
-Nothing of the host is seen but the volumes given; /tmp and /dev/shm (64 MB) are memory; no new privileges; the system calls of
-containers-common's profile, where that is installed.
+Nothing of the host is seen but the volumes given. /tmp and /dev/shm (64 MB) are memory. No new privileges. The system
+calls are those of containers-common's profile, where that is installed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ _ARCHES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_A
 
 
 def confined(image: dict[str, Any], rootfs: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The runtime's configuration. image: that of the OCI image (Entrypoint, Env, WorkingDir, User); rootfs: its files."""
+    """The runtime's configuration. image: the OCI image's (Entrypoint, Env, WorkingDir, User); rootfs: its files."""
     entrypoint = [arguments.entrypoint] if arguments.entrypoint else image["Entrypoint"]
     uid, gid = (int(number) for number in (arguments.user or image["User"]).split(":"))
     linux: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Prints the requirements of an image, one a line: Penstock's dependencies and the extras of a target (cpu or gpu)."""
+"""Prints what an image installs, one a line: Penstock's dependencies and the extras of a target, cpu or gpu."""
 
 import sys
 from pathlib import Path

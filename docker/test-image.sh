@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the CPU image confined, as its own user and as any other: one PASS line a check, the first failure ends it
+# Runs the CPU image confined, as its own user and as another: one PASS line a check, the first failure ends it
 #
 # usage: docker/test-image.sh         as root, after docker/build-cpu.sh. Logs in build/image/test.
 # runc is what Docker itself runs containers with. Here: read-only root, no network but a loopback, no capability, no new privileges,

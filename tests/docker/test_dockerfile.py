@@ -60,7 +60,7 @@ def findings(text: str) -> list[str]:
             found += _apt_findings(rest)
         if name == "RUN":
             found += [
-                f"versions of any kind: {command}" for command in rest.split(" && ") if _is_free_of_versions(command)
+                f"any version: {command}" for command in rest.split(" && ") if _is_free_of_versions(command)
             ]
         if name == "RUN" and re.search(r"\b(sudo|curl|wget|git clone)\b", rest):
             found.append(f"fetched or raised by hand: {rest}")
