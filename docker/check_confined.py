@@ -44,9 +44,8 @@ def _package_findings() -> Iterator[str]:
     if "pillow" in installed or "pillow-simd" not in installed or "post" not in Image.__dict__["__version__"]:
         yield "PIL is not that of Pillow-SIMD"
     yield from (f"PIL cannot do {name}" for name in ("jpg", "zlib", "webp") if not features.check(name))
-    yield from (
-        f"no {name}" for name in ("h5py", "isal", "matplotlib", "simplejpeg", "turbojpeg") if not importlib.util.find_spec(name)
-    )
+    modules = ("h5py", "isal", "matplotlib", "simplejpeg", "turbojpeg")
+    yield from (f"no {name}" for name in modules if not importlib.util.find_spec(name))
     import torch
 
     if torch.version.cuda is not None:
