@@ -95,7 +95,7 @@ for user in "${USERS[@]}"; do
     bench /data/train --batch-size 16 --size 64 --seconds 0.5 --rounds 1 --json /out/bench.json
   test -s "$OUT/bench.json" || fail "$uid-bench" 'no record'
   check "$uid-torchrun" "${as[@]}" --entrypoint torchrun --volume "$DEMO:/data:ro" --volume "$OUT:/out:rw" -- \
-    --standalone --nproc-per-node 2 -m penstock.bench.cli train /data/train --epochs 1 --size 32 --batch-size 8 --workers 1 \
+    --standalone --local-addr localhost --nproc-per-node 2 -m penstock.bench.cli train /data/train --epochs 1 --size 32 --batch-size 8 --workers 1 \
     --json /out/ranks.json
   # 64 images in batches of 8 on two ranks: 4 steps, where one rank would need 8.
   grep -q '"steps": 4,' "$OUT/ranks.json" || fail "$uid-torchrun" 'not the steps of two ranks'
