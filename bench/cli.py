@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import typer
 
 from penstock.bench.signals import SignalExit, exit_on_signals
-from penstock.pipelines.errors import EXIT_USAGE, LoaderError
+from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
 app = typer.Typer(
     name="penstock",
@@ -33,8 +33,10 @@ def _register() -> None:
         command_bench,
         command_cache,
         command_compare,
+        command_doctor,
         command_iterate,
         command_parity,
+        command_selftest,
         command_synth,
         command_train,
     )
@@ -42,11 +44,13 @@ def _register() -> None:
     for module in (
         command_bench,
         command_compare,
+        command_doctor,
         command_train,
         command_ablate,
         command_synth,
         command_iterate,
         command_parity,
+        command_selftest,
     ):
         app.command()(getattr(module, module.__name__.rpartition("_")[2]))
     app.add_typer(command_cache.cache, name="cache")
@@ -64,6 +68,11 @@ def main() -> None:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
         _fail(f"penstock: stopped by {error.name}" + (f"; {error.note}" if error.note else ""), int(str(error.code)))
+    except RuntimeError as error:
+        if CANNOT_ALLOCATE not in str(error):
+            raise
+        full = LoaderError("E-MEM", str(error).partition("\n")[0])
+        _fail(full.line(), full.exit_code)
     except MemoryError as error:
         short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.bench.record import BenchRecord, BenchSettings
     from penstock.bench.verdict import Verdict
 
+_OWN_BYTES = 150 << 20  # of the samples and batches that a run holds beside its loader: 340 MiB were seen
+
 
 def bench(
     data: common.Data,
@@ -86,7 +88,9 @@ def _measure(data: Path, settings: BenchSettings) -> BenchRecord:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from penstock.bench.bench_run import BenchRun
+    from penstock.bench.doctor import DoctorSettings, ensure_room
 
+    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 _TUNING = "Finders and checks (the run ends after them)"
 _KEEPING = "Checkpoints"
+_OWN_BYTES = 200 << 20  # ResNet-18's weights, gradients and momentum are 140 MiB, the modules of torch that trains 60
 
 
 @takes_settings
@@ -79,6 +80,7 @@ def train(
     techniques: dict[str, Any],
 ) -> None:
     """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch."""
+    from penstock.bench.doctor import DoctorSettings, ensure_room
     from penstock.bench.ranks import is_first, joined_ranks
     from penstock.bench.train_settings import TrainSettings
     from penstock.bench.training_job import TrainingJob
@@ -89,6 +91,10 @@ def train(
     with joined_ranks(common.resolve_device(device)) as target:
         if workers is None and target == "cpu":
             workers = 1  # the model's threads want the processors, and it is far slower than one worker
+        wish = DoctorSettings(
+            backend=backend, workers=workers, batch_size=batch_size, size=size, device=target, cache=cache
+        )
+        ensure_room(wish, _OWN_BYTES)
         settings = TrainSettings(
             model=model,
             device=target,

@@ -17,7 +17,7 @@ from torch import nn
 from penstock.bench.models import build_model
 from penstock.bench.rates import resident_batch_rate
 from penstock.bench.train_settings import TrainSettings
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,8 @@ def measure_here(run: ResidentRun) -> ResidentResult:
         raise CannotRun(error.cause) from error
     except ValueError as error:
         raise CannotRun(str(error)) from error
-    except RuntimeError as error:  # what torch's allocator on the CPU raises
-        if "can't allocate memory" in str(error):
+    except RuntimeError as error:
+        if CANNOT_ALLOCATE in str(error):
             raise MemoryError(f"a batch of {run.batch_size} does not fit") from error
         raise
     finally:

@@ -61,6 +61,7 @@ class Engine(Protocol):
     """
 
     name: str
+    consumer_bytes: int  # what the consumer takes for batches of its own: counted with the engine's before it starts
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch; costs nothing if it is already. Starts what has to be started."""

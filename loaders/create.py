@@ -12,6 +12,7 @@ from penstock.loaders.contract import Engine
 from penstock.loaders.loader import Loader
 from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
+from penstock.loaders.preflight import Needs, consumer_bytes
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
 from penstock.loaders.source import Source, WindowSource, open_source
@@ -91,7 +92,7 @@ def create_loader(
     evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
-    stage = BatchStage(pipeline, dtype, _usable(device), num_classes=len(named.classes))
+    stage = BatchStage(pipeline, dtype, usable_device(device), num_classes=len(named.classes))
     policy = BadSamplePolicy(
         on_bad_sample=on_bad_sample,
         max_bad=max_bad,
@@ -117,7 +118,23 @@ def create_loader(
     }
     state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
     engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
+    engine.consumer_bytes = consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device))
     return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
+
+
+def loader_needs(
+    backend: str,
+    *,
+    batch_size: int,
+    size: tuple[int, int],
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    **options: Any,
+) -> Needs:
+    """What a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
+    module = import_module(_BACKENDS[backend][0])
+    needs: Needs = module.needs_of(_parsed(backend, options), batch_size, size)
+    return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(batch_size, size, dtype, device))
 
 
 def _check_mixing(batch_size: int, num_classes: int) -> None:
@@ -127,7 +144,7 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 
 
-def _usable(device: str | torch.device) -> torch.device:
+def usable_device(device: str | torch.device) -> torch.device:
     """`device`; LoaderError E-DEPENDENCY for a CUDA device that torch cannot use."""
     named = torch.device(device)
     count = torch.cuda.device_count() if named.type == "cuda" else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from penstock.loaders.contract import Cursor
 from penstock.loaders.crop_producer import CropProducer
 from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
+from penstock.loaders.preflight import DALI_BYTES, DALI_IMAGES, Needs, thread_needs
 from penstock.loaders.producer import Producer, ProducerSettings
 from penstock.loaders.slots import BatchSlots, Produced, Recycler
 from penstock.loaders.source import Source
@@ -72,6 +74,19 @@ class DaliOptions:
 def default_readers(workers: int) -> int:
     """Threads that read and plan for so many of DALI's."""
     return min(_MAX_READERS, -(-workers // _CPUS_A_READER))
+
+
+def _readers(options: DaliOptions) -> tuple[int, int, int]:
+    """(DALI's threads or 0, readers, batches under way: one with each reader, `prefetch` with DALI, one between)."""
+    workers = default_workers() if options.workers is None else options.workers
+    readers = options.readers or default_readers(workers)
+    return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)
+
+
+def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
+    """What the engine takes for batches of `size` (height, width)."""
+    own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
+    return thread_needs(_readers(options)[2], batch_size, size, own_bytes)
 
 
 SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
@@ -148,13 +163,10 @@ class DaliEngine(ThreadEngine):
 
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
-        workers = default_workers() if options.workers is None else options.workers
+        workers, readers, ahead = _readers(options)
         self._threads_of_dali = max(1, workers)
-        readers = options.readers or default_readers(workers)
-        super().__init__("dali", settings, readers if workers else 0, 1, options.watchdog_s)
-        self._options = options
-        if workers:
-            self._ahead = readers + options.prefetch + 1
+        super().__init__("dali", settings, readers, 1, options.watchdog_s)
+        self._options, self._ahead = options, ahead
         self._stage: DaliStage | None = None
         _close_at_exit(self)
 
@@ -172,6 +184,9 @@ class DaliEngine(ThreadEngine):
             device_memory_padding=options.device_memory_padding,
             host_memory_padding=options.host_memory_padding,
         )
+
+    def _needs(self) -> Needs:
+        return needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
 
     def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
         kind = _CropQueue if self._workers else BatchQueue

@@ -17,8 +17,8 @@ from penstock.loaders.contract import LoaderStats
 from penstock.loaders.data_loader_state import DataLoaderState
 from penstock.loaders.epoch_sampler import OrderedSampler, ShuffledSampler, SkippingSampler
 from penstock.loaders.iteration import Iteration, Place
-from penstock.loaders.machine import ensure_descriptors
 from penstock.loaders.order import SAMPLER
+from penstock.loaders.preflight import drop_in_needs, ensure
 from penstock.loaders.worker_start import choose_context, refuse_without_main_guard, workers_unless_told
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError
@@ -126,10 +126,11 @@ class DataLoader(TorchDataLoader[T_co]):
             return super()._get_iterator()
         refuse_without_main_guard()
         self.check_worker_number_rationality()
-        ensure_descriptors(self.num_workers * (6 + 2 * (self.prefetch_factor or 1)) + 16)
         if self.multiprocessing_context is None:
             payload = (self.dataset, self.collate_fn, self.worker_init_fn)
             self.multiprocessing_context = choose_context(self.num_workers, *payload)
+        method = self.multiprocessing_context.get_start_method()
+        ensure(drop_in_needs(self.num_workers, self.prefetch_factor or 1, method))
         iterator = BatchIterator(self, self.watchdog_s)
         self._alive.add(iterator)
         return iterator

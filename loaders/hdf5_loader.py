@@ -11,7 +11,8 @@ from penstock.loaders.cache_format import Encoding
 from penstock.loaders.contract import Engine
 from penstock.loaders.hdf5_cache import known_cache, open_cache
 from penstock.loaders.machine import default_workers
-from penstock.loaders.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.preflight import Needs, thread_needs
+from penstock.loaders.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.thread_engine import ThreadEngine
@@ -75,6 +76,14 @@ def prepare_source(
     with BuildDisplay(len(source)) as progress:
         build_cache(source, cache, wanted, shards=there.shard[1] if there else 1, progress=progress)
     return open_cache(cache)
+
+
+def needs_of(options: Hdf5Options, batch_size: int, size: tuple[int, int]) -> Needs:
+    """What the engine that `options` ask for takes for batches of `size` (height, width)."""
+    workers = default_workers() if options.workers is None else options.workers
+    if options.workers_are == "threads" or not workers:
+        return thread_needs(max(1, workers * options.prefetch), batch_size, size)
+    return process_needs(options.of_processes(), batch_size, size)
 
 
 def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import psutil
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-CGROUP_OF_SELF = Path("/proc/self/cgroup")
+from penstock.loaders.control_groups import CGROUP_OF_SELF, CGROUP_ROOT, control_groups
 
 
 def memory_headroom() -> int:
@@ -20,32 +19,38 @@ def memory_headroom() -> int:
     return max(0, min([machine, *_cgroup_headrooms(CGROUP_ROOT, CGROUP_OF_SELF)]))
 
 
+def memory_limit() -> int | None:
+    """Bytes that the tightest control group allows; None without one that is below the machine's memory."""
+    machine = int(psutil.virtual_memory().total)
+    limits = [limit for limit, _ in _limited_groups(CGROUP_ROOT, CGROUP_OF_SELF) if limit < machine]
+    return min(limits, default=None)
+
+
 def _cgroup_headrooms(root: Path, of_self: Path) -> Iterator[int]:
     """One figure in bytes for each limited control group from this process's own up to the root; versions 1 and 2."""
-    try:
-        lines = of_self.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from _headrooms_up(root, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _headrooms_up(root / "memory", path, *names)
+    for limit, (usage, reclaimable) in _limited_groups(root, of_self):
+        yield limit - usage + reclaimable
 
 
-def _headrooms_up(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    group = root / path.lstrip("/")
-    # Inside a container the path may be the host's: what is not there is skipped; the root itself is the container's.
-    for folder in (group, *group.parents):
-        if folder != root and root not in folder.parents:
-            return
+_NAMES = {  # whether of version 2 -> limit, usage, prefix of the statistics, mapped files
+    True: ("memory.max", "memory.current", "", "file_mapped"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_mapped_file"),
+}
+
+
+def _limited_groups(root: Path, of_self: Path) -> Iterator[tuple[int, tuple[int, int]]]:
+    """(limit, (used, of that page cache that can be given up)) in bytes."""
+    for folder, unified in control_groups("memory", root, of_self):
+        limit, usage, prefix, mapped = _NAMES[unified]
         try:
             most = (folder / limit).read_text().strip()
-            if most != "max":
-                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                used = int((folder / usage).read_text())
-                yield int(most) - used + int(statistics.get(reclaimable, 0))
+            if most == "max":
+                continue
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            pages = {name: int(count) for name, count in lines}
+            inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+            # Active pages as well, such as those of a data set that is read again and again, but not running programs.
+            free = inactive + max(0, active - pages.get(mapped, 0))
+            yield int(most), (int((folder / usage).read_text()), free)
         except (OSError, ValueError):
             continue

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from penstock.loaders.batch_maker import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.contract import Cursor, HostBatch
-from penstock.loaders.machine import default_workers, ensure_descriptors
+from penstock.loaders.machine import default_workers
+from penstock.loaders.preflight import Needs, ensure, slot_bytes
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.loaders.worker import SlotDataset, start_worker
@@ -48,6 +49,13 @@ class ProcessOptions:
             raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
         if self.watchdog_s <= 0:
             raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
+
+
+def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
+    """What an engine of processes takes for batches of `size` (height, width)."""
+    workers = default_workers() if options.workers is None else options.workers
+    slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
+    return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
 
 class _Dispatch:
@@ -93,6 +101,7 @@ class ProcessEngine:
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
         self._workers = default_workers() if options.workers is None else options.workers
+        self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
         self._next = Cursor(-1, 0)
@@ -114,8 +123,9 @@ class ProcessEngine:
         self._next = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        ensure_descriptors(16 * self._workers + 16)
         schedule, shared = self._settings.schedule, self._workers > 0
+        needs = process_needs(self._options, schedule.batch_size, self._settings.pipeline.size)
+        ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
         self._recycler = Recycler(count)

@@ -36,13 +36,20 @@ def profile_path(name: str | os.PathLike[str]) -> Path:
     """Where the profile `name` lies: a path stays what it is, a bare word is a file in the user's config folder."""
     if os.sep in os.fspath(name) or os.fspath(name).endswith(".json"):
         return Path(name)
-    config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    # Without a home, and a user without a name, `~` stays: a folder that is not there.
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(config) / "penstock" / f"{os.fspath(name)}.json"
 
 
 def save_profile(profile: Profile, name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Path:
-    """Write `profile`, whole or not at all; returns where. Raises OSError where the folder cannot be written."""
+    """Write `profile`, whole or not at all; returns where.
+
+    Raises OSError where the folder cannot be written, LoaderError E-MISUSE where the user has none.
+    """
     path = profile_path(name)
+    if path.parts[0] == "~":
+        fix = "export XDG_CONFIG_HOME=/a/folder, or give the profile's path"
+        raise LoaderError("E-MISUSE", "there is no home folder for the profile", fix=fix)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
     temporary.write_text(json.dumps(asdict(profile), indent=2) + "\n")

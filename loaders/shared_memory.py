@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.memory_headroom import memory_headroom
+from penstock.loaders.machine import ensure_memory
 from penstock.pipelines.errors import LoaderError
 
 
@@ -56,8 +56,7 @@ class SharedArray:
         num_bytes = _num_bytes(shape, dtype)
         try:
             # The kernel does not refuse a memfd that is too large: it kills a process, perhaps another one.
-            if num_bytes > (headroom := memory_headroom()):
-                raise LoaderError("E-SHM", f"cannot reserve shared memory: need={num_bytes:,} have={headroom:,} bytes")
+            ensure_memory(num_bytes, "shared memory", "E-SHM")
             return cls(_reserve(name, num_bytes), shape, dtype)
         except OSError as error:
             code = "E-FD" if error.errno in (errno.EMFILE, errno.ENFILE) else "E-SHM"

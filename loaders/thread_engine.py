@@ -15,6 +15,7 @@ import torch
 
 from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
 from penstock.loaders.contract import Cursor, HostBatch
+from penstock.loaders.preflight import Needs, ensure, thread_needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.pipelines.errors import LoaderError
@@ -116,6 +117,7 @@ class ThreadEngine:
         self.name, self._settings = name, settings
         self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
         self._ahead = max(1, workers * prefetch)
+        self.consumer_bytes = 0
         self._queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
@@ -133,8 +135,11 @@ class ThreadEngine:
         self._next = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        count = self._ahead + SPARE_SLOTS
-        slots = BatchSlots(count, self._settings.schedule.batch_size, self._settings.pipeline, shared=False)
+        count, schedule = self._ahead + SPARE_SLOTS, self._settings.schedule
+        needs = self._needs()
+        needs = needs._replace(own_bytes=needs.own_bytes + self.consumer_bytes)
+        ensure(needs, backend=self.name, rank=schedule.rank)
+        slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=False)
         queue = self._queue = self._new_queue(slots, Recycler(count))
         queue.cursor = cursor
         makers = [self._new_maker(queue, worker) for worker in range(max(1, self._workers))]
@@ -165,6 +170,10 @@ class ThreadEngine:
             raise
         finally:
             torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
+
+    def _needs(self) -> Needs:
+        """What starting takes, without the consumer's share."""
+        return thread_needs(self._ahead, self._settings.schedule.batch_size, self._settings.pipeline.size)
 
     def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
         return BatchQueue(self._settings, slots, recycler, max(1, self._workers))

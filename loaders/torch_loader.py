@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.loaders.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.producer import ProducerSettings
 
 TorchOptions = ProcessOptions
+needs_of = process_needs
 
 
 class TorchEngine(ProcessEngine):

@@ -14,6 +14,7 @@ class ErrorCode(NamedTuple):
 
 
 EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
+CANNOT_ALLOCATE = "can't allocate memory"  # in the text of the RuntimeError that torch's allocator on the CPU raises
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {

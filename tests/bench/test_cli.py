@@ -243,6 +243,7 @@ def test_bad_data_is_exit_3_with_one_line(
     ("error", "code", "words"),
     [
         (MemoryError("Unable to allocate 10 GiB"), 7, "LoaderError[E-MEM]"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nframe #0"), 7, "LoaderError[E-MEM]"),
         (OSError(28, "No space left on device"), 7, "LoaderError[E-NOSPC]"),
         (PermissionError(13, "Permission denied", "/out"), 2, "penstock: [Errno 13] Permission denied: '/out'"),
         (LoaderError("E-FD", "open files"), 7, "LoaderError[E-FD]"),

@@ -18,7 +18,7 @@ from mounts import needs_mounts
 from photo_folder import write_folder
 from processes import child_pids, eventually, worker_pids
 
-from penstock.loaders import LoaderError, create_loader, machine, shared_memory
+from penstock.loaders import LoaderError, create_loader, machine
 from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_train
 
@@ -52,8 +52,7 @@ def test_a_small_dev_shm_is_enough(photos: Path) -> None:
 def test_slots_beyond_the_memory_that_is_left_are_refused_before_anything_is_taken(
     photos: Path, monkeypatch: pytest.MonkeyPatch, workers: int, code: str
 ) -> None:
-    for module in (machine, shared_memory):
-        monkeypatch.setattr(module, "memory_headroom", lambda: 100_000)
+    monkeypatch.setattr(machine, "memory_headroom", lambda: 100_000)
     with open_loader(photos, workers=workers) as loader, pytest.raises(LoaderError) as caught:
         next(iter(loader))
     assert (caught.value.code, caught.value.exit_code) == (code, 7)
