@@ -89,8 +89,8 @@ for user in "${USERS[@]}"; do
 
   check "$uid-confined" "${as[@]}" --entrypoint python --env "EXPECTED_UID=$uid" \
     --volume "$PWD/docker/check_confined.py:/check_confined.py:ro" -- /check_confined.py
+  check "$uid-selftest" "${as[@]}" -- selftest
   check "$uid-synth" "${as[@]}" --volume "$OUT:/out:rw" -- synth /out/demo --images 64 --validation 16 --classes 4
-  check "$uid-parity" "${as[@]}" --volume "$DEMO:/data:ro" -- parity /data/val
   check "$uid-bench" "${as[@]}" --volume "$DEMO:/data:ro" --volume "$OUT:/out:rw" -- \
     bench /data/train --batch-size 16 --size 64 --seconds 0.5 --rounds 1 --json /out/bench.json
   test -s "$OUT/bench.json" || fail "$uid-bench" 'no record'
