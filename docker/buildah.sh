@@ -31,6 +31,7 @@ install_tools() {
   for tool in buildah runc debootstrap; do
     command -v "$tool" >/dev/null || missing+=("$tool")
   done
+  test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing+=(debian-archive-keyring)
   test ${#missing[@]} -gt 0 || return 0
   echo "image: apt-get install ${missing[*]}"
   { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"; } \
