@@ -55,7 +55,8 @@ fill_base() {
 wheelhouse_key() { cat constraints.txt pyproject.toml docker/requirements.py docker/Dockerfile | sha256sum; }
 
 collect_wheels() {
-  local torch
+  local torch key
+  key=$(wheelhouse_key)
   torch=$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)
   rm -rf "$WHEELHOUSE" && mkdir "$WHEELHOUSE"
   "$PYTHON" docker/requirements.py pyproject.toml cpu >"$IMAGE_DIR/requirements.txt"
@@ -63,7 +64,7 @@ collect_wheels() {
     setuptools wheel "pybind11==$(argument PYBIND11)"
   "$PYTHON" -m pip download --progress-bar off -d "$WHEELHOUSE" --no-deps --no-binary pillow-simd \
     "pillow-simd==$(argument PILLOW_SIMD)"
-  wheelhouse_key >"$WHEELHOUSE/.key"
+  echo "$key" >"$WHEELHOUSE/.key"
 }
 
 import_base() {
