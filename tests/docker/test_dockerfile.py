@@ -59,9 +59,7 @@ def findings(text: str) -> list[str]:
         if name == "RUN" and "apt-get" in rest:
             found += _apt_findings(rest)
         if name == "RUN":
-            found += [
-                f"any version: {command}" for command in rest.split(" && ") if _is_free_of_versions(command)
-            ]
+            found += [f"any version: {command}" for command in rest.split(" && ") if _is_free_of_versions(command)]
         if name == "RUN" and re.search(r"\b(sudo|curl|wget|git clone)\b", rest):
             found.append(f"fetched or raised by hand: {rest}")
         if name == "WORKDIR" and not rest.startswith("/"):
