@@ -31,7 +31,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records clean distclean FORCE
+.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -118,6 +118,12 @@ gpu-records: link # the records of bench-gpu, and the table of them
 	  $(LINKED_COMMAND) bench $(GPU_DATA) --backend $${what%-cache} $$cache --model $$model $(GPU_OPTIONS) \
 	    --baseline --json $(RESULTS)/gpu-$$model-$$what.json; done; done
 	@$(WITH_LINKED) $(PY) -m penstock.bench.records_table $(RESULTS)/gpu-*.json
+
+image: ## the CPU image, built without a Docker engine (root; Debian or Ubuntu); docker/Dockerfile has the GPU's too
+	@docker/build-cpu.sh
+
+image-test: image ## run that image confined: read-only, no network, no capability, as two users
+	@docker/test-image.sh
 
 clean: ## remove build output and caches
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -90,7 +90,7 @@ def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
 
     def run(**more: Any) -> BenchSettings:
         wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": 2, "apply": True, "model": None}
-        wanted |= {"entries": _ENTRIES, "decoder": usable_decoders()[0]}
+        wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": usable_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
     quick = {"batch_size": 16, "size": 160}

@@ -1,0 +1,20 @@
+"""Prints what an image installs, one a line: Penstock's dependencies and the extras of a target, cpu or gpu."""
+
+import sys
+from pathlib import Path
+
+import tomllib  # Debian 12's Python is 3.11
+
+# Pillow is asked for by the report's matplotlib; the image puts Pillow-SIMD in its place afterwards.
+EXTRAS = {"cpu": ("hdf5", "turbojpeg", "report"), "gpu": ("hdf5", "turbojpeg", "report", "dali-cuda130")}
+
+
+def image_requirements(project: dict, target: str) -> list[str]:
+    """`project`: the table of that name in pyproject.toml."""
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *(line for extra in EXTRAS[target] for line in extras[extra])]
+
+
+if __name__ == "__main__":
+    pyproject, target = sys.argv[1:]
+    print(*image_requirements(tomllib.loads(Path(pyproject).read_text("utf-8"))["project"], target), sep="\n")
