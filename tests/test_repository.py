@@ -314,7 +314,7 @@ def test_the_gate_is_strict() -> None:
     assert os.access(gate, os.X_OK)
     lines = gate.read_text("utf-8").splitlines()
     assert [line for line in lines if "make" in line] == ["make test", "make slurm-test", "exec make image-test"]
-    for strict in (".ci/run", "Makefile", "docker/build-cpu.sh", "docker/test-image.sh", "docker/slurm/try-slurm.sh"):
+    for strict in (".ci/run", "Makefile", "docker/build-cpu.sh", "docker/test-image.sh"):
         text = (ROOT / strict).read_text("utf-8")
         assert softened(text) == []
         assert strict == "Makefile" or "\nset -euo pipefail\n" in text
