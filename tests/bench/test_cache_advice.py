@@ -130,7 +130,7 @@ def test_a_signal_removes_what_was_built(tmp_path: Path) -> None:
     root.mkdir()
     for number in range(60):
         (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True))
-    with Running(tmp_path, "cache", "advise", root, "--workers", 2) as running:
+    with Running("cache", "advise", root, "--workers", 2) as running:
         assert eventually(lambda: list(running.temporary.glob("penstock-advise-*/0.h5")) != [], within_s=60)
         code, errors = running.end(signal.SIGTERM, group=False)
         assert running.leaves_nothing(), running.left_behind()

@@ -58,9 +58,9 @@ MOMENTS = {
     ids=lambda value: ("group" if value else "process") if isinstance(value, bool) else getattr(value, "name", value),
 )
 def test_a_signal_leaves_one_line_and_nothing_else(
-    photos: Path, tmp_path: Path, number: signal.Signals, group: bool, moment: str
+    photos: Path, number: signal.Signals, group: bool, moment: str
 ) -> None:
-    with Running(tmp_path, *endless(photos)) as running:
+    with Running(*endless(photos)) as running:
         assert MOMENTS[moment](running)
         started = time.monotonic()
         code, errors = running.end(number, group=group)
@@ -72,9 +72,9 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
 
 
-def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path, tmp_path: Path) -> None:
+def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None:
     """Idle: it waits in a write, its workers for room."""
-    with Running(tmp_path, *endless(photos), stdout=subprocess.PIPE) as running:
+    with Running(*endless(photos), stdout=subprocess.PIPE) as running:
         assert eventually(lambda: len(running.fork_servers()) == 3, 30)
         assert eventually(lambda: waits_for_a_pipe(running.process.pid), 30)
         os.kill(running.process.pid, signal.SIGTERM)
@@ -86,9 +86,9 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path, tmp_pat
         assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
 
 
-def test_a_signal_may_reach_the_workers_first(photos: Path, tmp_path: Path) -> None:
+def test_a_signal_may_reach_the_workers_first(photos: Path) -> None:
     """As from a batch system, which ends a job's processes one by one: no worker is blamed."""
-    with Running(tmp_path, *endless(photos)) as running:
+    with Running(*endless(photos)) as running:
         assert MOMENTS["mid-batch"](running)
         for pid in running.fork_servers():
             os.kill(pid, signal.SIGTERM)
@@ -119,10 +119,8 @@ def waits_for_a_pipe(pid: int) -> bool:
         (signal.SIGSTOP, 6, r"LoaderError\[E-TIMEOUT\] sample=\d+ path=.* worker=\d+ cause=.*stopped \(SIGSTOP\)"),
     ],
 )
-def test_a_lost_worker_is_an_exit_code(
-    photos: Path, tmp_path: Path, number: signal.Signals, code: int, words: str
-) -> None:
-    with Running(tmp_path, *endless(photos), "--watchdog", 1) as running:
+def test_a_lost_worker_is_an_exit_code(photos: Path, number: signal.Signals, code: int, words: str) -> None:
+    with Running(*endless(photos), "--watchdog", 1) as running:
         assert eventually(lambda: len(running.fork_servers()) == 3, 30)
         time.sleep(0.3)
         victim = max(running.fork_servers())

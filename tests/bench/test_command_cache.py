@@ -166,7 +166,7 @@ def test_a_signal_leaves_what_the_next_build_goes_on_with(
     many: Path, tmp_path: Path, number: signal.Signals, group: bool
 ) -> None:
     path = tmp_path / "out" / "x.h5"
-    with Running(tmp_path, "cache", "build", many, path, "--workers", 2) as running:
+    with Running("cache", "build", many, path, "--workers", 2) as running:
         assert eventually(lambda: any(_journal_bytes(path.parent) > 4000 for _ in "x"), within_s=60)
         code, errors = running.end(number, group=group)
         assert running.leaves_nothing()
@@ -188,7 +188,7 @@ def _journal_bytes(folder: Path) -> int:
 
 def test_a_killed_builder_leaves_no_process_and_no_lie(many: Path, tmp_path: Path) -> None:
     path = tmp_path / "out" / "x.h5"
-    with Running(tmp_path, "cache", "build", many, path, "--workers", 2) as running:
+    with Running("cache", "build", many, path, "--workers", 2) as running:
         assert eventually(lambda: _journal_bytes(path.parent) > 4000, within_s=60)
         os.kill(running.process.pid, signal.SIGKILL)
         running.process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -93,11 +94,17 @@ def test_closing_it_ends_the_workers() -> None:
     assert eventually(lambda: not child_pids())
 
 
+def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
+    ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(ignored and int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) -> None:
     """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
     chunks = encode_in_order(EncodeJob(FaultySource(400, {}, delay_s=0.002), Encoding()), 0, 400, 2)
     kept = dict(next(chunks).kept)
+    assert eventually(lambda: all(map(leaves_ctrl_c_to_its_parent, child_pids())))  # the second one starts still
     for pid in [fork_server_pid(), *child_pids()]:
         os.kill(pid, number)
     for chunk in chunks:

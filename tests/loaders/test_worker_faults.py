@@ -288,7 +288,7 @@ def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: P
         "    for batch in loader:\n"
         "        print('a batch', flush=True)\n"
     )
-    with Running(tmp_path, command=(sys.executable, str(script)), stdout=subprocess.PIPE) as running:
+    with Running(command=(sys.executable, str(script)), stdout=subprocess.PIPE) as running:
         assert running.process.stdout is not None
         running.process.stdout.readline()
         assert len(running.fork_servers()) == 2

@@ -6,9 +6,11 @@ import functools
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -69,11 +71,9 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 class Running:
     """`penstock` or another command at work, with a temporary folder of its own and a mark on all its processes."""
 
-    def __init__(
-        self, folder: Path, *arguments: object, command: Sequence[str] = COMMAND, stdout: int = subprocess.DEVNULL
-    ) -> None:
-        self.temporary, self._mark = folder / "tmp", uuid.uuid4().hex
-        self.temporary.mkdir()
+    def __init__(self, *arguments: object, command: Sequence[str] = COMMAND, stdout: int = subprocess.DEVNULL) -> None:
+        # Not in a test's own folder: sockets are made in it, whose paths are of 107 bytes at most.
+        self.temporary, self._mark = Path(tempfile.mkdtemp(prefix="run-")), uuid.uuid4().hex
         self._segments = segments_of_nobody()
         self._shm: int | None = None
         with _heeded_signals():
@@ -134,6 +134,7 @@ class Running:
         self.process.communicate()
         if self._shm is not None:
             os.close(self._shm)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 @functools.cache
