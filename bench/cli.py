@@ -69,8 +69,11 @@ def main() -> None:
     except ValueError as error:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
-        _fail(f"penstock: stopped by {error.name}" + (f"; {error.note}" if error.note else ""), int(str(error.code)))
+        _stopped(error)
     except RuntimeError as error:
+        stop = _signal_before(error)
+        if stop is not None:
+            _stopped(stop)
         if CANNOT_ALLOCATE not in str(error):
             raise
         full = LoaderError("E-MEM", str(error).partition("\n")[0])
@@ -87,6 +90,21 @@ def main() -> None:
             full = LoaderError("E-NOSPC", error.strerror or str(error), path=error.filename)
             _fail(full.line(), full.exit_code)
         _fail(f"penstock: {error}", EXIT_USAGE)
+
+
+def _signal_before(error: BaseException) -> SignalExit | None:
+    """The signal that was being acted on when `error` was raised.
+
+    Sent to a whole job it ends the workers of torch's own DataLoader too, of which torch tells by an error of its own.
+    """
+    before: BaseException | None = error
+    while before is not None and not isinstance(before, SignalExit):
+        before = before.__context__
+    return before
+
+
+def _stopped(by: SignalExit) -> None:
+    _fail(f"penstock: stopped by {by.name}" + (f"; {by.note}" if by.note else ""), int(str(by.code)))
 
 
 def _fail(line: str, code: int) -> None:

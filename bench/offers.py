@@ -32,6 +32,8 @@ def _decoder(record: BenchRecord, figures: Figures) -> Advice | None:
     if not mine or best is None or others[best] <= WORTH * mine:
         return None
     name = best.split(", ")[1]
+    if any((tried.backend, tried.decoder) == (record.loader.get("backend"), name) for tried in record.candidates):
+        return None  # the search has seen it beside this one
     why = f"on one thread it decodes and resizes {others[best]:,.0f} images/s, {record.decoder} {mine:,.0f}"
     return _decoding(figures, others[best], f"--decoder {name}", why, Change(decoder=name))
 

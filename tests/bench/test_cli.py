@@ -229,6 +229,11 @@ def test_bad_data_is_exit_3_with_one_line(tmp_path: Path) -> None:
     assert errors.startswith("LoaderError[E-FORMAT] sample=0 path=")
 
 
+def after(earlier: BaseException, error: Exception) -> Exception:
+    error.__context__ = earlier
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
@@ -238,6 +243,7 @@ def test_bad_data_is_exit_3_with_one_line(tmp_path: Path) -> None:
         (PermissionError(13, "Permission denied", "/out"), 2, "penstock: [Errno 13] Permission denied: '/out'"),
         (LoaderError("E-FD", "open files"), 7, "LoaderError[E-FD]"),
         (SignalExit(signal.SIGTERM), 143, "penstock: stopped by SIGTERM"),
+        (after(SignalExit(signal.SIGTERM), RuntimeError("a worker exited")), 143, "penstock: stopped by SIGTERM"),
     ],
     ids=repr,
 )

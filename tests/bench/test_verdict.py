@@ -307,3 +307,11 @@ def test_dali_on_a_cpu_is_told_of_faster_backends_instead_of_more_workers() -> N
     assert "900 images/s of 2,100 that simplejpeg could decode here" in without_gpu.sentence
     assert "torch (files) and hdf5 (a cache) are faster" in without_gpu.sentence
     assert "more workers" in judge(host, "photos").sentence
+
+
+def test_a_decoder_that_the_search_has_tried_is_not_advised() -> None:
+    measured = record(loader=2000, decode=1050, decode_alone=1300, resize=5000, turbojpeg=1155)
+    backend = str(measured.loader["backend"])
+    tried = Tried(name=backend, backend=backend, decoder="turbojpeg", cached=False, options={})
+    offered = [judge(each, "d").advice for each in (measured, replace(measured, candidates=(tried,)))]
+    assert ["--decoder turbojpeg" in [advice.what for advice in made] for made in offered] == [True, False]
