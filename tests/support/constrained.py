@@ -186,7 +186,7 @@ def commands(folder: Path, photos: Path, cache: Path) -> dict[str, tuple[object,
         "dali": (*load, photos, "--backend", "dali"),
         "DataLoader": drop_in(folder),
         "DataLoader, 8 workers": drop_in(folder, workers=8),
-        "bench": (*cli, "bench", photos, "--model", "none", *measured),
+        "bench": (*cli, "bench", photos, "--backend", "torch", "--model", "none", *measured),
         "bench hdf5": (*cli, "bench", cache, "--backend", "hdf5", "--model", "none", *measured),
         "train": (*cli, "train", photos, "--validation", photos, "--epochs", 1),
     }
