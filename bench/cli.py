@@ -15,6 +15,8 @@ import typer
 from penstock.bench.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
+_NO_THREAD = "can't start new thread"  # Python's words for no memory for its stack, or for too many of them
+
 app = typer.Typer(
     name="penstock",
     help="Feed GPUs with images: measure what your data can be loaded at, what limits it, and which import to change.",
@@ -74,7 +76,7 @@ def main() -> None:
         stop = _signal_before(error)
         if stop is not None:
             _stopped(stop)
-        if CANNOT_ALLOCATE not in str(error):
+        if not any(words in str(error) for words in (CANNOT_ALLOCATE, _NO_THREAD)):
             raise
         full = LoaderError("E-MEM", str(error).partition("\n")[0])
         _fail(full.line(), full.exit_code)

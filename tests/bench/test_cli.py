@@ -239,6 +239,7 @@ def after(earlier: BaseException, error: Exception) -> Exception:
     [
         (MemoryError("Unable to allocate 10 GiB"), 7, "LoaderError[E-MEM]"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nframe #0"), 7, "LoaderError[E-MEM]"),
+        (RuntimeError("can't start new thread"), 7, "LoaderError[E-MEM]"),
         (OSError(28, "No space left on device"), 7, "LoaderError[E-NOSPC]"),
         (PermissionError(13, "Permission denied", "/out"), 2, "penstock: [Errno 13] Permission denied: '/out'"),
         (LoaderError("E-FD", "open files"), 7, "LoaderError[E-FD]"),
