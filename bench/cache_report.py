@@ -12,8 +12,7 @@ from penstock.loaders.build_set import BuiltCache
 from penstock.loaders.cache_format import About
 from penstock.loaders.cache_shards import MANIFEST, shard_paths
 from penstock.loaders.cache_verify import CacheReport, Finding
-from penstock.loaders.image_folder import size_text
-from penstock.pipelines.errors import printable
+from penstock.pipelines.errors import printable, size_text
 
 
 def cache_files(path: Path) -> list[bytes]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from penstock.bench.doctor import Finding, checked
 from penstock.bench.file_systems import file_system_of, is_remote
 from penstock.loaders.folder_index_cache import cache_folder
-from penstock.loaders.image_folder import size_text
 from penstock.loaders.preflight import ensure_temporary_folder
 from penstock.loaders.profile import profile_path
+from penstock.pipelines.errors import size_text
 
 _LITTLE = 256 << 20  # bytes
 

@@ -12,7 +12,6 @@ import psutil
 from penstock.bench.doctor import DoctorSettings, Finding, checked
 from penstock.loaders.control_groups import CGROUP_ROOT
 from penstock.loaders.data_loader import DEFAULT_PREFETCH
-from penstock.loaders.image_folder import size_text
 from penstock.loaders.machine import (
     available_cpus,
     cgroup_cpu_quota,
@@ -29,7 +28,7 @@ from penstock.loaders.preflight import (
     ensure_dev_shm,
     ensure_processes,
 )
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")
 _TIGHT = 0.5  # of what is there; more is told

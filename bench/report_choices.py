@@ -11,7 +11,7 @@ from penstock.bench.record import BenchRecord
 from penstock.bench.report_parts import KIND_NAMES, Section, Table, charted, drawn, times_text
 from penstock.bench.report_plots import candidates_chart
 from penstock.bench.tradeoff_plot import quality_text, tradeoff_plot
-from penstock.loaders.image_folder import size_text
+from penstock.pipelines.errors import size_text
 
 
 def changes_section(document: Mapping[str, Any], record: BenchRecord) -> Section:

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from penstock.loaders.cache_format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
 from penstock.loaders.cache_shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.hdf5_file import CacheFile
-from penstock.loaders.image_folder import size_text
 from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.decode import ImagePart, StoredSize
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, size_text
 from penstock.pipelines.jpeg import EOI, parse_header
 from penstock.pipelines.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut, restart_interval
 

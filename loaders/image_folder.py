@@ -14,7 +14,7 @@ from penstock.loaders.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.folder_index_cache import index_name, keep_index, load_index
 from penstock.loaders.folder_scan import FolderScan, root_error, skipped_text
 from penstock.loaders.scan_progress import ScanProgress
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, size_text
 
 
 class ImageFolder:
@@ -131,8 +131,3 @@ def _reopen(root: bytes, index_path: bytes, content: str) -> ImageFolder:
 
 def _stale(root: bytes, cause: str) -> LoaderError:
     return LoaderError("E-STALE", f"the index of the folder: {cause}", fix="create the loader again", path=root)
-
-
-def size_text(num_bytes: int) -> str:
-    """Bytes for people."""
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
