@@ -8,7 +8,8 @@ from penstock.bench.candidates import LoaderOpener
 from penstock.bench.record import BenchSettings
 from penstock.bench.repeated_source import repeated
 from penstock.loaders.hdf5_loader import prepare_source
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 

@@ -27,7 +27,8 @@ from penstock.bench.synth_image import photo_pixels, texture_bank
 from penstock.bench.throttled_source import ThrottledSource
 from penstock.bench.verdict import judge
 from penstock.loaders.machine import available_cpus
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source
 
 TOLERANCE = 0.2
 _PHOTOS, _LARGE = 64, 32

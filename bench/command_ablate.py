@@ -38,7 +38,7 @@ def ablate(
     from penstock.bench.ablation import ablate as run
     from penstock.bench.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
     from penstock.bench.train_settings import TrainSettings
-    from penstock.loaders.source import open_source
+    from penstock.loaders.open_source import open_source
 
     target = common.resolve_device(device)
     settings = TrainSettings(model=model, device=target, seed=seed, batch_size=batch_size, **techniques)

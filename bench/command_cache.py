@@ -49,7 +49,7 @@ def build(
     from penstock.loaders.build_set import build_cache
     from penstock.loaders.cache_format import Encoding
     from penstock.loaders.cache_shards import shard_range
-    from penstock.loaders.source import open_source
+    from penstock.loaders.open_source import open_source
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
     with joined_ranks(arrays=shards is not None and shards > 1) as ranks:
@@ -98,7 +98,7 @@ def verify(
     from penstock.loaders.cache_shards import check_shards, read_manifest
     from penstock.loaders.cache_verify import verify_against, verify_cache
     from penstock.loaders.hdf5_cache import open_cache
-    from penstock.loaders.source import open_source
+    from penstock.loaders.open_source import open_source
 
     if deep and source is None:
         raise ValueError("--deep compares with the images of --source: give that as well")
@@ -141,7 +141,7 @@ def advise(
 
     from penstock.bench.cache_advice import AdviceSettings, advise_cache
     from penstock.bench.cache_report import print_advice
-    from penstock.loaders.source import open_source
+    from penstock.loaders.open_source import open_source
 
     settings = AdviceSettings(
         sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed

@@ -37,7 +37,7 @@ def parity(
     and pixels within the tolerance that the table names.
     """
     from penstock.bench.parity import ParitySettings, cache_of, compare
-    from penstock.loaders.source import open_source
+    from penstock.loaders.open_source import open_source
 
     settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
     source = open_source(common.training_folder(data))

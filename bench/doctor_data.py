@@ -15,7 +15,8 @@ from penstock.bench.file_systems import file_system_of, is_remote
 from penstock.bench.measure import Stopwatch
 from penstock.bench.options import training_folder
 from penstock.bench.read_ceilings import ReadCeiling, bytes_an_image
-from penstock.loaders.source import Source, WindowSource, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.decode import ImageDecoder
 from penstock.pipelines.errors import LoaderError, printable
 

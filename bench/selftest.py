@@ -20,8 +20,9 @@ from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import make_step
 from penstock.loaders.create import create_loader
 from penstock.loaders.data_loader import DataLoader
+from penstock.loaders.open_source import open_source
 from penstock.loaders.preflight import ensure_temporary_folder
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.spec import imagenet_train
 

@@ -23,7 +23,8 @@ from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import make_step, on_device
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
 

@@ -7,8 +7,9 @@ from penstock.loaders.contract import EpochLedger, LoaderStats
 from penstock.loaders.create import create_loader
 from penstock.loaders.data_loader import DataLoader
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.open_source import open_source
 from penstock.loaders.order import Permutation, Schedule
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [

@@ -10,12 +10,13 @@ import torch
 
 from penstock.loaders.contract import Engine
 from penstock.loaders.loader import Loader
+from penstock.loaders.open_source import open_source
 from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
 from penstock.loaders.preflight import Needs, consumer_bytes
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
-from penstock.loaders.source import Source, WindowSource, open_source
+from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage
 from penstock.pipelines.decode import DECODER_NAMES, choose_jpeg_decoder

@@ -26,7 +26,7 @@ from penstock.bench.doctor_machine import cpu_list, machine_findings
 from penstock.bench.doctor_software import decoders
 from penstock.bench.file_systems import file_system_of, is_remote
 from penstock.loaders import LoaderError, create_loader, machine, memory_headroom, preflight
-from penstock.loaders.source import open_source
+from penstock.loaders.open_source import open_source
 from penstock.pipelines import imagenet_train
 
 SMALL = DoctorSettings(workers=2, batch_size=4, size=16)

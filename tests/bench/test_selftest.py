@@ -17,7 +17,8 @@ from penstock.bench import selftest
 from penstock.bench.doctor import Finding
 from penstock.bench.parity import Candidate
 from penstock.bench.parity_pair import Served
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.errors import LoaderError
 
 # An arbitrary user, who may read what root may, since the interpreter may lie in a folder of root's.

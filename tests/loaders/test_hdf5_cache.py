@@ -25,7 +25,8 @@ from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.cache_format import RECORD, SCHEMA, STRIPS, Encoding
 from penstock.loaders.cache_shards import ShardSet, shard_name, write_manifest
 from penstock.loaders.hdf5_cache import Hdf5Cache, open_cache
-from penstock.loaders.source import Source, WindowSource, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines import imagenet_eval
 
 RNG = np.random.default_rng(3)

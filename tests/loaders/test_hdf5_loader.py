@@ -25,9 +25,9 @@ from penstock.loaders.cache_format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.hdf5_cache import open_cache
 from penstock.loaders.hdf5_loader import Hdf5Engine, Hdf5Options
 from penstock.loaders.machine import available_cpus
+from penstock.loaders.open_source import open_source
 from penstock.loaders.process_engine import ProcessEngine
 from penstock.loaders.profile import Profile, save_profile
-from penstock.loaders.source import open_source
 from penstock.loaders.thread_engine import ThreadEngine
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.jpeg_recode import jpegtran_path

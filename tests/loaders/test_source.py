@@ -13,7 +13,8 @@ import torch
 from penstock.loaders import source as source_module
 from penstock.loaders.array_source import ArraySource
 from penstock.loaders.image_folder import ImageFolder
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.source import Source
 from penstock.pipelines.errors import LoaderError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -24,7 +24,7 @@ from odd_images import JFIF, corpus, jpeg, scene, textured
 from penstock.loaders.build_set import build_cache
 from penstock.loaders.cache_format import STRIPS, Encoding
 from penstock.loaders.hdf5_cache import open_cache
-from penstock.loaders.source import open_source
+from penstock.loaders.open_source import open_source
 from penstock.pipelines.dali_graph import CropTask, DaliGraph, GraphSettings, Pixels, dali_takes, import_dali
 from penstock.pipelines.decode import ImageDecoder, Window
 from penstock.pipelines.errors import LoaderError
