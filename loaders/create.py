@@ -13,9 +13,10 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.order import Schedule
 from penstock.loaders.policy import BadSamplePolicy
-from penstock.loaders.preflight import Needs, consumer_bytes
+from penstock.loaders.preflight import Needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
+from penstock.loaders.slot_needs import consumer_bytes
 from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.state import LoaderState
 from penstock.pipelines.batch import BatchStage

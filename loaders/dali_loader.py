@@ -19,8 +19,9 @@ from penstock.loaders.contract import Cursor
 from penstock.loaders.crop_producer import CropProducer
 from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
-from penstock.loaders.preflight import DALI_BYTES, DALI_IMAGES, Needs, thread_needs
+from penstock.loaders.preflight import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.loaders.producer import Producer, ProducerSettings
+from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.slots import BatchSlots, Produced, Recycler
 from penstock.loaders.source import Source
 from penstock.loaders.thread_engine import BatchQueue, ThreadEngine

@@ -11,9 +11,10 @@ from penstock.loaders.cache_format import Encoding
 from penstock.loaders.contract import Engine
 from penstock.loaders.hdf5_cache import known_cache, open_cache
 from penstock.loaders.machine import default_workers
-from penstock.loaders.preflight import Needs, thread_needs
+from penstock.loaders.preflight import Needs
 from penstock.loaders.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.thread_engine import ThreadEngine
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from multiprocessing import forkserver, util
 from typing import Any, NamedTuple
 
-import torch
-
 from penstock.loaders.machine import ensure_descriptors, ensure_memory, process_headroom
-from penstock.loaders.producer import ROW_DTYPE
-from penstock.loaders.slots import SPARE_SLOTS
 from penstock.pipelines.errors import LoaderError
 
 DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
@@ -62,30 +57,9 @@ class Needs(NamedTuple):
         return self.processes * WORKER_BYTES + (SERVER_BYTES if server._forkserver_pid is None else 0)
 
 
-def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
-    """What an engine of threads takes that has `ahead` batches of `size` (height, width) under way.
-
-    library_bytes: what a library that it drives takes by itself.
-    """
-    return Needs(slot_bytes(ahead, batch_size, size), library_bytes, descriptors=16)
-
-
 def drop_in_needs(workers: int, prefetch: int, start_method: str) -> Needs:
     """Needs of the drop-in DataLoader, whose batches are known when they are there: see ensure_dev_shm."""
     return Needs(0, 0, workers, workers * (6 + 2 * prefetch) + 16, start_method)
-
-
-def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
-    """Host memory beside the slots: two batches of `dtype` on a CPU (raw pixels: none), three pinned ones for a GPU."""
-    values = batch_size * math.prod(size) * 3
-    if torch.device(device).type != "cpu":
-        return 3 * values
-    return 0 if dtype == torch.uint8 else 2 * values * dtype.itemsize
-
-
-def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
-    """Bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
-    return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + ROW_DTYPE.itemsize)
 
 
 def ensure(needs: Needs, **where: object) -> None:

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from penstock.loaders.batch_maker import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.machine import default_workers
-from penstock.loaders.preflight import Needs, ensure, slot_bytes
+from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slot_needs import slot_bytes
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.loaders.worker import SlotDataset, start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context

@@ -15,8 +15,9 @@ import torch
 
 from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
 from penstock.loaders.contract import Cursor, HostBatch
-from penstock.loaders.preflight import Needs, ensure, thread_needs
+from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.pipelines.errors import LoaderError
 
