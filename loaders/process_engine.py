@@ -16,9 +16,10 @@ from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.machine import default_workers
 from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.slot_dataset import SlotDataset
 from penstock.loaders.slot_needs import slot_bytes
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
-from penstock.loaders.worker import SlotDataset, start_worker
+from penstock.loaders.worker import start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped, tell_stacks
 from penstock.pipelines.errors import LoaderError

@@ -11,37 +11,13 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
 
 import torch
-from torch.utils.data import Dataset, get_worker_info
-
-from penstock.loaders.batch_maker import BatchMaker, Progress
-from penstock.loaders.producer import ProducerSettings
-from penstock.loaders.slots import BatchSlots, Produced, WorkItem
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
 OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # what a worker leaves to its parent, beside Ctrl-C
 SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # what batch systems send to every process; SIGUSR1 if told so
-
-
-class SlotDataset(Dataset[Produced]):
-    """A map-style dataset whose keys are work items and whose values are messages about filled slots."""
-
-    def __init__(self, settings: ProducerSettings, slots: BatchSlots, progress: Progress) -> None:
-        self._settings, self._slots, self._progress = settings, slots, progress
-        self._maker: BatchMaker | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maker": None}  # decoders are made where they are used
-
-    def __getitem__(self, item: WorkItem) -> Produced:
-        if self._maker is None:
-            info = get_worker_info()
-            worker, own = (info.id, True) if info else (0, False)
-            self._maker = BatchMaker(self._settings, self._slots, self._progress, worker, own_process=own)
-        return self._maker.make(item)
 
 
 def start_worker(worker_id: int) -> None:
