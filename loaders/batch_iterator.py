@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from penstock.loaders.batch_maker import BUSY, PID, SAMPLE, Progress
 from penstock.loaders.worker_launch import start_fork_server
+from penstock.loaders.worker_progress import BUSY, PID, SAMPLE, Progress
 from penstock.loaders.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock.loaders.batch_maker import WorkerTraceback
 from penstock.loaders.build_chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, EncodeJob, Task, encode_chunk
 from penstock.loaders.machine import ensure_descriptors, oom_kills
 from penstock.loaders.shared_memory import SharedArray
 from penstock.loaders.worker import OUTLASTED, start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.worker_progress import WorkerTraceback
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.loaders.batch_maker import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.machine import default_workers
 from penstock.loaders.preflight import Needs, ensure
@@ -21,6 +20,7 @@ from penstock.loaders.slot_needs import slot_bytes
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
 from penstock.loaders.worker import start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.worker_progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped, tell_stacks
 from penstock.pipelines.errors import LoaderError
 

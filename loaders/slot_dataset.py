@@ -6,9 +6,10 @@ from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.loaders.batch_maker import BatchMaker, Progress
+from penstock.loaders.batch_maker import BatchMaker
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slots import BatchSlots, Produced, WorkItem
+from penstock.loaders.worker_progress import Progress
 
 
 class SlotDataset(Dataset[Produced]):

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.batch_maker import BUSY, SAMPLE, SINCE_NS, BatchMaker, Progress
+from penstock.loaders.batch_maker import BatchMaker
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
+from penstock.loaders.worker_progress import BUSY, SAMPLE, SINCE_NS, Progress
 from penstock.pipelines.errors import LoaderError
 
 _POLL_S = 0.5

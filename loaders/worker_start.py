@@ -20,10 +20,10 @@ import numpy.typing as npt
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from penstock.loaders.batch_maker import BUSY, PID, SAMPLE, SINCE_NS, Progress
 from penstock.loaders.machine import default_workers
 from penstock.loaders.memory_headroom import memory_headroom
 from penstock.loaders.worker import start_worker
+from penstock.loaders.worker_progress import BUSY, PID, SAMPLE, SINCE_NS, Progress
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'
