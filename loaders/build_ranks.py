@@ -53,7 +53,7 @@ def joined_ranks(*, arrays: bool) -> Iterator[Ranks]:
     Those of torch.distributed meet in a gloo group, which is left at the end. `arrays`: whether a job array counts;
     its tasks may as well have nothing to do with each other.
     """
-    from penstock.loaders.create import distributed_place  # which may import what builds
+    from penstock.loaders.ranks import distributed_place
 
     array = array_place(os.environ) if arrays else None
     rank, world_size = distributed_place()

@@ -16,6 +16,7 @@ from penstock.loaders.policy import BadSamplePolicy
 from penstock.loaders.preflight import Needs
 from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
+from penstock.loaders.ranks import distributed_place
 from penstock.loaders.slot_needs import consumer_bytes
 from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.state import LoaderState
@@ -202,19 +203,3 @@ def _saved_options(saved: Profile, name: str | os.PathLike[str]) -> dict[str, An
     except (TypeError, ValueError) as error:
         raise not_usable(f"its options do not suit its backend ({error})", name) from None
     return options
-
-
-def distributed_place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """(rank, world size): as given, else of torch.distributed, else of its environment variables, else (0, 1).
-
-    Raises ValueError if only one of the two is given.
-    """
-    if (rank is None) != (world_size is None):
-        raise ValueError("give both rank and world_size, or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return 0, 1
