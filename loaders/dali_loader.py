@@ -21,8 +21,9 @@ from penstock.loaders.dali_stage import DaliStage
 from penstock.loaders.machine import default_workers
 from penstock.loaders.preflight import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.loaders.producer import Producer, ProducerSettings
+from penstock.loaders.recycled_memory import Recycler
 from penstock.loaders.slot_needs import thread_needs
-from penstock.loaders.slots import BatchSlots, Produced, Recycler
+from penstock.loaders.slots import BatchSlots, Produced
 from penstock.loaders.source import Source
 from penstock.loaders.thread_engine import BatchQueue, ThreadEngine
 from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.loaders.contract import HostBatch
-from penstock.loaders.slots import OutputBuffers
+from penstock.loaders.recycled_memory import OutputBuffers
 from penstock.pipelines.augment_plan import AugmentPlan, BatchKey
 from penstock.pipelines.batch import BatchStage
 

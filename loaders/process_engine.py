@@ -15,9 +15,10 @@ from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.machine import default_workers
 from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.recycled_memory import Recycler
 from penstock.loaders.slot_dataset import SlotDataset
 from penstock.loaders.slot_needs import slot_bytes
-from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
+from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.worker import start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.worker_progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback

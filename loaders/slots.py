@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.loaders.contract import BadSample, Cursor, HostBatch
 from penstock.loaders.machine import ensure_memory
 from penstock.loaders.producer import ROW_DTYPE
+from penstock.loaders.recycled_memory import Recycler
 from penstock.loaders.shared_memory import SharedArray
 from penstock.pipelines.dali_graph import CropTask
 from penstock.pipelines.errors import LoaderError
@@ -47,30 +45,6 @@ class Produced(NamedTuple):
     tasks: tuple[tuple[int, CropTask], ...] = ()
     images: torch.Tensor | None = None
     read_s: float = 0.0
-
-
-class Recycler:
-    """Counts numbers 0..n-1 out and takes each back when the tensor over it has no reader left."""
-
-    def __init__(self, count: int) -> None:
-        self._free = deque(range(count))
-
-    def __len__(self) -> int:
-        return len(self._free)
-
-    def take(self) -> int:
-        """A free number. Raises IndexError if there is none."""
-        return self._free.popleft()
-
-    def give_back(self, number: int) -> None:
-        """Make `number` free again at once."""
-        self._free.append(number)
-
-    def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
-        """A tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
-        view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
-        weakref.finalize(view, self._free.append, number).atexit = False
-        return torch.from_numpy(view)
 
 
 class BatchSlots:
@@ -127,26 +101,3 @@ class BatchSlots:
         del self.pixels, self.rows
         for part in self._shared or ():
             part.close()
-
-
-class OutputBuffers:
-    """Recycled memory for batches that the batch stage makes on the CPU.
-
-    A fresh 38 MB allocation costs more in page faults than normalising into it does.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, spare: int = 3) -> None:
-        self._shape, self._dtype, self._spare = shape, dtype, spare
-        self._memory: list[npt.NDArray[np.uint8]] = []
-        self._recycler = Recycler(0)
-
-    def take(self) -> torch.Tensor:
-        """An uninitialised tensor of the declared shape; its memory returns here when its last reader is gone."""
-        num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
-        if not len(self._recycler):
-            if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it memory of its own
-                return torch.empty(self._shape, dtype=self._dtype)
-            self._memory.append(np.empty(num_bytes, np.uint8))
-            self._recycler.give_back(len(self._memory) - 1)
-        number = self._recycler.take()
-        return self._recycler.tensor(self._memory[number], number).view(self._dtype).view(self._shape)

@@ -17,8 +17,9 @@ from penstock.loaders.batch_maker import BatchMaker
 from penstock.loaders.contract import Cursor, HostBatch
 from penstock.loaders.preflight import Needs, ensure
 from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.recycled_memory import Recycler
 from penstock.loaders.slot_needs import thread_needs
-from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, Recycler, WorkItem
+from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.worker_progress import BUSY, SAMPLE, SINCE_NS, Progress
 from penstock.pipelines.errors import LoaderError
 
