@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from penstock.loaders.contract import HostBatch
+from penstock.loaders.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.recycled_memory import OutputBuffers
 from penstock.pipelines.augment_plan import AugmentPlan, BatchKey
 from penstock.pipelines.batch import BatchStage
@@ -25,65 +25,6 @@ class DeviceBatch(NamedTuple):
     images: torch.Tensor
     labels: torch.Tensor
     host: HostBatch
-
-
-class CopyEngine(Protocol):
-    """The device-specific part of a feed: pinned memory, a side stream, events."""
-
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """Page-locked host memory of the shape and dtype of `like`."""
-        ...
-
-    def side(self) -> Any:
-        """A context in which work is queued beside the consumer's stream."""
-        ...
-
-    def mark(self) -> Any:
-        """An event after what is queued on the side stream now."""
-        ...
-
-    def wait_on_host(self, event: Any) -> None:
-        """Block the host until `event` has happened."""
-        ...
-
-    def hand_over(self, event: Any, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Make the consumer's stream wait for `event`, and keep `tensors` alive until it is done with them."""
-        ...
-
-
-class CudaCopyEngine:
-    """CopyEngine on a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """See CopyEngine."""
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
-
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        """See CopyEngine."""
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def mark(self) -> torch.cuda.Event:
-        """See CopyEngine."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return event
-
-    def wait_on_host(self, event: torch.cuda.Event) -> None:
-        """See CopyEngine."""
-        event.synchronize()
-
-    def hand_over(self, event: torch.cuda.Event, tensors: tuple[torch.Tensor, ...]) -> None:
-        """See CopyEngine."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(event)
-        for tensor in tensors:
-            tensor.record_stream(current)  # they were allocated on the side stream
 
 
 class _PinnedSlot:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from penstock.loaders.device_feed import CopyEngine, CudaCopyEngine
+from penstock.loaders.copies import CopyEngine, CudaCopyEngine
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:

@@ -17,7 +17,8 @@ from photo_folder import write_folder
 
 from penstock.loaders import create_loader
 from penstock.loaders.contract import Cursor, HostBatch
-from penstock.loaders.device_feed import CudaCopyEngine, DeviceBatch, DeviceFeed
+from penstock.loaders.copies import CudaCopyEngine
+from penstock.loaders.device_feed import DeviceBatch, DeviceFeed
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.augment_plan import BatchKey
 from penstock.pipelines.augment_spec import Augmentations
