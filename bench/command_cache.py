@@ -45,14 +45,14 @@ def build(
     """
     from penstock.bench.cache_report import describe_build
     from penstock.loaders.build_progress import BuildDisplay, NoProgress
-    from penstock.loaders.build_ranks import joined_ranks
+    from penstock.loaders.build_ranks import build_ranks
     from penstock.loaders.build_set import build_cache
     from penstock.loaders.cache_format import Encoding
     from penstock.loaders.cache_shards import shard_range
     from penstock.loaders.open_source import open_source
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
-    with joined_ranks(arrays=shards is not None and shards > 1) as ranks:
+    with build_ranks(arrays=shards is not None and shards > 1) as ranks:
         data = open_source(source, **common.given(rescan=rescan or None))
         count = shards or ranks.world_size
         ranges = [shard_range(shard, count, len(data)) for shard in ranks.shards(count)]

@@ -14,9 +14,10 @@ from typing import Any
 from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.worker_launch import start_fork_server
+from penstock.loaders.worker_processes import POLL_S, is_stopped, receive_message, tell_stacks
 from penstock.loaders.worker_progress import BUSY, PID, SAMPLE, Progress
 from penstock.loaders.worker_start import MAIN_GUARD, WorkerStart
-from penstock.loaders.worker_watch import POLL_S, WatchedIterator, is_stopped, receive_message, tell_stacks
+from penstock.loaders.worker_watch import WatchedIterator
 from penstock.pipelines.errors import LoaderError
 
 _EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen

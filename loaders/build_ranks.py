@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from penstock.loaders.machine import default_workers
+from penstock.loaders.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
@@ -47,14 +48,12 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined_ranks(*, arrays: bool) -> Iterator[Ranks]:
+def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
     """The ranks of torchrun (or whatever else set torch.distributed's variables), else of a SLURM job array, else one.
 
     Those of torch.distributed meet in a gloo group, which is left at the end. `arrays`: whether a job array counts;
     its tasks may as well have nothing to do with each other.
     """
-    from penstock.loaders.ranks import distributed_place
-
     array = array_place(os.environ) if arrays else None
     rank, world_size = distributed_place()
     if world_size > 1 and dist.is_available() and not dist.is_initialized() and "MASTER_ADDR" in os.environ:

@@ -18,8 +18,8 @@ from penstock.loaders.machine import ensure_descriptors, oom_kills
 from penstock.loaders.shared_memory import SharedArray
 from penstock.loaders.worker import OUTLASTED, start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.worker_processes import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
 from penstock.loaders.worker_progress import WorkerTraceback
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
 from penstock.pipelines.errors import LoaderError
 
 _AHEAD = 3  # chunks a worker: two handed out, one waiting for its turn to be written

@@ -26,7 +26,7 @@ from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.slots import BatchSlots, Produced
 from penstock.loaders.source import Source
 from penstock.loaders.thread_engine import BatchQueue, ThreadEngine
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S
+from penstock.loaders.worker_processes import DEFAULT_WATCHDOG_S
 from penstock.pipelines.dali_graph import GraphSettings, import_dali
 
 _CPUS_A_READER = 4  # reading and planning an image takes a quarter of the time of decoding it on a CPU

@@ -19,8 +19,8 @@ from penstock.loaders.epoch_sampler import OrderedSampler, ShuffledSampler, Skip
 from penstock.loaders.iteration import Iteration, Place
 from penstock.loaders.order import SAMPLER
 from penstock.loaders.preflight import drop_in_needs, ensure
+from penstock.loaders.worker_processes import DEFAULT_WATCHDOG_S
 from penstock.loaders.worker_start import choose_context, refuse_without_main_guard, workers_unless_told
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError
 
 T_co = TypeVar("T_co", covariant=True)

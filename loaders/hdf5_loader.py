@@ -17,7 +17,7 @@ from penstock.loaders.producer import ProducerSettings
 from penstock.loaders.slot_needs import thread_needs
 from penstock.loaders.source import Source, WindowSource
 from penstock.loaders.thread_engine import ThreadEngine
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S
+from penstock.loaders.worker_processes import DEFAULT_WATCHDOG_S
 
 KINDS = ("processes", "threads")
 

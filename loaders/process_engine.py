@@ -21,8 +21,9 @@ from penstock.loaders.slot_needs import slot_bytes
 from penstock.loaders.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.worker import start_worker
 from penstock.loaders.worker_launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.worker_processes import DEFAULT_WATCHDOG_S, POLL_S, is_stopped, tell_stacks
 from penstock.loaders.worker_progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
-from penstock.loaders.worker_watch import DEFAULT_WATCHDOG_S, POLL_S, WatchedIterator, is_stopped, tell_stacks
+from penstock.loaders.worker_watch import WatchedIterator
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'

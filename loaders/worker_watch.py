@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import queue
 import signal
 import threading
@@ -18,62 +17,12 @@ from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.machine import oom_kills
-from penstock.loaders.worker import STACK_SIGNAL
+from penstock.loaders.worker_processes import POLL_S, SERVER_LOST, describe_exit, is_stopped, receive_message
 from penstock.pipelines.errors import LoaderError
 
-POLL_S = 0.5
 _GRACE_S = 1.0  # for workers to leave by themselves at close
-_SERVER_LOST = 255  # what multiprocessing makes of it
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
-_STACKS_S = 0.5  # for stacks to reach stderr before the processes are ended
 _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
-DEFAULT_WATCHDOG_S = 300.0
-
-
-def describe_exit(exitcode: int | None) -> str:
-    """An exit code of multiprocessing in words: "killed by SIGKILL", "exited with 1"."""
-    if exitcode is not None and exitcode < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-exitcode).name}"
-    if exitcode == _SERVER_LOST:
-        return "lost with its fork server, or exited with 255"
-    return f"exited with {exitcode}"
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether the process stands still under SIGSTOP or a debugger."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except OSError:
-        return False
-
-
-def tell_stacks(workers: Sequence[Any], first: int) -> None:
-    """Have every worker print its stack to stderr, process id `first` before the others; takes half a second."""
-    for process in sorted(workers, key=lambda process: bool(process.pid != first)):
-        if process.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, STACK_SIGNAL)
-        time.sleep(_STACKS_S / len(workers))  # one after the other, or their lines mix
-
-
-def receive_message(reader: Any, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
-    """Connection._recv that calls `stalled`, which may raise, every `poll_s` without a byte.
-
-    The rest of a message whose sender is dead or stopped never comes, and no end of file tells of it: the other workers
-    hold the pipe open.
-    """
-    received = io.BytesIO()
-    while received.tell() < size:
-        if not connection.wait([reader], timeout=poll_s):
-            stalled()
-            continue
-        chunk = os.read(reader.fileno(), size - received.tell())
-        if not chunk:
-            raise EOFError("all worker processes are gone")
-        received.write(chunk)
-    return received
 
 
 def _kill(workers: Sequence[Any]) -> None:
@@ -166,7 +115,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _raise_if_dead(self, cause: BaseException | None) -> None:
         for number, worker in enumerate(self._workers):
             if self._workers_status[number] and not worker.is_alive():
-                if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, _SERVER_LOST):
+                if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, SERVER_LOST):
                     time.sleep(_SIGNALS_S)  # who ends a job's processes one by one is about to reach this one
                 what = describe_exit(worker.exitcode)
                 if worker.exitcode == -signal.SIGKILL and oom_kills() > self._oom_kills:
