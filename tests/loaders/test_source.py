@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.loaders import source as source_module
 from penstock.loaders.array_source import ArraySource
 from penstock.loaders.image_folder import ImageFolder
-from penstock.loaders.open_source import open_source
+from penstock.loaders.open_source import FILE_SOURCES, open_source
 from penstock.loaders.source import Source
 from penstock.pipelines.errors import LoaderError
 
@@ -90,7 +89,7 @@ def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch
     kinds = r"a folder of images, a \.h5 file, a \.hdf5 file$"
     with pytest.raises(ValueError, match=rf"data\.csv' is not a source: pass {kinds}"):
         open_source(tmp_path / "data.csv")
-    monkeypatch.setitem(source_module.FILE_SOURCES, ".tar", lambda path, **options: (path, options))
+    monkeypatch.setitem(FILE_SOURCES, ".tar", lambda path, **options: (path, options))
     with pytest.raises(ValueError, match=r"a \.hdf5 file, a \.tar file$"):
         open_source(tmp_path / "data.csv")
     (tmp_path / "data.TAR").write_bytes(b"")
