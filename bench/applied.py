@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from penstock.bench.advice import BOTH, WORTH, Advice, Change
 from penstock.bench.candidates import Candidate, LoaderOpener
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.models import create_model
-from penstock.bench.rates import loader_rate, training_times
+from penstock.bench.rates import training_times
 from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import Applied, BenchRecord, BenchSettings
 from penstock.bench.repeated_source import RepeatedSource, repeated

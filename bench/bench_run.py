@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+from penstock.bench.advice import Advice
 from penstock.bench.applied import OpenedSides, take_advice
+from penstock.bench.backend_options import all_options, non_default_options
 from penstock.bench.baseline import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.bench_data import BenchData
 from penstock.bench.candidates import Candidate
@@ -20,10 +22,10 @@ from penstock.bench.dali_peer import PEER_NAME, DaliPeer
 from penstock.bench.dali_peer_search import tuned_peer
 from penstock.bench.entrants import start_workers
 from penstock.bench.environment import describe_environment
-from penstock.bench.knobs import all_options, told_options
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.measure import Rate, StepTimes
 from penstock.bench.models import create_model
-from penstock.bench.rates import loader_rate, resident_batch_rate, training_times
+from penstock.bench.rates import resident_batch_rate, training_times
 from penstock.bench.read_ceilings import bytes_an_image
 from penstock.bench.record import (
     ALL_BACKENDS,
@@ -43,7 +45,6 @@ from penstock.bench.setting_search import confirmed, search_settings, tried_as
 from penstock.bench.survey import Surveyed
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.tuning import Trial
-from penstock.bench.verdict import judge
 from penstock.bench.watches import Key, Watches
 from penstock.loaders.loader import Loader
 from penstock.pipelines.errors import LoaderError
@@ -102,7 +103,7 @@ class BenchRun:
             self._watches = Watches(wanted, workers)
             measured = self._measured(self._probes(stack, loader))
             about = self._abouts[self.chosen.backend] = loader.describe()
-            record = BenchRecord(
+            return BenchRecord(
                 settings=wanted,
                 workers=workers,
                 decoder=str(about["decoder"]),
@@ -117,14 +118,15 @@ class BenchRun:
                 measured=measured,
                 candidates=self._tried,
                 chosen=self._confirmed(measured),
-                options=told_options(str(about["backend"]), self.chosen.options),
+                options=non_default_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
             )
-        return self._with_applied(record) if wanted.apply else record
 
-    def _with_applied(self, record: BenchRecord) -> BenchRecord:
-        """The record, with what became of the advice that follows from it."""
-        sides, advice = OpenedSides(self.settings, self.pipeline, self._opener), judge(record, "").advice
+    def with_applied(self, record: BenchRecord, advice: Sequence[Advice]) -> BenchRecord:
+        """Return the record with what became of the advice that follows from it, if the settings ask to apply it."""
+        if not self.settings.apply:
+            return record
+        sides = OpenedSides(self.settings, self.pipeline, self._opener)
         return replace(record, applied=take_advice(record, advice, self.chosen, sides, self._progress))
 
     def _survey(self) -> None:

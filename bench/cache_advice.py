@@ -6,15 +6,16 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
 
 import torch
 
+from penstock.bench.cache_kinds_record import FILES, LOSSLESS, AdviceSettings, CacheAdvice, Offer
 from penstock.bench.environment import describe_environment
-from penstock.bench.rates import loader_rate
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.repeated_source import repeated
 from penstock.bench.sampled_source import SampledSource
 from penstock.loaders.build_set import build_cache
@@ -33,58 +34,7 @@ ENCODINGS = (
     Encoding(resize=256, quality=90),
     Encoding(kind="raw", resize=256),
 )
-FILES, LOSSLESS = "files", "cache"  # what these rows are called; other caches are called by their options
 _BATCHES = 50  # of an epoch, so that few of them are the slow first ones
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdviceSettings:
-    """What to measure: sample: images; seconds: of each measurement in each round."""
-
-    sample: int = 200
-    size: int = 224
-    batch_size: int = 64
-    workers: int | None = None
-    seconds: float = 2.0
-    rounds: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.seconds <= 0 or min(self.rounds, self.sample, self.size, self.batch_size) < 1:
-            raise ValueError("seconds is above 0; rounds, sample, size and batch_size are at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """One way to store the data, measured on the sample: images/s is the median of `rounds`.
-
-    name: FILES, LOSSLESS, or the options of `penstock cache build`. whole_bytes: on the disk, of the whole data set,
-    extrapolated. psnr_db: of a lossy cache against the source, as its build reports it.
-    """
-
-    name: str
-    lossless: bool
-    bytes_an_image: float
-    whole_bytes: float
-    images_per_s: float
-    rounds: tuple[float, ...]
-    psnr_db: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheAdvice:
-    """Every offer, the files first; notes: what was left out, and why."""
-
-    settings: AdviceSettings
-    data: dict[str, object]
-    environment: dict[str, object]
-    workers: int
-    offers: tuple[Offer, ...]
-    notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.cache_advice import CacheAdvice
+from penstock.bench.cache_kinds_record import CacheAdvice
 from penstock.loaders.build_set import BuiltCache
 from penstock.loaders.cache_format import About
 from penstock.loaders.cache_shards import MANIFEST, shard_paths

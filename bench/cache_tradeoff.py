@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.bench.cache_advice import AdviceSettings, advise_cache
+from penstock.bench.cache_advice import advise_cache
+from penstock.bench.cache_kinds_record import AdviceSettings
 from penstock.bench.record import BenchRecord
 from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.errors import LoaderError

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.bench.record import DTYPES, BenchSettings
-from penstock.bench.tuning import KnobValue, Options
+from penstock.bench.record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.source import Source, WindowSource

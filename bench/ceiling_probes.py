@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.ceilings import MAX_SAMPLES, DecodeCeiling, transfer_rate
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.measure import Rate, StepTimes
-from penstock.bench.rates import loader_rate
 from penstock.bench.read_ceilings import ReadCeiling, bytes_an_image
 from penstock.bench.record import (
     COPY,

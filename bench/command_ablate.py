@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.json_file import write_json
 from penstock.bench.setting_options import takes_settings
+from penstock.bench.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.ablation import Ablation
@@ -42,7 +44,7 @@ def ablate(
 
     target = common.resolve_device(device)
     settings = TrainSettings(model=model, device=target, seed=seed, batch_size=batch_size, **techniques)
-    source = open_source(common.training_folder(data))
+    source = open_source(training_folder(data))
     base = ResidentRun(
         settings=settings,
         num_classes=max(2, len(source.classes)),
@@ -65,7 +67,7 @@ def ablate(
             raise ValueError(f"the base settings cannot be measured here: {error}") from error
     _print(found)
     if json_file:
-        common.write_json(json_file, found.as_dict())
+        write_json(json_file, found.as_dict())
 
 
 def _print(found: Ablation) -> None:

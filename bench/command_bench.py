@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.json_file import write_json
+from penstock.bench.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.record import BenchRecord, BenchSettings
@@ -67,7 +69,6 @@ def bench(
     from penstock.bench.plots import require_matplotlib
     from penstock.bench.record import BenchSettings
     from penstock.bench.report import print_record
-    from penstock.bench.verdict import judge
 
     if report:
         require_matplotlib("no report page")
@@ -93,8 +94,7 @@ def bench(
         apply=apply,
         seed=seed,
     )
-    record = _measure(common.training_folder(data), settings, cache_tradeoff, with_report=report is not None)
-    verdict = judge(record, str(data))
+    record, verdict = _measure(data, settings, cache_tradeoff, with_report=report is not None)
     print_record(record, verdict)
     if record.cache:
         print_advice(record.cache)
@@ -108,7 +108,7 @@ def bench(
 
 def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
     """The record and what was told of it; the call to paste names DATA, since records are shown around."""
-    from penstock.bench.verdict import judge
+    from penstock.bench.verdict import call_to_paste
 
     cache = record.settings.cache
     unnamed = replace(record.settings, cache=cache and Path(cache).name)
@@ -116,13 +116,13 @@ def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
         "limit": verdict.limit,
         "sentence": verdict.sentence,
         "advice": [asdict(each) for each in verdict.advice],
-        "call": judge(replace(record, settings=unnamed), "DATA").call,
+        "call": call_to_paste(replace(record, settings=unnamed), "DATA"),
     }
     return {**record.as_dict(), "verdict": told}
 
 
 def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    common.write_json(path, _document(record, verdict))
+    write_json(path, _document(record, verdict))
 
 
 def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
@@ -132,13 +132,18 @@ def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
     print(f"report written to {path}")
 
 
-def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool) -> BenchRecord:
+def _measure(
+    data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool
+) -> tuple[BenchRecord, Verdict]:
+    """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from penstock.bench.bench_run import BenchRun
     from penstock.bench.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
-    from penstock.bench.doctor import DoctorSettings, ensure_room
+    from penstock.bench.doctor import ensure_room
+    from penstock.bench.finding import DoctorSettings
+    from penstock.bench.verdict import judge
 
     ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -148,7 +153,7 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
         def show(done: int, total: int, what: str) -> None:
             progress.update(task, completed=done, total=total, description=what)
 
-        run = BenchRun(data, settings, show)
+        run = BenchRun(training_folder(data), settings, show)
         try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
         progress.console.print(run.source.describe())
         if settings.tunes:
@@ -157,7 +162,9 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
             )
             progress.console.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
         record = run.run()
-        return with_cache_tradeoff(run.source, record, show) if try_caches else record
+        verdict = judge(record, str(data))
+        record = run.with_applied(record, verdict.advice)
+        return (with_cache_tradeoff(run.source, record, show) if try_caches else record), verdict
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

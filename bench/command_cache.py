@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.json_file import write_json
+from penstock.bench.training_folder import training_folder
 from penstock.pipelines.errors import EXIT_CACHE
 
 cache = typer.Typer(
@@ -53,7 +55,7 @@ def build(
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
     with build_ranks(arrays=shards is not None and shards > 1) as ranks:
-        data = open_source(source, **common.given(rescan=rescan or None))
+        data = open_source(source, **({"rescan": True} if rescan else {}))
         count = shards or ranks.world_size
         ranges = [shard_range(shard, count, len(data)) for shard in ranks.shards(count)]
         display = BuildDisplay(sum(end - first for first, end in ranges)) if ranks.rank == 0 else None
@@ -139,14 +141,15 @@ def advise(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from penstock.bench.cache_advice import AdviceSettings, advise_cache
+    from penstock.bench.cache_advice import advise_cache
+    from penstock.bench.cache_kinds_record import AdviceSettings
     from penstock.bench.cache_report import print_advice
     from penstock.loaders.open_source import open_source
 
     settings = AdviceSettings(
         sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed
     )
-    data = open_source(common.training_folder(source))
+    data = open_source(training_folder(source))
     columns = (TextColumn("{task.description}"), BarColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
@@ -158,7 +161,7 @@ def advise(
         )
     print_advice(advice)
     if json_file:
-        common.write_json(json_file, advice.as_dict())
+        write_json(json_file, advice.as_dict())
 
 
 @contextmanager

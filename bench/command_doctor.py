@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 
 if TYPE_CHECKING:
-    from penstock.bench.doctor import Finding
+    from penstock.bench.finding import Finding
 
 
 def doctor(
@@ -32,7 +33,8 @@ def doctor(
 
     Each line is ok, a warning or a failure, with what was found and what mends it. Exit code 7 if anything fails.
     """
-    from penstock.bench.doctor import DoctorSettings, as_record, examine
+    from penstock.bench.doctor import as_record, examine
+    from penstock.bench.finding import DoctorSettings
     from penstock.loaders.create import BACKEND_NAMES
 
     if backend not in BACKEND_NAMES:
@@ -57,7 +59,7 @@ def doctor(
     warnings = sum(finding.state == "warn" for finding in findings)
     typer.echo(f"doctor: {len(findings)} looked at, {warnings} to be warned of, {record['fails']} that fail")
     if json_file:
-        common.write_json(json_file, record)
+        write_json(json_file, record)
     if record["fails"]:
         raise typer.Exit(EXIT_RESOURCE)
 

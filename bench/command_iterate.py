@@ -56,6 +56,7 @@ def iterate(
     if seed is None:
         seed = state["seed"] if isinstance(state, dict) and type(state.get("seed")) is int else 0
     bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)
+    optional: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
     loader = create_loader(
         data,
         backend=backend,
@@ -70,7 +71,7 @@ def iterate(
         world_size=world_size,
         on_bad_sample=on_bad_sample,
         max_bad=bad,
-        **common.given(workers=workers, cache=cache, prefetch=prefetch, watchdog_s=watchdog),
+        **{name: value for name, value in optional.items() if value is not None},
     )
     with loader, _output(dump) as out:
         if state_in:

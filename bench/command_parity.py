@@ -10,6 +10,8 @@ import typer
 
 from penstock.bench import options as common
 from penstock.bench.command_cache import checking
+from penstock.bench.json_file import write_json
+from penstock.bench.training_folder import training_folder
 from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:
@@ -40,12 +42,12 @@ def parity(
     from penstock.loaders.open_source import open_source
 
     settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
-    source = open_source(common.training_folder(data))
+    source = open_source(training_folder(data))
     with cache_of(source, cache) as (cached, left_out), checking(min(images, len(source)), "comparing") as advance:
         record = compare(source, cached, settings, advance, left_out)
     _print(record)
     if json_file:
-        common.write_json(json_file, record.as_dict())
+        write_json(json_file, record.as_dict())
     if record.outside:
         raise typer.Exit(EXIT_DATA)
 

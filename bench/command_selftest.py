@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench import options as common
 from penstock.bench.command_doctor import print_finding
+from penstock.bench.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
 
 
@@ -40,4 +40,4 @@ def selftest(
     typer.echo("selftest: this installation works" + (f"; {missing} optional parts are missing" if missing else ""))
     if json_file:
         record = {"findings": [finding._asdict() for finding in findings], "environment": environment}
-        common.write_json(json_file, record)
+        write_json(json_file, record)

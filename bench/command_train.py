@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench import options as common
+from penstock.bench.json_file import write_json
 from penstock.bench.setting_options import takes_settings
+from penstock.bench.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.batch_finder import Trial
@@ -83,12 +85,13 @@ def train(
 
     What each technique is worth in images/s and memory: penstock ablate DATA.
     """
-    from penstock.bench.doctor import DoctorSettings, ensure_room
+    from penstock.bench.doctor import ensure_room
+    from penstock.bench.finding import DoctorSettings
     from penstock.bench.ranks import is_first, joined_ranks
     from penstock.bench.train_settings import TrainSettings
     from penstock.bench.training_job import TrainingJob
 
-    if validation is None and common.training_folder(data) != data:
+    if validation is None and training_folder(data) != data:
         validation = data / "val"
     plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
     with joined_ranks(common.resolve_device(device)) as target:
@@ -109,7 +112,7 @@ def train(
             **techniques,
         )
         job = TrainingJob(
-            data=common.training_folder(data),
+            data=training_folder(data),
             validation=validation,
             settings=settings,
             size=size,
@@ -122,7 +125,7 @@ def train(
                 "cutmix": cutmix,
             },
             on_bad_sample=on_bad_sample,
-            loading={"backend": backend, "decoder": decoder, **common.given(workers=workers)},
+            loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
         )
         tell = _say if is_first() else _say_nothing
@@ -156,15 +159,16 @@ def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None
 
 
 def _sweep(job: TrainingJob, file: Path, tell: Tell) -> None:
-    from penstock.bench.lr_finder import plot_sweep
+    from penstock.bench.lr_plot import plot_sweep
     from penstock.pipelines.errors import LoaderError
 
     sweep, lr = job.sweep_lr()
-    _write(file, {**asdict(sweep), "lr": lr}, tell)
+    document = {**asdict(sweep), "lr": lr}
+    _write(file, document, tell)
     tell(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
     try:
         if tell is _say:
-            plot_sweep(sweep, file.with_suffix(".png"))
+            plot_sweep(document, file.with_suffix(".png"))
     except LoaderError as error:
         tell(error.line())
 
@@ -190,7 +194,7 @@ def _line(report: EpochReport) -> str:
 
 def _write(file: Path, document: dict[str, Any], tell: Tell) -> None:
     if tell is _say:
-        common.write_json(file, document)
+        write_json(file, document)
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.bench.tuning import Options
+from penstock.bench.record import Options
 from penstock.loaders.image_folder import ImageFolder
 from penstock.loaders.source import Source
 from penstock.pipelines.dali_graph import dali_words, import_dali

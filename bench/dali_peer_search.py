@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 from penstock.bench.dali_peer import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
 from penstock.bench.entrants import cpus_of, start_workers
 from penstock.bench.knobs import Largest, knobs_of
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.measure import Stopwatch
-from penstock.bench.rates import loader_rate
-from penstock.bench.record import DTYPES, BenchSettings
+from penstock.bench.record import DTYPES, BenchSettings, Options
 from penstock.bench.trials import mean_rate, trial_seconds
-from penstock.bench.tuning import Options, Rules, Trial, search
+from penstock.bench.tuning import Rules, Trial, search
 from penstock.loaders.source import Source
 from penstock.pipelines.spec import ImagePipeline
 

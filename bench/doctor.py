@@ -2,81 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
+from penstock.bench.doctor_data import data_findings
+from penstock.bench.doctor_folders import folder_findings
+from penstock.bench.doctor_machine import machine_findings
+from penstock.bench.doctor_software import software_findings
 from penstock.bench.environment import describe_environment
-from penstock.bench.options import given
-from penstock.bench.record import ALL_BACKENDS, BenchSettings
-from penstock.loaders.create import loader_needs, usable_device
-from penstock.loaders.preflight import Needs, ensure
-from penstock.loaders.profile import load_profile
-from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
-
-State = Literal["ok", "warn", "fail"]
-
-
-class Finding(NamedTuple):
-    """What was found of one thing. fix: what mends it, where it is not ok."""
-
-    name: str
-    state: State
-    found: str
-    fix: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoctorSettings:
-    """The loader that is asked about, as create_loader takes it; workers, prefetch: None for the backend's defaults.
-
-    cache: reads a cache, beside DATA; on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
-    """
-
-    backend: str = "torch"
-    workers: int | None = None
-    prefetch: int | None = None
-    batch_size: int = 64
-    size: int = 224
-    device: str = "cpu"
-    cache: Path | None = None
-    on_bad_sample: str = "raise"
-
-    @classmethod
-    def of(cls, settings: BenchSettings) -> DoctorSettings:
-        """The loader that a benchmark measures; of all backends the one that is always there."""
-        return cls(
-            backend="torch" if settings.backend == ALL_BACKENDS else settings.backend,
-            workers=settings.workers,
-            batch_size=settings.batch_size,
-            size=settings.size,
-            device=settings.device,
-            cache=None if settings.cache is None else Path(settings.cache),
-        )
-
-    @property
-    def pipeline(self) -> ImagePipeline:
-        """What is served."""
-        return imagenet_train(self.size)
-
-    @property
-    def resolved(self) -> tuple[str, dict[str, Any]]:
-        """The backend and its options; "auto" is what the saved profile says, or torch."""
-        options = given(workers=self.workers, prefetch=self.prefetch)
-        if self.backend != "auto":
-            return self.backend, options
-        saved = load_profile()
-        if saved is None:
-            return "hdf5" if self.cache else "torch", options
-        return saved.backend, {**given(workers=saved.workers, prefetch=saved.prefetch), **options}
-
-    def needs(self) -> Needs:
-        """What such a loader takes. Raises ValueError for settings that cannot work."""
-        backend, options = self.resolved
-        size = (self.size, self.size)
-        return loader_needs(backend, batch_size=self.batch_size, size=size, device=self.device, **options)
+from penstock.bench.finding import DoctorSettings, Finding, checked
+from penstock.loaders.create import usable_device
+from penstock.loaders.preflight import ensure
 
 
 def ensure_room(settings: DoctorSettings, own_bytes: int) -> None:
@@ -92,25 +30,11 @@ def ensure_room(settings: DoctorSettings, own_bytes: int) -> None:
     ensure(needs._replace(own_bytes=needs.own_bytes + own_bytes))
 
 
-def checked(name: str, check: Callable[[], str]) -> Finding:
-    """ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
-    try:
-        return Finding(name, "ok", check())
-    except LoaderError as error:
-        where = f" ({error.path!s})" if isinstance(error.path, str) else ""
-        return Finding(name, "fail", error.cause + where, error.fix)
-
-
 def examine(settings: DoctorSettings, data: Path | None) -> Iterator[Finding]:
     """Every finding, as soon as it is there. Raises ValueError for settings that cannot work.
 
     data: a folder of images or a cache, of which a sample is read; None for machine and installation alone.
     """
-    from penstock.bench.doctor_data import data_findings
-    from penstock.bench.doctor_folders import folder_findings
-    from penstock.bench.doctor_machine import machine_findings
-    from penstock.bench.doctor_software import software_findings
-
     needs = settings.needs()
     yield checked("device", lambda: f"{usable_device(settings.device)}")
     yield from machine_findings(settings, needs)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.bench.doctor import DoctorSettings, Finding, State
 from penstock.bench.file_systems import file_system_of, is_remote
+from penstock.bench.finding import DoctorSettings, Finding, State
 from penstock.bench.measure import Stopwatch
-from penstock.bench.options import training_folder
 from penstock.bench.read_ceilings import ReadCeiling, bytes_an_image
+from penstock.bench.training_folder import training_folder
 from penstock.loaders.open_source import open_source
 from penstock.loaders.source import Source, WindowSource
 from penstock.pipelines.decode import ImageDecoder

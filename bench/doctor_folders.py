@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.bench.doctor import Finding, checked
 from penstock.bench.file_systems import file_system_of, is_remote
+from penstock.bench.finding import Finding, checked
 from penstock.loaders.folder_index_cache import cache_folder
 from penstock.loaders.preflight import ensure_temporary_folder
 from penstock.loaders.profile import profile_path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.bench.doctor import DoctorSettings, Finding, checked
+from penstock.bench.finding import DoctorSettings, Finding, checked
 from penstock.loaders.control_groups import CGROUP_ROOT
 from penstock.loaders.data_loader import DEFAULT_PREFETCH
 from penstock.loaders.machine import (

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from penstock.bench.ceilings import usable_decoders
-from penstock.bench.doctor import DoctorSettings, Finding, State
+from penstock.bench.finding import DoctorSettings, Finding, State
 from penstock.bench.measure import measure_rate
 from penstock.bench.photo_like import photo_like
 from penstock.loaders.hdf5_write import hdf5_versions

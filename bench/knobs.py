@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from penstock.bench.tuning import KnobValue, Options
-from penstock.loaders.dali_loader import DaliOptions, default_readers
-from penstock.loaders.hdf5_loader import KINDS, Hdf5Options
+from penstock.bench.record import KnobValue
+from penstock.loaders.dali_loader import default_readers
+from penstock.loaders.hdf5_loader import KINDS
 from penstock.loaders.machine import default_workers
-from penstock.loaders.torch_loader import TorchOptions
 
 Values = dict[str, tuple[KnobValue, ...]]
 Largest = tuple[int, int]  # width, height in pixels
@@ -43,23 +42,6 @@ def knobs_of(
             on_gpu=device != "cpu", told=workers, cpus=default_workers() if cpus is None else cpus, largest=largest
         )
     )
-
-
-def told_options(backend: str, options: Options) -> Options:
-    """Those of `options` that are not the defaults of the backend's options class, `workers` aside, which is always
-    told.
-    """
-    kind = _OPTIONS.get(backend)
-    own = {} if kind is None else {field.name: field.default for field in fields(kind)}
-    return {k: v for k, v in options.items() if k != "workers" and own.get(k, MISSING) != v}
-
-
-def all_options(backend: str, options: Options, about: Mapping[str, object]) -> Options:
-    """`options`, and those that the loader took by itself, as it tells in `about`."""
-    taken = fields(_OPTIONS[backend])
-    own = {f.name: value for f in taken if isinstance(value := about.get(f.name), (int, float, str)) and value}
-    own.pop("start_method", None)
-    return {**own, **options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,4 +99,3 @@ def _dali(machine: _Machine) -> Values:
 
 
 _SPACES: dict[str, Callable[[_Machine], Values]] = {"torch": _torch, "hdf5": _hdf5, "dali": _dali}
-_OPTIONS: dict[str, type] = {"torch": TorchOptions, "hdf5": Hdf5Options, "dali": DaliOptions}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from penstock.bench.evaluate import sum_over_ranks
 from penstock.bench.kept_state import state_kept
-from penstock.bench.plots import require_matplotlib
 from penstock.bench.train_step import TrainStep
 
 _SMOOTHING = 0.9
@@ -83,18 +81,6 @@ def steepest(rates: list[float], losses: list[float]) -> float:
         raise ValueError("the loss falls at no learning rate of the sweep: begin lower, or look at data and model")
     slopes = np.gradient(np.asarray(losses[:end]), np.log(rates[:end]))
     return rates[int(np.argmin(slopes))]
-
-
-def plot_sweep(sweep: LrSweep, file: Path) -> None:
-    """Draw the sweep as a PNG. Raises LoaderError E-DEPENDENCY without matplotlib, OSError."""
-    figure = require_matplotlib("no plot of the sweep")(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(sweep.rates, sweep.losses, color="0.8", label="loss of each update")
-    axes.plot(sweep.rates, sweep.smoothed, label="running mean")
-    axes.axvline(sweep.suggestion, linestyle="--", label=f"suggestion {sweep.suggestion:.2g}")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * max(sweep.smoothed[:_MIN_UPDATES])))
-    axes.legend()
-    figure.savefig(file)
 
 
 def _update(step: TrainStep, batches: Iterator[tuple[Tensor, Tensor]]) -> float:

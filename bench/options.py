@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,22 +23,6 @@ Cache = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda where there is one.")]
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given: those that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def write_json(file: Path, document: dict[str, Any]) -> None:
-    """`document` as indented JSON in `file`, whose folder is made where it is missing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(document, indent=2) + "\n")
-
-
-def training_folder(data: Path) -> Path:
-    """DATA/train where DATA holds a `train` folder beside `val`, which are no classes; else DATA."""
-    return data / "train" if (data / "train").is_dir() and (data / "val").is_dir() else data
 
 
 def resolve_device(name: str) -> str:

@@ -1,8 +1,8 @@
-"""Images per second of the parts of a training run: the loader, the model, both."""
+"""Images per second of the model alone, and of loader and model together."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import cycle
@@ -11,20 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from penstock.bench.backend_switches import backend_switches
+from penstock.bench.loader_rate import Batches, endless
 from penstock.bench.measure import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
 from penstock.bench.train_settings import TrainSettings
 from penstock.bench.train_step import TrainStep, make_step, on_device
-
-Batches = Iterable[tuple[Tensor, ...]]
-
-
-def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate:
-    """The loader alone, its batches dropped as they come, epoch after epoch. device: where its batches arrive.
-
-    Raises ValueError if an epoch holds no batch.
-    """
-    with closing(endless(loader)) as batches:
-        return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
 
 
 def resident_batch_rate(
@@ -45,16 +35,6 @@ def resident_batch_rate(
     labels = torch.randint(num_classes, (shape[0],), generator=generator)
     [(images, labels)] = on_device([(images, labels)], settings)
     return _step_rate(model, settings, cycle([(images, labels)]), seconds)
-
-
-def replay_rate(
-    model: nn.Module, settings: TrainSettings, *, batches: Sequence[tuple[Tensor, ...]], seconds: float
-) -> Rate:
-    """Training on the same few batches again and again: what loader + model could do if loading were free.
-
-    Batches on the host are copied to the device each time. Updates the model's weights.
-    """
-    return _step_rate(model, settings, on_device(cycle(batches), settings), seconds)
 
 
 def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
@@ -97,14 +77,3 @@ def _step_rate(
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
     # The rate does not depend on lr, but training on noise may diverge at the run's own.
     return make_step(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))
-
-
-def endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
-    """The loader's batches, epoch after epoch. Raises ValueError if an epoch holds none."""
-    while True:
-        empty = True
-        for batch in loader:
-            empty = False
-            yield batch
-        if empty:
-            raise ValueError("the loader is empty: lower batch_size, or keep the last batch (drop_last=False)")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, cycle
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from penstock.bench.ceilings import MAX_SAMPLES
 from penstock.bench.measure import Rate, Stopwatch, measure_rate
 from penstock.bench.repeated_source import RepeatedSource
+from penstock.bench.resources import storage_bytes
 from penstock.loaders.hdf5_cache import Hdf5Cache
 from penstock.loaders.hdf5_layout import read_layout
 from penstock.loaders.image_folder import ImageFolder
@@ -79,7 +79,7 @@ class ReadCeiling:
             raise ValueError("it is not known where in which files the images lie")
         images: list[int] = []
         times: list[float] = []
-        expected, came, spent = 0, read_from_storage(), Stopwatch()
+        expected, came, spent = 0, storage_bytes(), Stopwatch()
         parts = [slice(first, first + _CHUNK) for first in range(0, len(extents), _CHUNK)]
         for part in cycle(parts):
             if part.start == 0:
@@ -92,7 +92,7 @@ class ReadCeiling:
             times.append(watch.seconds)
             if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
                 break
-        now = read_from_storage()
+        now = storage_bytes()
         self._back_into_the_page_cache()
         if came is None or now is None:
             raise ValueError("this kernel does not tell what is read from storage")
@@ -220,12 +220,3 @@ def _joined(extents: list[Extent]) -> list[Extent]:
         else:
             joined.append(extent)
     return joined
-
-
-def read_from_storage() -> int | None:
-    """Bytes that this process had read from storage so far; None where the kernel does not tell."""
-    try:
-        lines = Path("/proc/self/io").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)

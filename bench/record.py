@@ -5,16 +5,16 @@ from __future__ import annotations
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
+from penstock.bench.cache_kinds_record import CacheAdvice
 from penstock.bench.resources import Resources
-from penstock.bench.tuning import Options
 from penstock.bench.worker_time import WorkerTime
 
-if TYPE_CHECKING:
-    from penstock.bench.cache_advice import CacheAdvice
+KnobValue = int | float | str | None
+Options = dict[str, KnobValue]
 
 ALL_BACKENDS = "all"
 OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of which a record tells how they went on

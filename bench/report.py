@@ -9,7 +9,7 @@ from rich.text import Text
 
 from penstock.bench.advice import BOTH
 from penstock.bench.applied_report import applied_parts
-from penstock.bench.knobs import told_options
+from penstock.bench.backend_options import non_default_options
 from penstock.bench.record import BenchRecord, Measured, Tried, decode_ceilings, decode_name
 from penstock.bench.resources import Resources
 from penstock.bench.verdict import Verdict, decode_ceiling
@@ -137,7 +137,7 @@ def _advice(record: BenchRecord, verdict: Verdict) -> list[str]:
 def _recommendation(record: BenchRecord) -> str:
     choice = record.choice
     why = f" ({record.loader.get('decoder_reason', '')})" if not record.candidates else ""
-    knobs = "".join(f", {name} {value}" for name, value in told_options(choice.backend, choice.options).items())
+    knobs = "".join(f", {name} {value}" for name, value in non_default_options(choice.backend, choice.options).items())
     text = (
         f"Recommended: backend {choice.backend!r}, {choice.options.get('workers')} workers{knobs}, decoder "
         f"{choice.decoder!r}{why}: {choice.images_per_s or 0:,.0f} images/s measured."

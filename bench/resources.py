@@ -188,16 +188,17 @@ def _usage(without: Collection[int]) -> _Moment:
     for process in _processes(without):
         try:
             times = process.cpu_times()
-            tree[process.pid, process.create_time()] = _Usage(times.user + times.system, _storage_bytes(process))
+            tree[process.pid, process.create_time()] = _Usage(times.user + times.system, storage_bytes(process))
         except psutil.Error:
             continue
     machine = psutil.cpu_times()
     return _Moment(tree, sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - getattr(machine, "guest", 0.0))
 
 
-def _storage_bytes(process: psutil.Process) -> int | None:
+def storage_bytes(process: psutil.Process | None = None) -> int | None:
+    """Return the bytes that a process, this one by default, has read from storage; None if the kernel does not say."""
     try:
-        return int(process.io_counters().read_bytes)
+        return int((process or psutil.Process()).io_counters().read_bytes)
     except (psutil.Error, OSError, AttributeError, NotImplementedError):
         return None
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 import torch
 from torch.utils.data import TensorDataset
 
-from penstock.bench.doctor import DoctorSettings, Finding, ensure_room
+from penstock.bench.doctor import ensure_room
+from penstock.bench.finding import DoctorSettings, Finding
 from penstock.bench.models import create_model
 from penstock.bench.parity import Candidate, ParitySettings, cache_of, candidates, served, tolerance_between
 from penstock.bench.parity_pair import Pair, Served

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from penstock.bench.budgets import Budgets
 from penstock.bench.candidates import Candidate
-from penstock.bench.tuning import Contest, KnobValue, RefusedError, Rules, Space, Trial, climb
+from penstock.bench.record import KnobValue
+from penstock.bench.tuning import Contest, RefusedError, Rules, Space, Trial, climb
 from penstock.pipelines.errors import LoaderError
 
 HOPELESS = 0.7  # of the best: no setting makes up for that

@@ -14,9 +14,9 @@ import torch
 from penstock.bench.backend_switches import backend_switches
 from penstock.bench.batch_finder import BatchSearch, Probe, Trial, child_probe, find_batch_size, step_probe
 from penstock.bench.checkpoint_keeper import CheckpointPlan
+from penstock.bench.loader_rate import endless
 from penstock.bench.lr_finder import LrSweep, find_lr
 from penstock.bench.models import build_model
-from penstock.bench.rates import endless
 from penstock.bench.resident_run import ResidentRun
 from penstock.bench.train import EpochReport, TrainReport, train
 from penstock.bench.train_settings import TrainSettings

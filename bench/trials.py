@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.bench.candidates import Candidate, LoaderOpener
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.measure import Rate
-from penstock.bench.rates import loader_rate
 from penstock.bench.record import BenchSettings
 from penstock.bench.resources import ResourceWatch, tree_memory_mb
 from penstock.bench.tuning import Trial

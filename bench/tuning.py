@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from penstock.bench.record import KnobValue, Options
 from penstock.pipelines.errors import LoaderError
 
-KnobValue = int | float | str | None
-Options = dict[str, KnobValue]
 Space = Mapping[str, Sequence[KnobValue]]
 
 MIN_GAIN = 1.03  # a smaller lead is noise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.bench.advice import Advice
-from penstock.bench.knobs import told_options
+from penstock.bench.backend_options import non_default_options
 from penstock.bench.limits import CLOSE, SCALES, Figures
 from penstock.bench.offers import advise
 from penstock.bench.record import BenchRecord
@@ -35,7 +35,7 @@ def judge(record: BenchRecord, data: str) -> Verdict:
     """What limits this run, from its own measurements; `data` is the folder as the user named it."""
     figures = Figures.of(record)
     limit, sentence = _limit(record, figures)
-    return Verdict(limit=limit, sentence=sentence, call=_call(record, data), advice=advise(record, limit))
+    return Verdict(limit=limit, sentence=sentence, call=call_to_paste(record, data), advice=advise(record, limit))
 
 
 def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
@@ -159,7 +159,8 @@ def _cold_warning(figures: Figures) -> str:
     )
 
 
-def _call(record: BenchRecord, data: str) -> str:
+def call_to_paste(record: BenchRecord, data: str) -> str:
+    """Return the code that opens the loader that the record recommends, on the folder or cache `data`."""
     wanted, choice = record.settings, record.choice
     cache = wanted.cache if choice.cached else None
     in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # which take no option `cache`
@@ -176,7 +177,7 @@ def _call(record: BenchRecord, data: str) -> str:
         arguments.insert(2, f"cache={cache!r}")
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
-    arguments += [f"{name}={value!r}" for name, value in told_options(choice.backend, choice.options).items()]
+    arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
     body = "".join(f"    {argument},\n" for argument in arguments)
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (

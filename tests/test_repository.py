@@ -40,6 +40,7 @@ CAPTIONS = {
     "bench/": "how fast, and why not faster: command line, training, ceilings, report; may import both",
     "bench/results/": "records of measured runs",
     "tests/": "mirrors the tree; one contract suite runs on every backend",
+    "tests/studies/": "programs run by hand that hold the benchmark to what it promises",
     "tests/support/": "what several tests share",
     "docker/": "images and job files for clusters",
     "docker/kubernetes/": "a job for Kubernetes",

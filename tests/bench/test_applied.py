@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
 from torch import nn
@@ -22,6 +23,7 @@ from penstock.bench.bench_run import BenchRun
 from penstock.bench.candidates import Candidate, LoaderOpener
 from penstock.bench.record import Applied, BenchRecord, BenchSettings, Measured
 from penstock.bench.resources import Resources
+from penstock.bench.verdict import judge
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -195,7 +197,39 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
     monkeypatch.setattr("penstock.bench.verdict.advise", lambda *_: (told,))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
-    document = json.loads(json.dumps(BenchRun(photos, settings, lambda *_: None).run().as_dict()))
+    run = BenchRun(photos, settings, lambda *_: None)
+    record = run.run()
+    document = json.loads(json.dumps(run.with_applied(record, judge(record, "").advice).as_dict()))
     assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
     assert [(a["what"], a["before"], a["measured"]) for a in document["applied"]] == [("--workers 1", 5.0, 5.0)]
-    assert BenchRun(photos, replace(settings, apply=False), lambda *_: None).run().applied == ()
+    unasked = BenchRun(photos, replace(settings, apply=False), lambda *_: None)
+    assert unasked.with_applied(record, (told,)).applied == ()
+
+
+def test_the_verdict_is_computed_once_for_every_output(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    monkeypatch.setattr("penstock.bench.verdict.advise", lambda record, limit: (judged.append(limit), ())[1])
+    small = (
+        "--backend",
+        "torch",
+        "--model",
+        "none",
+        "--workers",
+        0,
+        "--batch-size",
+        8,
+        "--size",
+        32,
+        "--device",
+        "cpu",
+    )
+    short = ("--seconds", 0.1, "--rounds", 1, "--no-cache-tradeoff", "--apply")
+    files = tmp_path / "record.json", tmp_path / "page.html"
+    run = penstock_here("bench", photos, *small, *short, "--json", files[0], "--report", files[1])
+    assert (run.returncode, files[1].is_file()) == (0, True)
+    told = json.loads(files[0].read_text())["verdict"]
+    assert judged == [told["limit"]]
+    assert "'DATA'" in told["call"]
+    assert str(photos) not in files[0].read_text()

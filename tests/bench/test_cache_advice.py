@@ -14,7 +14,8 @@ from photo_folder import photo, write_folder
 from processes import eventually
 
 from penstock.bench import cache_advice
-from penstock.bench.cache_advice import ENCODINGS, FILES, LOSSLESS, AdviceSettings, advise_cache, build_options
+from penstock.bench.cache_advice import ENCODINGS, advise_cache, build_options
+from penstock.bench.cache_kinds_record import FILES, LOSSLESS, AdviceSettings
 from penstock.bench.sampled_source import SampledSource
 from penstock.loaders import open_source
 from penstock.loaders.build_set import build_cache

@@ -12,7 +12,7 @@ import simplejpeg
 import torch
 
 from penstock.bench.dali_peer import DaliPeer, PeerSettings
-from penstock.bench.rates import loader_rate
+from penstock.bench.loader_rate import loader_rate
 from penstock.bench.repeated_source import repeated
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train

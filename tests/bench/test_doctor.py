@@ -19,12 +19,13 @@ from PIL import Image
 
 from penstock.bench import doctor_folders, doctor_machine, doctor_software
 from penstock.bench.command_doctor import doctor
-from penstock.bench.doctor import DoctorSettings, Finding, ensure_room, examine
+from penstock.bench.doctor import ensure_room, examine
 from penstock.bench.doctor_data import look_at, odd_files
 from penstock.bench.doctor_folders import folder_findings
 from penstock.bench.doctor_machine import cpu_list, machine_findings
 from penstock.bench.doctor_software import decoders
 from penstock.bench.file_systems import file_system_of, is_remote
+from penstock.bench.finding import DoctorSettings, Finding
 from penstock.loaders import LoaderError, create_loader, machine, memory_headroom, preflight
 from penstock.loaders.open_source import open_source
 from penstock.pipelines import imagenet_train
@@ -134,15 +135,18 @@ def test_folders_that_cannot_be_written_are_warned_of(monkeypatch: pytest.Monkey
     assert "export TMPDIR" in (next(folder_findings()).fix or "")
 
 
-def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
-    table = tmp_path / "mountinfo"
+def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    table = tmp_path / "self" / "mounts"
+    table.parent.mkdir()
     table.write_text(
-        "22 27 0:21 / / rw,relatime - ext4 /dev/vda rw\n"
-        "23 22 0:40 / /data rw shared:1 master:2 - nfs4 server:/data rw\n"
-        "24 23 0:41 / /data/my\\040set rw - fuse.sshfs host: rw\n"
-        "25 22 0:42 / /over rw - overlay overlay rw\n"
-        "26 22 0:43 / /over rw - lustre o2ib rw\n"
-        "nonsense\n"
+        "/dev/vda / ext4 rw,relatime 0 0\n"
+        "server:/data /data nfs4 rw 0 0\n"
+        "host: /data/my\\040set fuse.sshfs rw 0 0\n"
+        "overlay /over overlay rw 0 0\n"
+        "o2ib /over lustre rw 0 0\n"
     )
     for path, kind, remote in (
         ("/data", "nfs4", True),
@@ -152,8 +156,9 @@ def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path: Path
         ("/over/a", "lustre", True),
         ("/elsewhere", "ext4", False),
     ):
-        assert (file_system_of(path, table), is_remote(kind)) == (kind, remote)
-    assert file_system_of("/", tmp_path / "absent") == "unknown"
+        assert (file_system_of(path), is_remote(kind)) == (kind, remote)
+    table.unlink()
+    assert file_system_of("/") == "unknown"
 
 
 # ---- software ----

@@ -16,7 +16,8 @@ from torch import nn
 from penstock.bench.ablation import TECHNIQUES, ablate
 from penstock.bench.batch_finder import check_budget, find_batch_size, step_probe
 from penstock.bench.kept_state import state_kept
-from penstock.bench.lr_finder import LrSweep, find_lr, plot_sweep, steepest
+from penstock.bench.lr_finder import LrSweep, find_lr, steepest
+from penstock.bench.lr_plot import plot_sweep
 from penstock.bench.models import create_model
 from penstock.bench.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
 from penstock.bench.train import train
@@ -119,7 +120,7 @@ def test_without_matplotlib_there_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     sweep = LrSweep(rates=(0.1,), losses=(1.0,), smoothed=(1.0,), suggestion=0.1)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*penstock\[report\]"):
-        plot_sweep(sweep, tmp_path / "sweep.png")
+        plot_sweep(dataclasses.asdict(sweep), tmp_path / "sweep.png")
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError])

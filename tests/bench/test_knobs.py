@@ -8,7 +8,8 @@ import pytest
 from photo_folder import write_folder
 
 from penstock.bench import knobs
-from penstock.bench.knobs import all_options, knobs_of, told_options
+from penstock.bench.backend_options import all_options, non_default_options
+from penstock.bench.knobs import knobs_of
 from penstock.loaders import create_loader
 
 
@@ -22,7 +23,7 @@ def test_numbers_of_workers_go_from_none_to_twice_the_processors(backend: str, c
     assert len(set(workers)) == len(workers) <= 11
     assert max(workers) <= max(1, 2 * cpus)
     assert ("workers_are" in space) == (backend == "hdf5")
-    own = told_options(backend, {knob: values[0] for knob, values in space.items()})
+    own = non_default_options(backend, {knob: values[0] for knob, values in space.items()})
     assert own == {}  # the search begins with the backend's defaults
 
 
@@ -59,9 +60,11 @@ def test_what_the_user_fixed_and_what_nobody_searches_is_left_alone() -> None:
 
 def test_the_call_names_what_the_backend_would_not_choose_by_itself() -> None:
     options = {"prefetch": 2, "hw_decoder_load": 0.8, "readers": 1, "device_memory_padding": None}
-    assert told_options("dali", options) == {"hw_decoder_load": 0.8, "readers": 1}
-    assert told_options("hdf5", {"workers": 2, "prefetch": 3, "workers_are": "threads"}) == {"workers_are": "threads"}
-    assert told_options("torch", {}) == {}
+    assert non_default_options("dali", options) == {"hw_decoder_load": 0.8, "readers": 1}
+    assert non_default_options("hdf5", {"workers": 2, "prefetch": 3, "workers_are": "threads"}) == {
+        "workers_are": "threads"
+    }
+    assert non_default_options("torch", {}) == {}
 
 
 def test_what_a_loader_took_by_itself_is_kept_with_what_it_was_told() -> None:

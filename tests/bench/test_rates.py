@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from penstock.bench.rates import loader_rate, replay_rate, resident_batch_rate, training_times
+from penstock.bench.loader_rate import loader_rate
+from penstock.bench.rates import resident_batch_rate, training_times
 from penstock.bench.train_settings import TrainSettings
 
 SETTINGS = TrainSettings()
@@ -61,14 +62,6 @@ def test_resident_batch_rate_trains_the_model(settings):
     rate = resident_batch_rate(model, settings, shape=shape, num_classes=5, seconds=0.05, dtype=dtype)
     assert 0 < rate.images < model.images
     assert not torch.equal(model.head.weight, weights)
-
-
-def test_replay_takes_the_batches_in_turn():
-    model, loader = CountingModel(), CountingLoader(3)
-    batches = list(loader)
-    rate = replay_rate(model, SETTINGS, batches=batches, seconds=0.05)
-    assert 0 < rate.images < model.images
-    assert loader.served == 3
 
 
 def test_training_times_cover_loader_and_model():

@@ -83,13 +83,13 @@ def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache)
     left_out: list[str] = []
     for source in (open_source(photos), cache):
         ceiling = ReadCeiling(source, imagenet_train(32), 0)
-        before = read_ceilings.read_from_storage()
+        before = read_ceilings.storage_bytes()
         try:
             rate = ceiling.cold(0.05)
         except ValueError as error:
             left_out.append(str(error))
             continue
-        came = (read_ceilings.read_from_storage() or 0) - (before or 0)
+        came = (read_ceilings.storage_bytes() or 0) - (before or 0)
         assert rate.images >= COUNT
         assert came >= 0.9 * rate.images * (bytes_an_image(source) or 0) * 0.8
     assert all("were read from storage again" in why for why in left_out)
@@ -105,14 +105,14 @@ def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache)
 def test_a_figure_of_storage_that_is_none_is_refused(
     photos: Path, monkeypatch: pytest.MonkeyPatch, told: list[int | None], words: str
 ) -> None:
-    monkeypatch.setattr(read_ceilings, "read_from_storage", told.pop)
+    monkeypatch.setattr(read_ceilings, "storage_bytes", told.pop)
     with pytest.raises(ValueError, match=words):
         ReadCeiling(open_source(photos), imagenet_train(32), 0).cold(0.01)
 
 
 def test_enough_bytes_from_storage_are_taken(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([0, 10**9])
-    monkeypatch.setattr(read_ceilings, "read_from_storage", lambda: next(told))
+    monkeypatch.setattr(read_ceilings, "storage_bytes", lambda: next(told))
     dropped: list[int] = []
     monkeypatch.setattr(read_ceilings, "drop_cached", lambda extents: dropped.append(len(extents)))
     rate = ReadCeiling(open_source(photos), imagenet_train(32), 0).cold(1e-9)

@@ -14,7 +14,7 @@ from constrained import Limit, few_files, no_home, one_cpu, read_only_root, run
 from mounts import needs_mounts
 
 from penstock.bench import selftest
-from penstock.bench.doctor import Finding
+from penstock.bench.finding import Finding
 from penstock.bench.parity import Candidate
 from penstock.bench.parity_pair import Served
 from penstock.loaders.open_source import open_source

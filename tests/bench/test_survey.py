@@ -11,8 +11,9 @@ import pytest
 
 from penstock.bench.budgets import Budgets
 from penstock.bench.candidates import Candidate
+from penstock.bench.record import KnobValue
 from penstock.bench.survey import Entrant, Survey, Surveyed
-from penstock.bench.tuning import KnobValue, Rules, Space, Trial
+from penstock.bench.tuning import Rules, Space, Trial
 from penstock.pipelines.errors import LoaderError
 
 WORKERS = (2, 0, 1, 3, 4)

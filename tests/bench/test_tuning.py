@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.bench.tuning import Contest, Options, RefusedError, Rules, Trial, search
+from penstock.bench.record import Options
+from penstock.bench.tuning import Contest, RefusedError, Rules, Trial, search
 from penstock.pipelines.errors import LoaderError
 
 

@@ -10,9 +10,8 @@ import pytest
 from faulty_source import FaultySource
 from photo_folder import write_folder
 
-from penstock.bench.throttled_source import ThrottledSource
 from penstock.bench.worker_time import Span, WorkerTime, WorkerWatch
-from penstock.loaders import create_loader, open_source
+from penstock.loaders import create_loader
 from penstock.loaders.contract import LoaderStats
 from penstock.loaders.source import Source
 from penstock.pipelines import imagenet_train
@@ -66,17 +65,3 @@ def test_shares_are_of_the_time_between_begin_and_end() -> None:
     assert WorkerTime.of(spans[1:], 0) == WorkerTime.of(spans[1:], 1)
     assert WorkerTime.of([], 2) is None
     assert WorkerTime.of([Span(LoaderStats(), LoaderStats(batches=4, images=40, elapsed_s=4.0))], 2) is None
-
-
-def test_a_bandwidth_is_shared_and_a_latency_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("penstock.bench.throttled_source.time.sleep", slept.append)
-    photos, lock = open_source(write_folder(tmp_path / "photos", 6)), tmp_path / "lock"
-    lock.touch()
-    source = ThrottledSource(photos, latency_s=0.5, bytes_per_s=1e6, lock=lock)
-    assert [source.read(index) for index in range(6)] == [photos.read(index) for index in range(6)]
-    assert slept[::2] == [0.5] * 6
-    assert slept[1::2] == [len(photos.read(index)) / 1e6 for index in range(6)]  # type: ignore[arg-type]
-    assert (len(source), source.path(3), source.classes) == (6, photos.path(3), photos.classes)
-    with pytest.raises(ValueError, match="a file to lock"):
-        ThrottledSource(photos, bytes_per_s=1e6)

@@ -1,4 +1,4 @@
-"""The search of settings against an exhaustive grid: `python -m penstock.bench.grid DATA --cache C --json OUT`."""
+"""Compares the search of settings with an exhaustive grid: `python tests/studies/search_against_grid.py DATA`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from penstock.bench.candidates import Candidate
 from penstock.bench.ceilings import usable_decoders
 from penstock.bench.entrants import available_backends, start_workers
 from penstock.bench.environment import describe_environment
+from penstock.bench.json_file import write_json
 from penstock.bench.knobs import PREFETCH, knobs_of
 from penstock.bench.measure import Stopwatch
 from penstock.bench.record import BenchSettings
 from penstock.bench.setting_search import Searched, search_settings
+from penstock.bench.training_folder import training_folder
 from penstock.bench.trials import Trials
 from penstock.loaders.hdf5_loader import KINDS
 from penstock.pipelines.errors import LoaderError
@@ -159,7 +161,7 @@ def main(
         def progress(done: int, total: int, what: str) -> None:
             shown.update(task, completed=done, total=total, description=what)
 
-        found = BenchData(common.training_folder(data), settings)
+        found = BenchData(training_folder(data), settings)
         marked = mark(found, settings, Plan(passes=passes, rounds=rounds, best=best), progress)
     for name, rates in marked.rates.items():
         print(f"{statistics.median(rates):8,.0f} images/s ({min(rates):,.0f} to {max(rates):,.0f})  {name}")
@@ -170,7 +172,7 @@ def main(
         f"(at most {MAX_TIME})"
     )
     if json_file:
-        common.write_json(json_file, _record(settings, found, marked))
+        write_json(json_file, _record(settings, found, marked))
 
 
 def _record(settings: BenchSettings, data: BenchData, marked: Marked) -> dict[str, Any]:

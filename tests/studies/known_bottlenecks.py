@@ -1,7 +1,7 @@
 """Runs whose limit is known: is the verdict right, and does its advice give what it predicts?
 
-`python -m penstock.bench.bottlenecks --json OUT [--only NAME]` makes the data, measures each bottleneck as `penstock
-bench` does, and takes the advice. Exit code 1 where a verdict is wrong or a gain more than 20 % off.
+`python tests/studies/known_bottlenecks.py --json OUT [--only NAME]` makes the data, measures each bottleneck as
+`penstock bench` does, and takes the advice. Exit code 1 where a verdict is wrong or a gain more than 20 % off.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from throttled_source import ThrottledSource
 
 from penstock.bench.bench_run import BenchRun
 from penstock.bench.ceilings import usable_decoders
-from penstock.bench.options import write_json
+from penstock.bench.json_file import write_json
 from penstock.bench.record import Applied, BenchRecord, BenchSettings
 from penstock.bench.synth import synthesise
 from penstock.bench.synth_image import photo_pixels, texture_bank
-from penstock.bench.throttled_source import ThrottledSource
-from penstock.bench.verdict import judge
+from penstock.bench.verdict import Verdict, judge
 from penstock.loaders.machine import available_cpus
 from penstock.loaders.open_source import open_source
 from penstock.loaders.source import Source
@@ -69,9 +69,8 @@ class Outcome:
         return bool(predicted and measured) and abs(predicted / measured - 1) <= TOLERANCE  # type: ignore[operator]
 
     @classmethod
-    def of(cls, case: Bottleneck, record: BenchRecord) -> Outcome:
-        """Of what a run measured."""
-        verdict = judge(record, "data")
+    def of(cls, case: Bottleneck, record: BenchRecord, verdict: Verdict) -> Outcome:
+        """Compare what a run measured with what is known of the case."""
         best: Applied | None = next((a for a in record.applied if a.gain is not None), None)
         return cls(
             name=case.name,
@@ -166,9 +165,12 @@ def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
     def say(done: int, total: int, what: str) -> None:
         print(f"\r{case.name}: {done + 1} of {total}, {what}\033[K", end="", file=sys.stderr, flush=True)
 
-    record = BenchRun(case.data(folder), case.settings, say).run()
+    run = BenchRun(case.data(folder), case.settings, say)
+    record = run.run()
+    verdict = judge(record, "data")
+    record = run.with_applied(record, verdict.advice)
     print("\r\033[K", end="", file=sys.stderr)
-    return Outcome.of(case, record), record
+    return Outcome.of(case, record, verdict), record
 
 
 def _row(outcome: Outcome) -> str:

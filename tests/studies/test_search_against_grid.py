@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import search_against_grid as module
 from photo_folder import write_folder
+from search_against_grid import Plan, grid_of, mark
 
-from penstock.bench import grid as module
 from penstock.bench.bench_data import BenchData
 from penstock.bench.candidates import Candidate
-from penstock.bench.grid import Plan, grid_of, mark
 from penstock.bench.record import BenchSettings
 from penstock.bench.setting_search import Searched
 from penstock.bench.survey import Surveyed

@@ -1,4 +1,4 @@
-"""Records of `penstock bench` as one Markdown table: `python -m penstock.bench.records_table RECORD.json ...`."""
+"""Prints records of `penstock bench` as one Markdown table: `python tests/studies/records_table.py RECORD.json ...`."""
 
 from __future__ import annotations
 
