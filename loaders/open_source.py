@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from penstock.loaders.array_source import ArraySource
-from penstock.loaders.hdf5_cache import is_cache_set, open_cache
-from penstock.loaders.image_folder import ImageFolder
-from penstock.loaders.source import Source
+from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError, printable
 
 # Suffix of a file that holds a whole data set -> what opens it, given its path and options.

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from throttled_source import ThrottledSource
 
-from penstock.bench.bench_run import BenchRun
-from penstock.bench.ceilings import usable_decoders
-from penstock.bench.json_file import write_json
-from penstock.bench.record import Applied, BenchRecord, BenchSettings
-from penstock.bench.synth import synthesise
-from penstock.bench.synth_image import photo_pixels, texture_bank
-from penstock.bench.verdict import Verdict, judge
-from penstock.loaders.machine import available_cpus
+from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.data.demo_photo import photo_pixels, texture_bank
+from penstock.bench.data.demo_set import synthesise
+from penstock.bench.record.json_file import write_json
+from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.run.run import BenchRun
+from penstock.bench.verdict.verdict import Verdict, judge
 from penstock.loaders.open_source import open_source
-from penstock.loaders.source import Source
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.machine import available_cpus
 
 TOLERANCE = 0.2
 _PHOTOS, _LARGE = 64, 32

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.baseline import BASELINE_NAME
-from penstock.bench.dali_peer import PEER_NAME
+from penstock.bench.run.dali_pipeline import PEER_NAME
+from penstock.bench.run.pillow_loader import BASELINE_NAME
 
 _COLUMNS = ("record", "images/s", "lowest to highest round", BASELINE_NAME, PEER_NAME, "model alone", "loader + model")
 

@@ -12,20 +12,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from penstock.bench import options as common
-from penstock.bench.bench_data import BenchData
-from penstock.bench.candidates import Candidate
-from penstock.bench.ceilings import usable_decoders
-from penstock.bench.entrants import available_backends, start_workers
-from penstock.bench.environment import describe_environment
-from penstock.bench.json_file import write_json
-from penstock.bench.knobs import PREFETCH, knobs_of
-from penstock.bench.measure import Stopwatch
-from penstock.bench.record import BenchSettings
-from penstock.bench.setting_search import Searched, search_settings
-from penstock.bench.training_folder import training_folder
-from penstock.bench.trials import Trials
-from penstock.loaders.hdf5_loader import KINDS
+from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.commands import options as common
+from penstock.bench.data.training_folder import training_folder
+from penstock.bench.measure.clock import Stopwatch
+from penstock.bench.measure.environment import describe_environment
+from penstock.bench.record.json_file import write_json
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search.bench_data import BenchData
+from penstock.bench.search.candidate import Candidate
+from penstock.bench.search.search import Searched, search_settings
+from penstock.bench.search.search_space import PREFETCH, knobs_of
+from penstock.bench.search.starts import available_backends, start_workers
+from penstock.bench.search.trial import Trials
+from penstock.loaders.backends.hdf5_backend import KINDS
 from penstock.pipelines.errors import LoaderError
 
 MIN_RATE, MAX_TIME = 0.95, 0.2  # of the grid's best and of its time: what the search is held to

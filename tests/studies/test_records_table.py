@@ -9,7 +9,7 @@ import pytest
 from bench_documents import document, measured
 from records_table import records_table
 
-from penstock.bench.dali_peer import PEER_NAME
+from penstock.bench.run.dali_pipeline import PEER_NAME
 
 
 def test_a_row_holds_what_was_measured(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import search_against_grid as module
 from photo_folder import write_folder
 from search_against_grid import Plan, grid_of, mark
 
-from penstock.bench.bench_data import BenchData
-from penstock.bench.candidates import Candidate
-from penstock.bench.record import BenchSettings
-from penstock.bench.setting_search import Searched
-from penstock.bench.survey import Surveyed
-from penstock.bench.tuning import Trial
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search.backends import Surveyed
+from penstock.bench.search.bench_data import BenchData
+from penstock.bench.search.candidate import Candidate
+from penstock.bench.search.search import Searched
+from penstock.bench.search.tuning import Trial
 from penstock.pipelines import LoaderError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.source import Source
+from penstock.loaders.sources.contract import Source
 
 
 class ThrottledSource:
