@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.bench.commands import options as common
-from penstock.bench.record.json_file import write_json
+from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from penstock.bench.commands import options as common
 from penstock.bench.commands.cache import checking
 from penstock.bench.data.training_folder import training_folder
-from penstock.bench.record.json_file import write_json
+from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:

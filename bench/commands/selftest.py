@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.bench.commands.doctor import print_finding
-from penstock.bench.record.json_file import write_json
+from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
 
 

@@ -12,7 +12,7 @@ import typer
 from penstock.bench.commands import options as common
 from penstock.bench.commands.technique_options import takes_settings
 from penstock.bench.data.training_folder import training_folder
-from penstock.bench.record.json_file import write_json
+from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.train.batch_finder import Trial

@@ -53,13 +53,24 @@ def sync_folder(path: bytes) -> None:
             raise
 
 
-def replace_file(path: bytes, content: bytes) -> None:
-    """Put `content` at `path`: whoever looks finds what was there before, or all of it. Raises OSError."""
+def _umask() -> int:
+    """Return the process's umask without changing it, which would be seen by other threads."""
+    with open("/proc/self/status", "rb") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
+
+
+def replace_file(path: bytes, content: bytes, *, private: bool = True) -> None:
+    """Put `content` at `path`: whoever looks finds what was there before, or all of it. Raises OSError.
+
+    The file is this user's alone (0600) if it is `private`, else the umask decides.
+    """
     temporary = b"%s.tmp.%d" % (path, os.getpid())
     fd = open_private(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         try:
             write_all(fd, content, 0)
+            if not private:
+                os.fchmod(fd, 0o666 & ~_umask())
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.augment_spec import RAND_BINS, Augmentations
 from penstock.pipelines.plan.crops import tried_sides
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
+from penstock.pipelines.spec import RAND_BINS, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)

@@ -1,4 +1,4 @@
-"""Runs whose limit is known: is the verdict right, and does its advice give what it predicts?
+"""Measures runs whose limit is known, and checks that the verdict is right and its advice gives what it predicts.
 
 `python tests/studies/known_bottlenecks.py --json OUT [--only NAME]` makes the data, measures each bottleneck as
 `penstock bench` does, and takes the advice. Exit code 1 where a verdict is wrong or a gain more than 20 % off.
@@ -22,12 +22,12 @@ from throttled_source import ThrottledSource
 from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
-from penstock.bench.record.json_file import write_json
 from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
 from penstock.bench.run.run import BenchRun
 from penstock.bench.verdict.verdict import Verdict, judge
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.machine import available_cpus
 
 TOLERANCE = 0.2

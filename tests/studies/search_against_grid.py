@@ -17,7 +17,6 @@ from penstock.bench.commands import options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.environment import describe_environment
-from penstock.bench.record.json_file import write_json
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search.bench_data import BenchData
 from penstock.bench.search.candidate import Candidate
@@ -26,6 +25,7 @@ from penstock.bench.search.search_space import PREFETCH, knobs_of
 from penstock.bench.search.starts import available_backends, start_workers
 from penstock.bench.search.trial import Trials
 from penstock.loaders.backends.hdf5_backend import KINDS
+from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 
 MIN_RATE, MAX_TIME = 0.95, 0.2  # of the grid's best and of its time: what the search is held to

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.bench.commands import train as command_train
 from penstock.loaders import create, create_loader
-from penstock.pipelines.augment_spec import Augmentations
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
+from penstock.pipelines.spec import Augmentations, ImagePipeline, imagenet_train
 
 OPTIONS = (
     *("--auto-augment", "trivial", "--color-jitter", ".4", ".3", ".2", ".1"),

@@ -20,9 +20,9 @@ from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
-from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
+from penstock.pipelines.spec import Augmentations
 
 SIZE = 8
 BATCH = 4

@@ -10,10 +10,10 @@ import torch
 from augment_images import by_pillow, images_of, share_off, values_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch import augment as rounds
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augment
+from penstock.pipelines.spec import Augmentations
 
 EVERYTHING = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=14, color_jitter=(0.4, 0.4, 0.4, 0.1))
 

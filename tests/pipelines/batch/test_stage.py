@@ -11,12 +11,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
 from penstock.pipelines.batch.stage import DTYPES, BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
-from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 CPU = torch.device("cpu")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

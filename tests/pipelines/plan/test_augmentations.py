@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipelines.augment_spec import Augmentations
 from penstock.pipelines.plan import augmentations as augment_plan
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augment, symmetric_beta
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
+from penstock.pipelines.spec import Augmentations
 
 SIZE = (48, 80)
 ALL = Augmentations(

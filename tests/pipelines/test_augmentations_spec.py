@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pipelines.augment_spec import Augmentations
-from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines.spec import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NAN, INF = float("nan"), float("inf")
 IMPOSSIBLE: dict[str, list[Any]] = {
