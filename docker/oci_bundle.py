@@ -15,7 +15,7 @@ _ARCHES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_A
 
 
 def confined(image: dict[str, Any], rootfs: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the runtime's configuration of `image` (Entrypoint, Env, WorkingDir, User), whose files are in `rootfs`."""
+    """Return the runtime's configuration of `image` (Entrypoint, Env, WorkingDir, User) with its files in `rootfs`."""
     entrypoint = [arguments.entrypoint] if arguments.entrypoint else image["Entrypoint"]
     uid, gid = (int(number) for number in (arguments.user or image["User"]).split(":"))
     linux: dict[str, Any] = {
