@@ -15,7 +15,7 @@ from penstock.bench.checks.doctor import ensure_room
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import Candidate, ParitySettings, cache_of, candidates, served, tolerance_between
 from penstock.bench.checks.parity_pair import Pair, Served
-from penstock.bench.data.photo_like import photo_like
+from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
@@ -75,7 +75,7 @@ def _photos(folder: Path) -> Source:
     for number in range(IMAGES):
         place = folder / f"class{number % CLASSES}"
         place.mkdir(exist_ok=True)
-        (place / f"{number:02d}.jpg").write_bytes(photo_like(120 + 8 * number, 330 - 7 * number, seed=number))
+        (place / f"{number:02d}.jpg").write_bytes(plain_photo(120 + 8 * number, 330 - 7 * number, seed=number))
     return open_source(folder)
 
 
