@@ -117,7 +117,7 @@ gpu-records: link # the records of bench-gpu, and the table of them
 	  case $$what in hdf5|dali-cache) cache='--cache $(GPU_CACHE)' ;; *) cache= ;; esac; \
 	  $(LINKED_COMMAND) bench $(GPU_DATA) --backend $${what%-cache} $$cache --model $$model $(GPU_OPTIONS) \
 	    --baseline --json $(RESULTS)/gpu-$$model-$$what.json; done; done
-	@$(WITH_LINKED) $(PY) -m penstock.bench.records_table $(RESULTS)/gpu-*.json
+	@$(WITH_LINKED) $(PY) tests/studies/records_table.py $(RESULTS)/gpu-*.json
 
 image: ## the CPU image, built without a Docker engine (root; Debian or Ubuntu); docker/Dockerfile has the GPU's too
 	@docker/build-cpu.sh

@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from penstock.bench.signals import SignalExit, exit_on_signals
+from penstock.bench.train.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
 _NO_THREAD = "can't start new thread"  # Python's words for no memory for its stack, or for too many of them
@@ -30,34 +30,34 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from penstock.bench import (
-        command_ablate,
-        command_bench,
-        command_cache,
-        command_compare,
-        command_doctor,
-        command_iterate,
-        command_parity,
-        command_report,
-        command_selftest,
-        command_synth,
-        command_train,
+    from penstock.bench.commands import (
+        ablate,
+        bench,
+        cache,
+        compare,
+        doctor,
+        iterate,
+        parity,
+        report,
+        selftest,
+        synth,
+        train,
     )
 
     for module in (
-        command_bench,
-        command_compare,
-        command_doctor,
-        command_report,
-        command_train,
-        command_ablate,
-        command_synth,
-        command_iterate,
-        command_parity,
-        command_selftest,
+        bench,
+        compare,
+        doctor,
+        report,
+        train,
+        ablate,
+        synth,
+        iterate,
+        parity,
+        selftest,
     ):
-        app.command()(getattr(module, module.__name__.rpartition("_")[2]))
-    app.add_typer(command_cache.cache, name="cache")
+        app.command()(getattr(module, module.__name__.rpartition(".")[2]))
+    app.add_typer(cache.cache, name="cache")
 
 
 def main() -> None:

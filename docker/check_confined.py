@@ -1,4 +1,4 @@
-"""Run inside the image: is it confined as test-image.sh says, does it hold what it should and no more?"""
+"""Checks, run inside the image, that it is confined as test-image.sh says and holds what it should and no more."""
 
 import importlib.metadata
 import importlib.util
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def findings() -> Iterator[str]:
-    """What is not as it should be, one line each."""
+    """Yield one line for each thing that is not as it should be."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     expected = {"NoNewPrivs": "1", "Seccomp": "2", **dict.fromkeys(("CapBnd", "CapEff", "CapPrm"), "0" * 16)}
     yield from (f"{key} is {status[key]}" for key, value in expected.items() if status[key].strip() != value)

@@ -15,7 +15,7 @@ _ARCHES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_A
 
 
 def confined(image: dict[str, Any], rootfs: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The runtime's configuration. image: the OCI image's (Entrypoint, Env, WorkingDir, User); rootfs: its files."""
+    """Return the runtime's configuration of `image` (Entrypoint, Env, WorkingDir, User) with its files in `rootfs`."""
     entrypoint = [arguments.entrypoint] if arguments.entrypoint else image["Entrypoint"]
     uid, gid = (int(number) for number in (arguments.user or image["User"]).split(":"))
     linux: dict[str, Any] = {
@@ -61,7 +61,7 @@ def _volume(text: str) -> dict[str, Any]:
 
 
 def seccomp(profile: dict[str, Any]) -> dict[str, Any]:
-    """The runtime's form of a profile of containers-common, for a process without any capability."""
+    """Turn a profile of containers-common into the runtime's form, for a process without any capability."""
     arch, native = _ARCHES[platform.machine()]
     (family,) = (row for row in profile["archMap"] if row["architecture"] == native)
     rules = []

@@ -3,12 +3,13 @@
 `create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
 """
 
-from penstock.loaders.contract import EpochLedger, LoaderStats
 from penstock.loaders.create import create_loader
-from penstock.loaders.data_loader import DataLoader
+from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.loader import Batch, Loader
-from penstock.loaders.order import Permutation, Schedule
-from penstock.loaders.source import Source, open_source
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.contract import EpochLedger, LoaderStats
+from penstock.loaders.stream.order import Permutation, Schedule
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [

@@ -8,25 +8,28 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.contract import Engine
+from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.loader import Loader
-from penstock.loaders.order import Schedule
-from penstock.loaders.policy import BadSamplePolicy
-from penstock.loaders.preflight import Needs, consumer_bytes
-from penstock.loaders.producer import ProducerSettings
+from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
-from penstock.loaders.source import Source, WindowSource, open_source
-from penstock.loaders.state import LoaderState
-from penstock.pipelines.batch import BatchStage
-from penstock.pipelines.decode import DECODER_NAMES, choose_jpeg_decoder
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.stream.bad_samples import BadSamplePolicy
+from penstock.loaders.stream.contract import Engine
+from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.ranks import distributed_place
+from penstock.loaders.stream.state import LoaderState
+from penstock.loaders.system.needs import Needs
+from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.decode import DECODER_NAMES, choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
 _BACKENDS: dict[str, tuple[str, str, str]] = {
-    "torch": ("penstock.loaders.torch_loader", "TorchEngine", "TorchOptions"),
-    "hdf5": ("penstock.loaders.hdf5_loader", "Hdf5Engine", "Hdf5Options"),
-    "dali": ("penstock.loaders.dali_loader", "DaliEngine", "DaliOptions"),
+    "torch": ("penstock.loaders.backends.torch_backend", "TorchEngine", "TorchOptions"),
+    "hdf5": ("penstock.loaders.backends.hdf5_backend", "Hdf5Engine", "Hdf5Options"),
+    "dali": ("penstock.loaders.backends.dali_backend", "DaliEngine", "DaliOptions"),
 }
 BACKEND_NAMES = ("auto", *_BACKENDS)
 
@@ -200,19 +203,3 @@ def _saved_options(saved: Profile, name: str | os.PathLike[str]) -> dict[str, An
     except (TypeError, ValueError) as error:
         raise not_usable(f"its options do not suit its backend ({error})", name) from None
     return options
-
-
-def distributed_place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """(rank, world size): as given, else of torch.distributed, else of its environment variables, else (0, 1).
-
-    Raises ValueError if only one of the two is given.
-    """
-    if (rank is None) != (world_size is None):
-        raise ValueError("give both rank and world_size, or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return 0, 1

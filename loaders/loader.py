@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.contract import Cursor, Engine, EpochLedger, LoaderStats
-from penstock.loaders.device_feed import DeviceBatch, DeviceFeed
-from penstock.loaders.order import Schedule
-from penstock.loaders.policy import BadSamplePolicy
-from penstock.loaders.state import LoaderState
-from penstock.pipelines.batch import BatchStage
+from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.stream.bad_samples import BadSamplePolicy
+from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
+from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.state import LoaderState
+from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
 
 

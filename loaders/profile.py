@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from penstock.loaders.machine import available_cpus
+from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError
 
 DEFAULT_PROFILE = "default"

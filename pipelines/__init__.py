@@ -1,11 +1,17 @@
 """What happens to one sample, then to one batch."""
 
-from penstock.pipelines.augment_spec import Augmentations
-from penstock.pipelines.batch import BatchStage
-from penstock.pipelines.decode import ImageDecoder
+from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
-from penstock.pipelines.plan import BatchPlan, plan_batch
-from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines.plan.crops import BatchPlan, plan_batch
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Augmentations,
+    ImagePipeline,
+    imagenet_eval,
+    imagenet_train,
+)
 
 __all__ = [
     "ERROR_CODES",

@@ -112,3 +112,8 @@ class LoaderError(RuntimeError):
 
 def _rebuild(code: str, cause: str, fix: str, fields: dict[str, object]) -> LoaderError:
     return LoaderError(code, cause, fix=fix, **fields)  # type: ignore[arg-type]
+
+
+def size_text(num_bytes: int) -> str:
+    """Bytes for people."""
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"

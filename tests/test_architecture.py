@@ -23,25 +23,64 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 # A part may import itself and the parts to its left.
 LAYERS = ("pipelines", "loaders", "bench")
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 10
+
+# room -> the rooms of its own package that it may import, beside the packages to its left ("errors" and "spec" are
+# files of pipelines). `test_rooms_import_upwards_only` holds the order; MANY is every room above.
+MANY = "all above"
+ROOMS: dict[str, str] = {
+    "pipelines/errors": "",
+    "pipelines/spec": "errors",
+    "pipelines/plan": "errors spec",
+    "pipelines/jpeg": "errors",
+    "pipelines/sample": "errors spec jpeg",
+    "pipelines/batch": "errors spec plan",
+    "pipelines": MANY,
+    "loaders/system": "",
+    "loaders/stream": "",
+    "loaders/workers": "system",
+    "loaders/sources": "system",
+    "loaders/cache": "system",
+    "loaders/cache_encode": "system workers sources cache",
+    "loaders/cache_build": "system stream workers sources cache cache_encode",
+    "loaders/engine": "system stream workers sources",
+    "loaders/backends": "system stream workers sources cache cache_encode cache_build engine",
+    "loaders/feed": "system stream",
+    "loaders/drop_in": "system stream workers feed",
+    "loaders": MANY,
+    "bench/measure": "",
+    "bench/record": "measure",
+    "bench/data": "",
+    "bench/ceilings": "measure record data",
+    "bench/search": "measure record data ceilings",
+    "bench/verdict": "measure record",
+    "bench/step": "measure",
+    "bench/run": "measure record data ceilings search verdict step",
+    "bench/report": "measure record verdict",
+    "bench/train": "measure step",
+    "bench/checks": "measure record data ceilings step",
+    "bench/commands": MANY,
+    "bench": "commands train",
+}
+MAX_ROOM_MODULES = 15
 
 # path -> reason.
 LONG_FILES: dict[str, str] = {}
 # path::function -> reason.
 LONG_FUNCTIONS: dict[str, str] = {
-    "bench/command_bench.py::bench": "four fifths are its options: a command's options are its parameters",
-    "bench/command_iterate.py::iterate": "two thirds are its options: a command's options are its parameters",
-    "bench/command_train.py::train": "half of it are its options: a command's options are its parameters",
+    "bench/commands/bench.py::bench": "four fifths are its options: a command's options are its parameters",
+    "bench/commands/iterate.py::iterate": "two thirds are its options: a command's options are its parameters",
+    "bench/commands/train.py::train": "half of it are its options: a command's options are its parameters",
     "loaders/create.py::create_loader": "two thirds are its signature and docstring, the manual of the image path",
 }
 WIDE_FUNCTIONS: dict[str, str] = {
-    "bench/command_bench.py::bench": "a command's options are its parameters",
-    "bench/command_iterate.py::iterate": "a command's options are its parameters",
-    "bench/command_train.py::train": "a command's options are its parameters",
+    "bench/commands/bench.py::bench": "a command's options are its parameters",
+    "bench/commands/iterate.py::iterate": "a command's options are its parameters",
+    "bench/commands/train.py::train": "a command's options are its parameters",
     "loaders/create.py::create_loader": "the one place where all settings of a loader meet",
-    "loaders/data_loader.py::DataLoader.__init__": "it takes every argument of torch's DataLoader",
+    "loaders/drop_in/data_loader.py::DataLoader.__init__": "it takes every argument of torch's DataLoader",
 }
 
 # The one place of an optional package: import name -> what the file's name holds.
@@ -185,6 +224,37 @@ def import_direction(module: Module) -> Iterator[str]:
             yield f"{module.path}:{found.line}: {module.layer} imports {found.name}; it may import {', '.join(allowed)}"
 
 
+def room_of(dotted: str) -> str:
+    """Name the room of a dotted module name without `penstock.`: "loaders.cache.format" -> "loaders/cache"."""
+    parts = dotted.split(".")
+    for depth in (2, 1):
+        if "/".join(parts[:depth]) in ROOMS:
+            return "/".join(parts[:depth])
+    return parts[0]
+
+
+def room_direction(module: Module) -> Iterator[str]:
+    """A room imports only the rooms that the table allows it, inside functions too."""
+    own = room_of(module.path.removesuffix(".py").replace("/", "."))
+    rooms = list(ROOMS)
+    allowed = rooms[: rooms.index(own)] if ROOMS[own] == MANY else [f"{module.layer}/{r}" for r in ROOMS[own].split()]
+    for found in module.imports:
+        room = room_of(found.name.removeprefix("penstock."))
+        if found.top != "penstock" or room.partition("/")[0] != module.layer or room in (own, *allowed):
+            continue
+        yield f"{module.path}:{found.line}: {own} imports {room}; it may import {ROOMS[own] or 'no other room'}"
+
+
+def backends_are_siblings(module: Module) -> Iterator[str]:
+    """A backend imports no other backend: what two of them need lies in a room above."""
+    folder, _, name = module.path.rpartition("/")
+    family = name.partition("_")[0]
+    for found in module.imports if folder == "loaders/backends" else []:
+        other = found.name.removeprefix("penstock.loaders.backends.")
+        if other != found.name and not other.startswith(f"{family}_"):
+            yield f"{module.path}:{found.line}: a backend imports its sibling {other}"
+
+
 def optional_packages_at_home(module: Module) -> Iterator[str]:
     """nvidia.dali is named in the DALI files only, h5py in the HDF5 files only."""
     for found in module.imports:
@@ -245,12 +315,12 @@ def data_is_not_code(module: Module) -> Iterator[str]:
 
 
 def one_clock(module: Module) -> Iterator[str]:
-    """In bench/, measure.py alone reads a clock, so that every figure is taken in the same way."""
-    if module.layer != "bench" or module.path == "bench/measure.py":
+    """In bench/, measure/clock.py alone reads a clock, so that every figure is taken in the same way."""
+    if module.layer != "bench" or module.path == "bench/measure/clock.py":
         return
     for node, _ in module.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and module.dotted(node) in CLOCKS:
-            yield f"{module.path}:{node.lineno}: {module.dotted(node)} is read here; measure.py has the clock"
+            yield f"{module.path}:{node.lineno}: {module.dotted(node)} is read here; measure/clock.py has the clock"
 
 
 def module_has_a_caption(module: Module) -> Iterator[str]:
@@ -296,6 +366,8 @@ def _is_constant(node: ast.AST | None, value: object) -> bool:
 Check = Callable[[Module], Iterator[str]]
 PACKAGE_CHECKS: tuple[Check, ...] = (
     import_direction,
+    room_direction,
+    backends_are_siblings,
     optional_packages_at_home,
     optional_packages_lazy,
     file_size,
@@ -338,31 +410,83 @@ def test_exemptions_name_what_exists_and_say_why() -> None:
 def test_tests_mirror_the_tree() -> None:
     folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(LAYERS) <= folders
-    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+    # tests/studies holds programs that measure the benchmark itself; their tests lie beside them.
+    assert [folder for folder in folders - {"studies"} if not (ROOT / folder).is_dir()] == []
     # With --import-mode=importlib a package in tests/ would shadow nothing, and mean nothing.
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
+def room_folders(root: Path = ROOT) -> list[str]:
+    """List the inner folders of the packages that hold modules, relative to the root."""
+    folders = {path.parent for layer in LAYERS for path in (root / layer).glob("*/**/*.py")}
+    return sorted(folder.relative_to(root).as_posix() for folder in folders)
+
+
+def room_findings(root: Path) -> list[str]:
+    """Name the rooms that the table lacks, that have no caption of one line, or that hold too many modules."""
+    findings = [f"{room} is no room of the table" for room in room_folders(root) if room not in ROOMS]
+    for room in room_folders(root):
+        init = root / room / "__init__.py"
+        text = init.read_text("utf-8") if init.exists() else ""
+        if not (text.startswith('"""') and text.endswith('."""\n') and text.count("\n") == 1):
+            findings.append(f"{room}/__init__.py holds something else than a caption of one line")
+        modules = len([path for path in (root / room).glob("*.py") if path.name != "__init__.py"])
+        if not 0 < modules <= MAX_ROOM_MODULES:
+            findings.append(f"{room} has {modules} modules, the limit is {MAX_ROOM_MODULES}")
+    return findings
+
+
+def test_rooms() -> None:
+    assert len(room_folders()) > 20
+    assert room_findings(ROOT) == []
+
+
+def test_rooms_import_upwards_only() -> None:
+    rooms = list(ROOMS)
+    for number, room in enumerate(rooms):
+        layer = room.partition("/")[0]
+        above = rooms[:number]
+        assert ROOMS[room] == MANY or all(f"{layer}/{other}" in above for other in ROOMS[room].split()), room
+
+
+def test_a_crowded_room_without_caption_goes_red(tmp_path: Path) -> None:
+    for room in ("loaders/cache", "loaders/odd"):
+        (tmp_path / room).mkdir(parents=True)
+        (tmp_path / room / "__init__.py").write_text('"""Holds a cache."""\n')
+        (tmp_path / room / "a.py").touch()
+    assert room_findings(tmp_path) == ["loaders/odd is no room of the table"]
+    (tmp_path / "loaders/odd").rename(tmp_path / "loaders/feed")
+    for number in range(MAX_ROOM_MODULES):
+        (tmp_path / "loaders/cache" / f"b{number}.py").touch()
+    (tmp_path / "loaders/feed/__init__.py").write_text('"""Holds a cache."""\nimport os\n')
+    assert len(room_findings(tmp_path)) == 2
+
+
 LINES_61 = "def f():\n" + "    x = 1\n" * 60
 OFFENCES: list[tuple[Check, str, str]] = [
-    (import_direction, "pipelines/a.py", "from penstock.loaders.order import x"),
+    (import_direction, "pipelines/a.py", "from penstock.loaders.stream.order import x"),
     (import_direction, "pipelines/a.py", "from penstock import bench"),
     (import_direction, "loaders/a.py", "def f():\n    import penstock.bench.cli"),
     (import_direction, "loaders/a.py", "import importlib\nimportlib.import_module('penstock.bench.cli')"),
     (import_direction, "bench/a.py", "from loaders.order import x"),
     (import_direction, "bench/a.py", "from .cli import main"),
     (import_direction, "bench/a.py", "import penstock"),
-    (optional_packages_at_home, "loaders/source.py", "def f():\n    import h5py"),
-    (optional_packages_at_home, "loaders/hdf5_cache.py", "def f():\n    from nvidia import dali"),
+    (room_direction, "loaders/cache/a.py", "from penstock.loaders.sources.contract import x"),
+    (room_direction, "loaders/cache/a.py", "def f():\n    from penstock.loaders import create"),
+    (room_direction, "pipelines/jpeg/a.py", "import penstock.pipelines.spec"),
+    (room_direction, "bench/train/a.py", "import importlib\nimportlib.import_module('penstock.bench.report.page')"),
+    (backends_are_siblings, "loaders/backends/dali_a.py", "from penstock.loaders.backends.hdf5_backend import x"),
+    (optional_packages_at_home, "loaders/sources/contract.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    from nvidia import dali"),
     (optional_packages_at_home, "bench/cli.py", "import importlib\nimportlib.import_module('nvidia.dali.fn')"),
-    (optional_packages_lazy, "loaders/hdf5_cache.py", "import h5py"),
-    (optional_packages_lazy, "loaders/dali_loader.py", "if True:\n    import nvidia.dali.fn as fn"),
-    (optional_packages_lazy, "pipelines/decode.py", "class A:\n    import turbojpeg"),
+    (optional_packages_lazy, "loaders/cache/hdf5_cache.py", "import h5py"),
+    (optional_packages_lazy, "loaders/backends/dali_backend.py", "if True:\n    import nvidia.dali.fn as fn"),
+    (optional_packages_lazy, "pipelines/sample/decode.py", "class A:\n    import turbojpeg"),
     (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept ValueError: ..."),
     (optional_packages_lazy, "a.py", "try:\n    import h5py\nexcept ImportError: ..."),
     (optional_packages_lazy, "a.py", "if not TYPE_CHECKING:\n    import timm"),
-    (optional_packages_lazy, "pipelines/decode.py", "def f(x=__import__('PIL')): ..."),
-    (file_size, "bench/a.py", "x = 1\n" * 301),
+    (optional_packages_lazy, "pipelines/sample/decode.py", "def f(x=__import__('PIL')): ..."),
+    (file_size, "bench/a.py", "x = 1\n" * 401),
     (function_length, "bench/a.py", LINES_61),
     (function_length, "bench/a.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60),
     (function_width, "bench/a.py", "def f(a, b, c, d, e, /, f, g, h, i, j, *, k): ..."),
@@ -375,9 +499,9 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (data_is_not_code, "loaders/a.py", "import numpy as np\nnp.load(f, allow_pickle=True)"),
     (data_is_not_code, "loaders/a.py", "eval(text)"),
     (data_is_not_code, "loaders/a.py", "import subprocess\nsubprocess.run(c, shell=True)"),
-    (one_clock, "bench/train.py", "import time\nstart = time.perf_counter()"),
-    (one_clock, "bench/train.py", "from time import monotonic as now\nnow()"),
-    (one_clock, "bench/train.py", "import time\ndef f(clock=time.time_ns): ..."),
+    (one_clock, "bench/train/loop.py", "import time\nstart = time.perf_counter()"),
+    (one_clock, "bench/train/loop.py", "from time import monotonic as now\nnow()"),
+    (one_clock, "bench/train/loop.py", "import time\ndef f(clock=time.time_ns): ..."),
     (module_has_a_caption, "bench/a.py", "x = 1"),
     (module_has_a_caption, "bench/utils.py", '"""Helpers."""'),
     (every_test_asserts, "tests/test_a.py", "def test_a():\n    run()"),
@@ -386,18 +510,30 @@ OFFENCES: list[tuple[Check, str, str]] = [
 ]
 INNOCENT: list[tuple[Check, str, str]] = [
     (import_direction, "bench/a.py", "from penstock.loaders import create_loader\nimport penstock.pipelines.spec"),
-    (import_direction, "loaders/a.py", "from penstock.loaders.order import x\nfrom penstock.pipelines import y"),
-    (optional_packages_at_home, "loaders/hdf5_cache.py", "def f():\n    import h5py"),
-    (optional_packages_at_home, "pipelines/dali_graph.py", "def f():\n    from nvidia.dali import fn"),
-    (optional_packages_lazy, "pipelines/decode.py", "import torch\nimport simplejpeg\ndef f():\n    import turbojpeg"),
+    (import_direction, "loaders/a.py", "from penstock.loaders.stream.order import x\nfrom penstock.pipelines import y"),
+    (
+        room_direction,
+        "loaders/engine/a.py",
+        "from penstock.loaders.engine.b import x\nimport penstock.pipelines.spec",
+    ),
+    (room_direction, "loaders/create.py", "from penstock.loaders.drop_in.samplers import x"),
+    (room_direction, "bench/cli.py", "from penstock.bench.commands.bench import bench"),
+    (backends_are_siblings, "loaders/backends/dali_a.py", "from penstock.loaders.backends.dali_stage import x"),
+    (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "pipelines/sample/dali_graph.py", "def f():\n    from nvidia.dali import fn"),
+    (
+        optional_packages_lazy,
+        "pipelines/sample/decode.py",
+        "import torch\nimport simplejpeg\ndef f():\n    import turbojpeg",
+    ),
     (optional_packages_lazy, "a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import h5py"),
     (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept (ImportError, OSError):\n    raise"),
-    (file_size, "bench/a.py", "x = 1\n" * 300),
+    (file_size, "bench/a.py", "x = 1\n" * 400),
     (function_length, "bench/a.py", LINES_61.removesuffix("    x = 1\n")),
     (function_width, "bench/a.py", "def f(self, a, b, c, d, e, f, g, h, i, j): ..."),
     (data_is_not_code, "bench/a.py", "import torch\nmodel.eval()\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
-    (one_clock, "bench/measure.py", "import time\ntime.perf_counter()"),
-    (one_clock, "bench/train.py", "import time\ntime.sleep(1)\nstats.time"),
+    (one_clock, "bench/measure/clock.py", "import time\ntime.perf_counter()"),
+    (one_clock, "bench/train/loop.py", "import time\ntime.sleep(1)\nstats.time"),
     (one_clock, "loaders/stats.py", "import time\ntime.monotonic()"),
     (module_has_a_caption, "bench/__init__.py", ""),
     (

@@ -40,7 +40,12 @@ CAPTIONS = {
     "bench/": "how fast, and why not faster: command line, training, ceilings, report; may import both",
     "bench/results/": "records of measured runs",
     "tests/": "mirrors the tree; one contract suite runs on every backend",
+    "tests/studies/": "programs run by hand that hold the benchmark to what it promises",
     "tests/support/": "what several tests share",
+    "tests/support/images/": "images, folders of them, and sources that serve them",
+    "tests/support/cache/": "cache files: made by hand, damaged, or left by builds that were killed",
+    "tests/support/processes/": "commands, ranks and workers as processes of their own",
+    "tests/support/bench/": "records, reports, streams and options to compare",
     "docker/": "images and job files for clusters",
     "docker/kubernetes/": "a job for Kubernetes",
     "docker/slurm/": "jobs for SLURM, and a SLURM to try them on",
@@ -95,7 +100,7 @@ def shown(path: str, root: Path = ROOT) -> str | None:
         if path.startswith(folder):
             return folder
     name = PurePosixPath(path).name
-    says_nothing = name == "py.typed" or (name == "__init__.py" and not (root / path).read_text("utf-8").strip())
+    says_nothing = name == "py.typed" or (name == "__init__.py" and path.count("/") > 1)  # its line is the folder's
     return None if says_nothing else path
 
 
@@ -126,9 +131,13 @@ def leaves(entries: Iterable[str]) -> set[str]:
 
 def caption(path: str, root: Path = ROOT) -> str:
     """One line about a file or folder ("name/"): from CAPTIONS, the docstring, the heading or the first comment."""
-    if path in CAPTIONS or path.endswith("/"):
-        return CAPTIONS.get(path, f"tests of {path.removeprefix('tests/')}" if path.startswith("tests/") else "")
-    text = (root / path).read_text("utf-8")
+    if path in CAPTIONS:
+        return CAPTIONS[path]
+    if path.endswith("/") and path.startswith("tests/"):
+        return f"tests of {path.removeprefix('tests/')}"
+    if path.endswith("/"):
+        path += "__init__.py"
+    text = (root / path).read_text("utf-8") if (root / path).is_file() else ""
     if path.endswith(".py"):
         lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()[:1]
     else:

@@ -15,8 +15,8 @@ from command_line import COMMAND, Running, penstock_here
 from photo_folder import write_folder
 from processes import CONTRACT_S, eventually
 
-from penstock.bench import command_iterate
-from penstock.bench.signals import SignalExit, exit_on_signals
+from penstock.bench.commands import iterate as command_iterate
+from penstock.bench.train.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import LoaderError
 
 NUM_PHOTOS = 61

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from command_options import option_names
 
-from penstock.bench import command_train
+from penstock.bench.commands import train as command_train
 from penstock.pipelines.errors import EXIT_CACHE, EXIT_DATA, EXIT_RESOURCE, EXIT_USAGE
 
 MANIFEST = Path(__file__).resolve().parent.parent.parent / "docker" / "kubernetes" / "train.yaml"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from command_options import option_names
 
-from penstock.bench import command_cache, command_train
+from penstock.bench.commands import cache as command_cache
+from penstock.bench.commands import train as command_train
 from penstock.pipelines.errors import EXIT_CACHE, EXIT_DATA, EXIT_RESOURCE, EXIT_TIMEOUT, EXIT_USAGE, EXIT_WORKER
 
 ROOT = Path(__file__).resolve().parent.parent.parent

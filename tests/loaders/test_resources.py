@@ -18,8 +18,9 @@ from mounts import needs_mounts
 from photo_folder import write_folder
 from processes import child_pids, eventually, worker_pids
 
-from penstock.loaders import LoaderError, create_loader, machine
+from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.loader import Loader
+from penstock.loaders.system import machine
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 48
@@ -72,8 +73,8 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: i
     """As `ulimit -v` and some batch systems set it, above what the imports take."""
     script = (
         "import resource, sys, psutil, torch\n"
-        "from penstock.bench import cli, command_iterate\n"
-        "import penstock.loaders.torch_loader\n"
+        "from penstock.bench import cli; from penstock.bench.commands import iterate as command_iterate\n"
+        "import penstock.loaders.backends.torch_backend\n"
         f"limit = psutil.Process().memory_info().vms + ({extra_mb} << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         f"sys.argv = ['penstock', 'iterate', {str(photos)!r}, '--size', '{size}', '--batch-size', '12',\n"

@@ -1,0 +1,1 @@
+"""What each part of the input pipeline could do alone."""

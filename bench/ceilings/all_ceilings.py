@@ -1,0 +1,109 @@
+"""Which ceilings a run measures, in which order, and for how long."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, transfer_rate
+from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
+from penstock.bench.data.sampled_source import SampledSource
+from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.record.record import (
+    COPY,
+    COPY_AND_NORMALISE,
+    DECODE,
+    DTYPES,
+    NORMALISE,
+    READ_COLD,
+    READ_MANY,
+    READ_WARM,
+    REPLAYED,
+    RESIZE,
+    BenchSettings,
+    decode_name,
+)
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.spec import ImagePipeline
+
+_MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # a sample's images, and bytes on the disk
+
+Probe = Callable[[], "Rate | StepTimes"]
+Named = Iterator[tuple[str, Probe]]
+
+
+def ceiling_probes(
+    served: Source,
+    pipeline: ImagePipeline,
+    settings: BenchSettings,
+    decoders: Mapping[str, DecodeCeiling],
+    chosen: str,
+) -> Named:
+    """(name, probe) of everything on the way of a sample that is measured alone; a quarter of a measurement each.
+
+    decoders: name -> its ceiling; chosen: the loader's. Of arrays there is nothing to read and to decode.
+    """
+    seconds = settings.seconds / 4
+    for name, ceiling in decoders.items():
+        yield decode_name(name), partial(ceiling.measure, 2 * seconds)
+    mine = decoders.get(chosen) or next(iter(decoders.values()))
+    if mine.decodes:
+        yield DECODE, partial(mine.decode, seconds)
+    yield RESIZE, partial(mine.resize, seconds)
+    reading = ReadCeiling(served, pipeline, settings.seed)
+    if reading.possible:
+        yield READ_WARM, partial(reading.warm, seconds)
+        yield READ_COLD, partial(reading.cold, seconds)
+        yield READ_MANY, partial(reading.many, seconds)
+    yield from _feeding(pipeline, settings, seconds)
+
+
+def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -> Named:
+    """Between worker and model; on a CPU uint8 batches are handed out as they are."""
+    sent = partial(transfer_rate, pipeline, settings.batch_size)
+    wanted = (DTYPES[settings.dtype], settings.device, seconds)
+    if settings.device != "cpu":
+        yield COPY, partial(sent, DTYPES["uint8"], settings.device, seconds)
+        yield COPY_AND_NORMALISE, partial(sent, *wanted)
+    elif settings.dtype != "uint8":
+        yield NORMALISE, partial(sent, *wanted)
+
+
+def lossless_cache_ceiling(
+    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int
+) -> DecodeCeiling | None:
+    """Decode and resize of the crops of a lossless cache, which is built of a sample of `source` and removed at once.
+
+    None for a cache and for arrays. Raises LoaderError E-DEPENDENCY where no cache can be built.
+    """
+    size = None if isinstance(source, WindowSource) else bytes_an_image(source)
+    if not size:
+        return None
+    sample = SampledSource(source, max(_MIN_CACHED, min(MAX_SAMPLES, _MAX_CACHED_BYTES // size)))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        path = Path(folder, "sample.h5")
+        build_cache(sample, path, workers=workers)
+        return DecodeCeiling(open_cache(path), pipeline, decoder, seed)  # which has the file open
+
+
+def replayed(
+    served: Source, pipeline: ImagePipeline, settings: BenchSettings, about: Mapping[str, object]
+) -> ReplayedBatches | None:
+    """The loader's batches without the loader; None where handing them out takes no work. about: the loader's."""
+    if settings.device == "cpu" and settings.dtype == "uint8":
+        return None
+    batches = host_batches(served, pipeline, settings.batch_size, settings.seed)
+    resident = settings.device != "cpu" and about.get("decodes_on") == "cuda"
+    return ReplayedBatches(batches, pipeline, DTYPES[settings.dtype], settings.device, resident=resident)
+
+
+def replay_probe(batches: Any, settings: BenchSettings) -> tuple[str, Probe]:
+    """(name, probe) of the feed alone."""
+    return REPLAYED, partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)

@@ -1,0 +1,199 @@
+"""Ceilings: what one part of the loader could do if it had the machine to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, cycle, islice
+
+import numpy as np
+import torch
+
+from penstock.bench.measure.clock import Rate, measure_rate
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.sample.decode import (
+    DECODER_NAMES,
+    ImageDecoder,
+    ImagePart,
+    Pixels,
+    Probe,
+    Window,
+    choose_jpeg_decoder,
+)
+from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.sample.resize import RESIZERS, write_sample
+from penstock.pipelines.spec import ImagePipeline
+
+MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
+_MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
+
+
+class DecodeCeiling:
+    """Decode and resize on one thread, of files already in memory, with the crops of the real stream.
+
+    A loader cannot be faster than this times its processors. Bad samples are left out. Of a cache it is the crop's part
+    that is decoded, and reading it (from the page cache, CRC and all) is part of the work. max_samples: images, spread
+    over the source.
+    """
+
+    def __init__(
+        self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int, *, max_samples: int = MAX_SAMPLES
+    ) -> None:
+        self._windows = source if isinstance(source, WindowSource) else None
+        self._decoder = ImageDecoder(pipeline, decoder)
+        self.name = self._decoder.name
+        self._pipeline, self._seed = pipeline, seed
+        self._samples = list(_readable(source, self._decoder, max_samples))
+        if not self._samples:
+            raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
+        height, width = pipeline.size
+        self._slot = torch.empty(1, height, width, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        self._resize = RESIZERS[pipeline.resample]
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Width and height of the image with the most pixels, of those tried."""
+        return max((size for *_, size in self._samples), key=lambda size: size[0] * size[1])
+
+    def measure(self, seconds: float, *, resize: bool = True) -> Rate:
+        """Images per second on one thread; without `resize`, of decoding alone (the same windows)."""
+        epochs = count()
+        return _on_one_thread(lambda: self._epoch(next(epochs), resize), seconds)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is anything to decode: not of arrays."""
+        return any(probe is not None for _, _, probe, _ in self._samples)
+
+    def decode(self, seconds: float) -> Rate:
+        """Images per second of decoding alone, on one thread: of a cache, of parts that are in memory already."""
+        if self._windows is None:
+            return self.measure(seconds, resize=False)
+        epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
+        work = [task for epoch in range(epochs) for task in self._decodings(epoch)]
+
+        def decode() -> int:
+            for task in work:
+                task()
+            return len(work)
+
+        return _on_one_thread(decode, seconds)
+
+    def resize(self, seconds: float) -> Rate:
+        """Images per second of resizing and mirroring alone, on one thread: of crops that are decoded already."""
+        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), _MAX_CROPS)])
+
+        def resize() -> int:
+            pixels, flip = next(endless)
+            write_sample(pixels, self._slot, flip, self._resize)
+            return 1
+
+        return _on_one_thread(resize, seconds)
+
+    def _epoch(self, epoch: int, resize: bool) -> int:
+        for pixels, flip in self._crops(epoch):
+            if resize:
+                write_sample(pixels, self._slot, flip, self._resize)
+        return len(self._samples)
+
+    def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
+        """(decoded crop, valid until the next one, mirror flag) of each sample."""
+        for (index, data, probe, _), window, flip in self._planned(epoch):
+            x, y, w, h = window
+            if data is None:
+                assert probe is not None
+                part, stored = self._part(index, probe, window)
+                yield self._decoder.part(part, probe, stored), flip
+            elif probe is None:
+                assert isinstance(data, np.ndarray)
+                yield data[y : y + h, x : x + w], flip
+            else:
+                assert isinstance(data, bytes)
+                yield self._decoder.window(data, probe, window), flip
+
+    def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
+        """What decodes each sample's crop, from bytes in memory."""
+        for (index, data, probe, _), window, _ in self._planned(epoch):
+            if probe is not None and data is None:
+                part, stored = self._part(index, probe, window)
+                yield partial(self._decoder.part, part, probe, stored)
+            elif probe is not None:
+                assert isinstance(data, bytes)
+                yield partial(self._decoder.window, data, probe, window)
+
+    def _part(self, index: int, probe: Probe, window: Window) -> tuple[ImagePart, Window]:
+        assert self._windows is not None
+        stored = stored_window(window, probe.width, probe.height, probe.orientation)
+        return self._windows.read_window(index, stored), stored
+
+    def _planned(self, epoch: int) -> Iterator[tuple[_Sample, Window, bool]]:
+        numbers = np.array([(index, *size) for index, _, _, size in self._samples], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+        return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
+
+
+def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_rate(step, seconds=seconds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+_Sample = tuple[int, "bytes | Pixels | None", "Probe | None", tuple[int, int]]
+
+
+def _readable(source: Source, decoder: ImageDecoder, max_samples: int) -> Iterator[_Sample]:
+    stride = max(1, len(source) // max_samples)
+    for index in range(0, len(source), stride)[:max_samples]:
+        try:
+            size = source.stored_size(index) if isinstance(source, WindowSource) else None
+            if size is not None:
+                known = decoder.stored(size)
+                yield index, None, known, (known.width, known.height)
+                continue
+            data = source.read(index)
+            if isinstance(data, np.ndarray):
+                yield index, data, None, (data.shape[1], data.shape[0])
+            else:
+                probe = decoder.probe(data)
+                decoder.full(data, probe)
+                yield index, data, probe, (probe.width, probe.height)
+        except LoaderError:
+            continue
+
+
+def usable_decoders() -> list[str]:
+    """The decoders that work here, best first."""
+    usable = []
+    for name in DECODER_NAMES[1:]:
+        try:
+            choose_jpeg_decoder(name)
+        except LoaderError:
+            continue
+        usable.append(name)
+    return usable
+
+
+def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, device: str, seconds: float) -> Rate:
+    """Images per second that one uint8 host batch can be copied to `device` and normalised there: the feed alone.
+
+    On a CPU there is no copy, only the normalising pass. With dtype uint8 it is the copy alone.
+    """
+    height, width = pipeline.size
+    batch = torch.randint(0, 256, (batch_size, height, width, 3), dtype=torch.uint8)
+    target = torch.device(device)
+    stage = BatchStage(pipeline, dtype, target)
+    if target.type == "cuda":
+        batch = batch.pin_memory()
+    out = torch.empty(batch.shape, dtype=dtype) if target.type == "cpu" else None
+
+    def send() -> int:
+        stage(batch.to(target, non_blocking=True), out)
+        return batch_size
+
+    return measure_rate(send, seconds=seconds, device=device)

@@ -1,0 +1,222 @@
+"""Reading alone: a sample of the data read by one thread, from the page cache and from storage, and by many at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count, cycle
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.bench.ceilings.decode import MAX_SAMPLES
+from penstock.bench.data.wrapped_sources import RepeatedSource
+from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
+from penstock.bench.measure.resources import storage_bytes
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache
+from penstock.loaders.cache.hdf5_layout import read_layout
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.spec import ImagePipeline
+
+_CHUNK = 32  # images read at once, as a batch
+_MIN_CHUNKS = 3
+_FEW = 16  # images whose sizes stand for all where no index tells them
+_ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
+
+
+class Extent(NamedTuple):
+    """Bytes of a file: `num_bytes` from `offset`."""
+
+    path: bytes
+    offset: int
+    num_bytes: int
+
+
+class ReadCeiling:
+    """Reads up to 256 images, spread over the data, one after another: whole files, or of a cache the crops' parts.
+
+    Bad images are left out.
+    """
+
+    def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
+        source = source.source if isinstance(source, RepeatedSource) else source
+        self._source, self._pipeline, self._seed = source, pipeline, seed
+        stride = max(1, len(source) // MAX_SAMPLES)
+        tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
+        readable = [(index, read) for index, read in tried if _works(read)]
+        self._indices, self._reads = [index for index, _ in readable], [read for _, read in readable]
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to read: arrays are in memory, and of bad images alone there is nothing."""
+        return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
+
+    def warm(self, seconds: float) -> Rate:
+        """Images per second from the page cache."""
+        numbers = count()
+
+        def read() -> int:
+            self._reads[next(numbers) % len(self._reads)]()
+            return 1
+
+        return measure_rate(read, seconds=seconds)
+
+    def cold(self, seconds: float) -> Rate:
+        """Images per second from storage: they are dropped from the page cache, outside the time that counts.
+
+        Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
+        others hold, kernels that do not tell.
+        """
+        extents = list(extents_of(self._source, self._indices))
+        if not extents:
+            raise ValueError("it is not known where in which files the images lie")
+        images: list[int] = []
+        times: list[float] = []
+        expected, came, spent = 0, storage_bytes(), Stopwatch()
+        parts = [slice(first, first + _CHUNK) for first in range(0, len(extents), _CHUNK)]
+        for part in cycle(parts):
+            if part.start == 0:
+                drop_cached(extents)
+            expected += sum(extent.num_bytes for extent in extents[part])
+            watch = Stopwatch()
+            if isinstance(self._source, WindowSource):
+                self._source.will_need(np.asarray(self._indices[part], np.int64))
+            images.append(sum(map(_works, self._reads[part])))
+            times.append(watch.seconds)
+            if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
+                break
+        now = storage_bytes()
+        self._back_into_the_page_cache()
+        if came is None or now is None:
+            raise ValueError("this kernel does not tell what is read from storage")
+        if now - came < _ENOUGH * expected or not expected:
+            raise ValueError(
+                f"of {expected / 1e6:,.1f} MB that were dropped from the page cache {(now - came) / 1e6:,.1f} MB were "
+                "read from storage again"
+            )
+        return Rate.from_steps(images, times)
+
+    def many(self, seconds: float) -> Rate:
+        """Images per second of as many threads as it pays to read with: where storage keeps each read waiting it is
+        that many times one thread's, where its bandwidth is used up it is no more.
+
+        What lies in files is dropped from the page cache before each pass, outside the time that counts.
+        """
+        extents = list(extents_of(self._source, self._indices))
+        times: list[float] = []
+        spent = Stopwatch()
+        with ThreadPoolExecutor(many_workers(available_cpus())) as pool:
+            while not times or spent.seconds < seconds:
+                drop_cached(extents)
+                watch = Stopwatch()
+                list(pool.map(_works, self._reads))
+                times.append(watch.seconds)
+        if extents:
+            self._back_into_the_page_cache()
+        return Rate.from_steps([len(self._reads)] * len(times), times)
+
+    def _back_into_the_page_cache(self) -> None:
+        """With the rest: the loader is measured next."""
+        for index in self._indices:
+            _works(partial(self._source.read, index))
+
+    def _read_of(self, index: int) -> Callable[[], object]:
+        """What reads image `index` as a loader does."""
+        source = self._source
+        size = source.stored_size(index) if isinstance(source, WindowSource) else None
+        if size is None:
+            return lambda: source.read(index)
+        assert isinstance(source, WindowSource)
+        numbers = np.array([[index], [size.width], [size.height]], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, 0, *numbers)
+        x, y, w, h = plan.windows[0].tolist()
+        window = stored_window((x, y, w, h), size.width, size.height, 1)
+        return lambda: source.read_window(index, window)
+
+
+def _works(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except LoaderError:
+        return False
+    return True
+
+
+def extents_of(source: Source, indices: list[int]) -> Iterator[Extent]:
+    """Where the bytes of images `indices` lie; nothing for sources that are neither a folder nor a cache."""
+    if isinstance(source, ImageFolder):
+        for path in map(source.path, indices):
+            yield Extent(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
+    elif isinstance(source, Hdf5Cache):
+        payloads: dict[bytes, int] = {}
+        for index in indices:
+            path = source.path(index).rpartition(b":" + source.name(index))[0]
+            if path not in payloads:
+                payloads[path] = _payload_offset(path)
+            record = source.records[index]
+            yield Extent(path, payloads[path] + int(record["offset"]), int(record["length"]))
+
+
+def _payload_offset(path: bytes) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_layout(fd)["payload"].offset
+    finally:
+        os.close(fd)
+
+
+def bytes_an_image(source: Source) -> int | None:
+    """Mean bytes of an image as it is stored; None for arrays. Of a source of another kind a few images are read."""
+    source = source.source if isinstance(source, RepeatedSource) else source
+    if isinstance(source, ImageFolder):
+        return source.num_bytes // len(source)
+    if isinstance(source, Hdf5Cache):
+        return sum(about.payload_bytes for about in source.about) // len(source)
+    read: list[int] = []
+    for index in range(0, len(source), max(1, len(source) // _FEW)):
+        try:
+            data = source.read(index)
+        except LoaderError:
+            continue
+        if not isinstance(data, bytes):
+            return None
+        read.append(len(data))
+    return sum(read) // len(read) if read else None
+
+
+def drop_cached(extents: list[Extent]) -> None:
+    """Have the kernel forget the pages of these bytes, as far as it can.
+
+    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
+    is dropped in part.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    for path, offset, num_bytes in _joined(extents):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            first, end = offset // page * page, -(-(offset + num_bytes) // page) * page
+            os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def _joined(extents: list[Extent]) -> list[Extent]:
+    joined: list[Extent] = []
+    for extent in sorted(set(extents)):
+        last = joined[-1] if joined else None
+        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.num_bytes:
+            end = max(last.offset + last.num_bytes, extent.offset + extent.num_bytes)
+            joined[-1] = last._replace(num_bytes=end - last.offset)
+        else:
+            joined.append(extent)
+    return joined

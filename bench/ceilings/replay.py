@@ -1,0 +1,64 @@
+"""The loader removed: a few of its batches, held in host memory, fed to the device again and again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import cycle, islice
+
+import torch
+
+from penstock.loaders.create import create_loader
+from penstock.loaders.feed.batch_feed import DeviceFeed
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.spec import ImagePipeline
+
+NUM_BATCHES = 4  # more than a processor's caches hold
+
+
+def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed: int) -> list[HostBatch]:
+    """The first batches of the stream, made in this process, as an engine hands them over; bad samples replaced."""
+    settings = {"pipeline": pipeline, "batch_size": batch_size, "seed": seed, "on_bad_sample": "replace"}
+    with (
+        create_loader(source, backend="torch", workers=0, device="cpu", dtype=torch.uint8, **settings) as loader,  # type: ignore[arg-type]
+        closing(loader.batches()) as batches,  # type: ignore[type-var]
+    ):
+        return [
+            HostBatch(
+                cursor=Cursor(batch.epoch, batch.step * batch_size),
+                images=batch.images.permute(0, 2, 3, 1),
+                index=batch.index,
+                labels=batch.labels.numpy(),
+                windows=batch.windows,
+                flips=batch.flips,
+                bad=(),
+                produce_s=0.0,
+            )
+            for batch in islice(batches, NUM_BATCHES)
+        ]
+
+
+class ReplayedBatches:
+    """Iterates for ever over (images, labels) as the loader hands them out: the same feed and batch stage.
+
+    resident: the batches lie on the device already, as those of an engine that decodes there.
+    """
+
+    def __init__(
+        self, batches: list[HostBatch], pipeline: ImagePipeline, dtype: torch.dtype, device: str, *, resident: bool
+    ) -> None:
+        target = torch.device(device)
+        if resident:
+            batches = [dataclasses.replace(b, images=b.images.to(target), resident=True) for b in batches]
+        endless = cycle(batches)
+        self._feed = DeviceFeed(lambda: next(endless), lambda: 1, BatchStage(pipeline, dtype, target))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            batch = self._feed.next()
+            images, labels = batch.images, batch.labels
+            del batch
+            yield images, labels

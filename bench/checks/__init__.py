@@ -1,0 +1,1 @@
+"""Checks of machine, data and installation: doctor, parity and selftest."""

@@ -1,0 +1,168 @@
+"""The data before a run: where it lies, how fast it is read, and what a sample of it holds."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.checks.file_systems import file_system_of, is_remote
+from penstock.bench.checks.finding import DoctorSettings, Finding, State
+from penstock.bench.data.training_folder import training_folder
+from penstock.bench.measure.clock import Stopwatch
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.sample.decode import ImageDecoder
+
+_SAMPLE = 256
+_LOOK_S = 2.0
+_READ_S = 0.4
+_HUGE = 20_000_000  # pixels: some 100 ms of decoding
+_SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".gif": "GIF"}
+
+
+def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
+    """What is found of `data`, and of the cache that the settings name."""
+    folder = training_folder(data)
+    for name, path in (("data", folder), ("cache", settings.cache)):
+        if path is None or (name == "cache" and not path.exists()):  # a cache is built on first use
+            continue
+        try:
+            source = open_source(path)
+        except (LoaderError, ValueError) as error:
+            cause, fix = (error.cause, error.fix) if isinstance(error, LoaderError) else (str(error), "see --help")
+            yield Finding(name, "fail", f"{printable(os.fsencode(path))}: {cause}", fix)
+            continue
+        yield Finding(name, "ok", source.describe())
+        yield file_system(name, path)
+        yield read_speed(name, source, settings)
+        yield odd_files(name, source, settings)
+
+
+def file_system(name: str, path: Path) -> Finding:
+    """Local disk, network, FUSE or an overlay."""
+    kind, title = file_system_of(path), f"{name}: file system"
+    if is_remote(kind):
+        fix = "copy the data to a local disk, or build a cache there: penstock cache build DATA /local/train.h5"
+        return Finding(title, "warn", f"{kind}: reads come over a network or through FUSE", fix)
+    if kind == "overlay":
+        return Finding(title, "warn", "overlay: the data lies in a container's layers", "mount it: docker -v DATA:DATA")
+    return Finding(title, "ok", kind)
+
+
+def read_speed(name: str, source: Source, settings: DoctorSettings) -> Finding:
+    """One thread's reads, from the page cache and from storage."""
+    reading, title = ReadCeiling(source, settings.pipeline, 0), f"{name}: reading"
+    if not reading.possible:
+        return Finding(title, "warn", "nothing of the sample can be read", "see the next line")
+    size = bytes_an_image(source) or 0
+    warm = reading.warm(_READ_S).median
+    told = f"{warm:,.0f} images/s from the page cache ({warm * size / 1e6:,.0f} MB/s)"
+    try:
+        cold = reading.cold(_READ_S).median
+    except ValueError as error:
+        return Finding(title, "ok", f"{told}; from storage not known: {error}")
+    return Finding(title, "ok", f"{told}, {cold:,.0f} from storage ({cold * size / 1e6:,.0f} MB/s), one thread")
+
+
+@dataclass
+class Sample:
+    """What a sample holds: codes of bad images, kinds of odd ones, each with its first path."""
+
+    looked_at: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    odd: Counter[str] = field(default_factory=Counter)
+    first: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, kind: str, path: bytes, *, bad: bool = False) -> None:
+        """Count one."""
+        (self.bad if bad else self.odd)[kind] += 1
+        self.first.setdefault(kind, path)
+
+    def told(self) -> str:
+        """In words, the most frequent first."""
+        counts = [*self.bad.most_common(), *self.odd.most_common()]
+        return "; ".join(f"{count} {kind}, such as {printable(self.first[kind])}" for kind, count in counts)
+
+
+def odd_files(name: str, source: Source, settings: DoctorSettings) -> Finding:
+    """A sample, decoded in full by the loader's own decoder: what it would refuse, and what is unusual."""
+    title, sample = f"{name}: a sample", look_at(source, settings)
+    told = f"{sample.looked_at:,} images decoded"
+    if sample.bad:
+        state: State = "fail" if settings.on_bad_sample == "raise" else "warn"
+        fix = "repair or remove them (the ledger of on_bad_sample='replace' lists all), or pass on_bad_sample='replace'"
+        return Finding(title, state, f"{told}; {sample.told()}", fix)
+    if sample.odd:
+        fix = "they are loaded; " + "; ".join(advice for kind, advice in _ADVICE.items() if kind in sample.odd)
+        return Finding(title, "warn", f"{told}; {sample.told()}", fix)
+    return Finding(title, "ok", f"{told}, none of them odd")
+
+
+TURNED, HUGE, CMYK, MISNAMED, UNUSUAL = (
+    "turned by EXIF",
+    f"above {_HUGE // 1_000_000} megapixels",
+    "CMYK",
+    "of another format than their names say",
+    "JPEGs of an unusual kind",
+)
+_ADVICE = {
+    TURNED: "EXIF is ignored unless the pipeline says exif='apply'",
+    HUGE: "a cache with --resize decodes them once: penstock cache build DATA FILE.h5 --resize 512",
+    CMYK: "they are converted to RGB, by Pillow",
+    MISNAMED: "the first bytes decide, not the name",
+    UNUSUAL: "Pillow decodes them, slower",
+}
+
+
+def look_at(source: Source, settings: DoctorSettings) -> Sample:
+    """Up to 256 images, spread over the data, for at most two seconds."""
+    decoder = ImageDecoder(replace(settings.pipeline, exif="apply"))
+    sample, watch = Sample(), Stopwatch()
+    indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
+    np.random.default_rng(0).shuffle(indices)  # where time ends the look, it has been everywhere
+    for index in indices.tolist():
+        if watch.seconds > _LOOK_S:
+            break
+        sample.looked_at += 1
+        try:
+            _look(source, index, decoder, sample)
+        except LoaderError as error:
+            sample.add(
+                f"{error.code} ({error.cause})" if len(error.cause) < 60 else error.code, source.path(index), bad=True
+            )
+    return sample
+
+
+def _look(source: Source, index: int, decoder: ImageDecoder, sample: Sample) -> None:
+    path = source.path(index)
+    size = source.stored_size(index) if isinstance(source, WindowSource) else None
+    if size is not None:
+        assert isinstance(source, WindowSource)
+        known = decoder.stored(size)
+        window = (0, 0, size.width, size.height)
+        decoder.part(source.read_window(index, window), known, window)
+    else:
+        data = source.read(index)
+        if isinstance(data, np.ndarray):
+            return
+        known = decoder.probe(data)
+        decoder.full(data, known)
+    if known.orientation != 1:
+        sample.add(TURNED, path)
+    if known.width * known.height > _HUGE:
+        sample.add(HUGE, path)
+    if size is not None or known.format == "":
+        return
+    if _SUFFIXES.get(os.path.splitext(os.fsdecode(path))[1].lower(), known.format) != known.format:
+        sample.add(MISNAMED, path)
+    if known.header is not None and known.header.components == 4:
+        sample.add(CMYK, path)
+    elif known.header is not None and not known.header.common:
+        sample.add(UNUSUAL, path)

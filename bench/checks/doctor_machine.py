@@ -1,0 +1,142 @@
+"""What the machine gives to a loader: processors, memory, /dev/shm, open files, processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from penstock.bench.checks.finding import DoctorSettings, Finding, checked
+from penstock.loaders.drop_in.data_loader import DEFAULT_PREFETCH
+from penstock.loaders.system.control_groups import CGROUP_ROOT
+from penstock.loaders.system.machine import (
+    available_cpus,
+    cgroup_cpu_quota,
+    default_workers,
+    ensure_descriptors,
+    process_headroom,
+)
+from penstock.loaders.system.memory_headroom import memory_headroom, memory_limit
+from penstock.loaders.system.needs import (
+    DEV_SHM,
+    SEMAPHORES,
+    Needs,
+    ensure_batches,
+    ensure_dev_shm,
+    ensure_processes,
+)
+from penstock.pipelines.errors import LoaderError, size_text
+
+_NODES = Path("/sys/devices/system/node")
+_TIGHT = 0.5  # of what is there; more is told
+_LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # bytes of address space: CUDA maps the memory of every GPU
+
+
+def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding]:
+    """One finding for each thing that the kernel rations."""
+    yield processors(settings)
+    yield numa_nodes(settings)
+    yield memory(needs)
+    yield process_limits(settings)
+    yield dev_shm(settings, needs)
+    yield checked("open files", lambda: _descriptors(needs))
+    yield checked("processes", lambda: _processes(needs))
+
+
+def processors(settings: DoctorSettings) -> Finding:
+    """What affinity and control groups leave, against the workers."""
+    affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota(CGROUP_ROOT)
+    cpus, there = available_cpus(), psutil.cpu_count() or affinity
+    told = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
+    if quota is not None and quota < 1:
+        return Finding("processors", "warn", told, "give the job a whole processor (docker --cpus, sbatch -c)")
+    if settings.workers is not None and settings.workers > cpus:
+        return Finding("processors", "warn", f"{told}, for {settings.workers} workers", f"--workers {cpus}")
+    return Finding("processors", "ok", told)
+
+
+def numa_nodes(settings: DoctorSettings) -> Finding:
+    """Memory nodes, and on how many of them this process may run."""
+    allowed, nodes, mine = os.sched_getaffinity(0), 0, []
+    for folder in sorted(_NODES.glob("node[0-9]*")):
+        nodes += 1
+        try:
+            if cpu_list((folder / "cpulist").read_text()) & allowed:
+                mine.append(folder.name[4:])
+        except (OSError, ValueError):
+            continue
+    told = f"{nodes or 'unknown'}" + (f", running on {', '.join(mine)}" if nodes > 1 else "")
+    if len(mine) > 1 and settings.device != "cpu":
+        fix = f"bind each rank to its GPU's node: numactl --cpunodebind={mine[0]} --membind={mine[0]} ..."
+        return Finding("NUMA nodes", "warn", told, fix)
+    return Finding("NUMA nodes", "ok", told)
+
+
+def cpu_list(text: str) -> set[int]:
+    """The numbers in a list of the kernel's, such as "0-3,8"; raises ValueError."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def memory(needs: Needs) -> Finding:
+    """What control groups and machine leave, against the batches and the processes that make them."""
+
+    def check() -> str:
+        ensure_batches(needs)
+        limit = memory_limit()
+        said = "no limit but the machine's" if limit is None else f"limit {size_text(limit)}"
+        return f"{size_text(memory_headroom())} free ({said}), needs {size_text(needs.total_bytes)} at least"
+
+    found = checked("memory", check)
+    if found.state == "ok" and needs.total_bytes > _TIGHT * memory_headroom():
+        fix = "the model and the images come on top: lower --workers, --prefetch or --batch-size, or raise the limit"
+        return found._replace(state="warn", fix=fix)
+    return found
+
+
+def process_limits(settings: DoctorSettings) -> Finding:
+    """Limits of one process's memory, which some batch systems set."""
+    least = _LITTLE_PROCESS if settings.device == "cpu" else _LITTLE_GPU_PROCESS
+    kinds = (("address space", resource.RLIMIT_AS, least), ("data", resource.RLIMIT_DATA, _LITTLE_PROCESS))
+    limits = [(name, resource.getrlimit(kind)[0], enough) for name, kind, enough in kinds]
+    set_limits = [(name, soft, enough) for name, soft, enough in limits if soft != resource.RLIM_INFINITY]
+    told = ", ".join(f"{name} {size_text(soft)}" for name, soft, _ in set_limits) or "no limit"
+    if any(soft < enough for _, soft, enough in set_limits):
+        return Finding("memory of a process", "warn", told, "ulimit -v unlimited; ulimit -d unlimited")
+    return Finding("memory of a process", "ok", told)
+
+
+def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
+    """Semaphores of the backends, whose batches are elsewhere; batches of the drop-in DataLoader and of torch's own."""
+    found = checked(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES))} free")
+    if found.state == "fail":
+        return found
+    workers = default_workers() if settings.workers is None else settings.workers
+    under_way = workers * (settings.prefetch or DEFAULT_PREFETCH) + 1
+    num_bytes = under_way * settings.batch_size * settings.size**2 * 3 * 4
+    try:
+        ensure_dev_shm(num_bytes if workers else 0, f"{under_way} float32 batches of a DataLoader")
+    except LoaderError as error:
+        return Finding(DEV_SHM, "warn", f"enough for create_loader; {error.cause}", error.fix)
+    return found._replace(found=f"{found.found}, a DataLoader of float32 batches takes {size_text(num_bytes)}")
+
+
+def _descriptors(needs: Needs) -> str:
+    soft, hard = ensure_descriptors(needs.descriptors)
+    return f"limit {_limit(soft)} (hard {_limit(hard)}), needs {needs.descriptors}"
+
+
+def _limit(number: int) -> str:
+    return "none" if number == resource.RLIM_INFINITY else f"{number:,}"
+
+
+def _processes(needs: Needs) -> str:
+    ensure_processes(needs)
+    have = process_headroom()
+    return f"{'no limit' if have is None else f'{have:,} more allowed'}, needs {needs.processes}"

@@ -1,0 +1,86 @@
+"""What the doctor is asked about, and one thing that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
+from penstock.loaders.create import loader_needs
+from penstock.loaders.profile import load_profile
+from penstock.loaders.system.needs import Needs
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.spec import ImagePipeline, imagenet_train
+
+State = Literal["ok", "warn", "fail"]
+
+
+class Finding(NamedTuple):
+    """What was found of one thing. fix: what mends it, where it is not ok."""
+
+    name: str
+    state: State
+    found: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings:
+    """The loader that is asked about, as create_loader takes it; workers, prefetch: None for the backend's defaults.
+
+    cache: reads a cache, beside DATA; on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
+    """
+
+    backend: str = "torch"
+    workers: int | None = None
+    prefetch: int | None = None
+    batch_size: int = 64
+    size: int = 224
+    device: str = "cpu"
+    cache: Path | None = None
+    on_bad_sample: str = "raise"
+
+    @classmethod
+    def of(cls, settings: BenchSettings) -> DoctorSettings:
+        """The loader that a benchmark measures; of all backends the one that is always there."""
+        return cls(
+            backend="torch" if settings.backend == ALL_BACKENDS else settings.backend,
+            workers=settings.workers,
+            batch_size=settings.batch_size,
+            size=settings.size,
+            device=settings.device,
+            cache=None if settings.cache is None else Path(settings.cache),
+        )
+
+    @property
+    def pipeline(self) -> ImagePipeline:
+        """What is served."""
+        return imagenet_train(self.size)
+
+    @property
+    def resolved(self) -> tuple[str, dict[str, Any]]:
+        """The backend and its options; "auto" is what the saved profile says, or torch."""
+        backend, options = self.backend, {"workers": self.workers, "prefetch": self.prefetch}
+        if backend == "auto":
+            saved = load_profile()
+            backend = saved.backend if saved else "hdf5" if self.cache else "torch"
+            if saved:
+                options = {name: getattr(saved, name) if said is None else said for name, said in options.items()}
+        return backend, {name: value for name, value in options.items() if value is not None}
+
+    def needs(self) -> Needs:
+        """What such a loader takes. Raises ValueError for settings that cannot work."""
+        backend, options = self.resolved
+        size = (self.size, self.size)
+        return loader_needs(backend, batch_size=self.batch_size, size=size, device=self.device, **options)
+
+
+def checked(name: str, check: Callable[[], str]) -> Finding:
+    """ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
+    try:
+        return Finding(name, "ok", check())
+    except LoaderError as error:
+        where = f" ({error.path!s})" if isinstance(error.path, str) else ""
+        return Finding(name, "fail", error.cause + where, error.fix)

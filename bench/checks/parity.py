@@ -1,0 +1,270 @@
+"""Parity: the engines of this machine serve one stream, compared in lockstep, batch by batch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, Pair, Served, Tolerance
+from penstock.bench.measure.environment import describe_environment
+from penstock.loaders.backends.hdf5_backend import prepare_source
+from penstock.loaders.cache.hdf5_cache import known_cache
+from penstock.loaders.create import create_loader
+from penstock.loaders.loader import Loader
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.decode import DECODER_NAMES
+from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
+
+MOST_CACHED = 5_000  # images of which a cache is built in passing
+LEVELS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParitySettings:
+    """What of the stream is compared. images: at most so many; evaluate: imagenet_eval instead of imagenet_train."""
+
+    images: int = 512
+    seed: int = 0
+    size: int = 224
+    batch_size: int = 64
+    evaluate: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.pipeline  # an impossible size is said before a cache is built
+
+    @property
+    def pipeline(self) -> ImagePipeline:
+        """What is served."""
+        return imagenet_eval(self.size) if self.evaluate else imagenet_train(self.size)
+
+
+class LeftOut(NamedTuple):
+    """A decoder or backend that cannot be compared here, why, and what to do about it."""
+
+    name: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """An engine to compare. needs: the decoder or backend that may be missing here; options: of create_loader."""
+
+    name: str
+    needs: str
+    source: Source
+    backend: str
+    device: str = "cpu"
+    options: Mapping[str, Any]
+
+    def open(self, settings: ParitySettings) -> Loader:
+        """Its loader of the whole stream, as one rank. Raises as create_loader does."""
+        return create_loader(
+            self.source,
+            backend=self.backend,
+            pipeline=settings.pipeline,
+            batch_size=min(settings.batch_size, settings.images, len(self.source)),
+            device=self.device,
+            dtype=torch.uint8,
+            seed=settings.seed,
+            drop_last=False,
+            rank=0,
+            world_size=1,
+            on_bad_sample="replace",
+            **self.options,
+        )
+
+
+def candidates(data: Source, cache: Source | None) -> list[Candidate]:
+    """Every engine that could serve `data`, or `cache` in its place, if what it needs is installed.
+
+    All work in the consumer's process: they take turns, so workers of their own would only wait.
+    """
+    found = [
+        Candidate(
+            name=f"{backend}/{decoder}",
+            needs=decoder,
+            source=source,
+            backend=backend,
+            options={"decoder": decoder, "workers": 0},
+        )
+        for backend, source in (("torch", data), ("hdf5", cache))
+        if source is not None
+        for decoder in DECODER_NAMES[1:]
+    ]
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        for source in (data,) if cache is None or cache is data else (data, cache):
+            kind = "cache" if isinstance(source, WindowSource) else "files"
+            name, options = f"dali/{kind}/{device}", {"workers": 0}
+            found.append(
+                Candidate(name=name, needs="dali", source=source, backend="dali", device=device, options=options)
+            )
+    return found
+
+
+def tolerance_between(first: Candidate, second: Candidate) -> Tolerance:
+    """The tolerance that holds for these two."""
+    dali = [candidate for candidate in (first, second) if candidate.backend == "dali"]
+    if not dali:
+        return EXACT
+    return DALI_CPU if all(candidate.device == "cpu" for candidate in dali) else DALI_GPU
+
+
+@contextmanager
+def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, list[LeftOut]]]:
+    """The cache that stands for `data`: itself, the one at `path` (built if it is not there), or a temporary one.
+
+    None where there is neither, with why. Raises LoaderError E-MISUSE for a lossy one, otherwise as prepare_source.
+    """
+    if path is not None or isinstance(data, WindowSource):
+        there = None if path is None else known_cache(path)
+        if there is not None and not there.coded.lossless:
+            cause = f"the cache is not lossless ({there.coded.describe()}): its pixels are not those of the files"
+            raise LoaderError("E-MISUSE", cause, fix="pass a lossless cache, or this one as DATA", path=str(path))
+        yield prepare_source(data, path), []
+    elif len(data) > MOST_CACHED:
+        cause = f"no cache is built in passing of {len(data):,} images, only of up to {MOST_CACHED:,}"
+        yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if it is not there")]
+    else:
+        with tempfile.TemporaryDirectory(prefix="penstock-parity-") as folder:
+            try:
+                cache, missing = prepare_source(data, os.path.join(folder, "data.h5")), []
+            except LoaderError as error:
+                cache, missing = None, [_left_out("hdf5", error)]
+            yield cache, missing
+
+
+def _left_out(name: str, error: LoaderError) -> LeftOut:
+    """What a missing package leaves out; any other error is raised again."""
+    if error.code != "E-DEPENDENCY":
+        raise error
+    return LeftOut(name, error.cause, error.fix)
+
+
+def served(loader: Loader, images: int) -> Iterator[Served]:
+    """The first `images` rows of the loader's epoch, batch by batch, in host memory."""
+    left, booked = images, 0
+    for batch in loader.batches():
+        rows = min(left, len(batch.index))
+        ledger = loader.ledger(batch.epoch).bad
+        replaced = {bad.row: (bad.sample, bad.substitute, bad.code) for bad in ledger[booked:]}
+        booked = len(ledger)
+        yield Served(
+            (batch.epoch, batch.step),
+            batch.index[:rows],
+            batch.labels[:rows].cpu().numpy(),
+            batch.windows[:rows],
+            batch.flips[:rows],
+            batch.images[:rows].permute(0, 2, 3, 1).cpu().numpy(),
+            {row: entry for row, entry in replaced.items() if row < rows},
+        )
+        left -= rows
+        if left == 0:
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityRecord:
+    """What a run found. images: so many were compared; engines: name -> its loader's settings."""
+
+    data: Source
+    settings: ParitySettings
+    images: int
+    engines: Mapping[str, Mapping[str, object]]
+    pairs: Sequence[Pair]
+    left_out: Sequence[LeftOut]
+
+    @property
+    def outside(self) -> list[Pair]:
+        """The pairs that are outside their tolerance."""
+        return [pair for pair in self.pairs if pair.outside()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-serialisable; holds no path."""
+        return {
+            "data": {
+                "summary": self.data.describe(),
+                "images": len(self.data),
+                "fingerprint": self.data.fingerprint,
+            },
+            "settings": asdict(self.settings),
+            "images_compared": self.images,
+            "candidates": [{"name": name, "loader": dict(about)} for name, about in self.engines.items()],
+            "tolerances": [tolerance._asdict() for tolerance in TOLERANCES],
+            "pairs": [pair.as_dict() for pair in self.pairs],
+            "left_out": [left._asdict() for left in self.left_out],
+            "inside": not self.outside,
+            "environment": describe_environment(),
+        }
+
+
+class _Running(NamedTuple):
+    candidate: Candidate
+    loader: Loader
+    stream: Iterator[Served]
+
+
+def compare(
+    data: Source,
+    cache: Source | None,
+    settings: ParitySettings,
+    advance: Callable[[int], None] = lambda images: None,
+    left_out: Sequence[LeftOut] = (),
+) -> ParityRecord:
+    """Serve the start of the stream with every engine in lockstep, and compare each pair of them.
+
+    Holds a batch or two an engine. advance: called with how many more images are done. left_out: what is so already;
+    what needs a package that is missing is added. Raises LoaderError E-MISUSE if fewer than two engines work, and for
+    any fault of an engine.
+    """
+    images = 0
+    with ExitStack() as stack:
+        running, missing = _start(stack, candidates(data, cache), settings, left_out)
+        pairs = [
+            (one, two, Pair(a.candidate.name, b.candidate.name, tolerance_between(a.candidate, b.candidate)))
+            for (one, a), (two, b) in itertools.combinations(enumerate(running), 2)
+        ]
+        for batches in zip(*(each.stream for each in running), strict=True):
+            for one, two, pair in pairs:
+                pair.add(batches[one], batches[two])
+            images += int((batches[0].index >= 0).sum())
+            advance(len(batches[0].index))
+        return ParityRecord(
+            data=data,
+            settings=settings,
+            images=images,
+            engines={each.candidate.name: each.loader.describe() for each in running},
+            pairs=[pair for _, _, pair in pairs],
+            left_out=missing,
+        )
+
+
+def _start(
+    stack: ExitStack, wanted: Sequence[Candidate], settings: ParitySettings, known: Sequence[LeftOut]
+) -> tuple[list[_Running], list[LeftOut]]:
+    """The candidates that work here, and what is left out: the `known`, and what needs a missing package."""
+    running, left_out = [], list(known)
+    for candidate in wanted:
+        try:
+            loader = stack.enter_context(candidate.open(settings))
+            stream = served(loader, min(settings.images, len(candidate.source)))
+            first = next(stream)  # some packages are missed only now
+        except LoaderError as error:
+            left_out.append(_left_out(candidate.needs, error))
+            continue
+        running.append(_Running(candidate, loader, itertools.chain([first], stream)))
+    left_out = list(dict.fromkeys(left_out))
+    if len(running) < 2:
+        names = " and ".join(each.candidate.name for each in running) or "none"
+        fix = "; ".join(f"{left.name}: {left.fix}" for left in left_out) or "install another decoder"
+        raise LoaderError("E-MISUSE", f"parity is between two engines at least, and here works {names}", fix=fix)
+    return running, left_out

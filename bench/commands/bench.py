@@ -1,0 +1,187 @@
+"""`penstock bench`: how fast, what limits it, which call to paste."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.bench.commands import options as common
+from penstock.bench.data.training_folder import training_folder
+from penstock.loaders.system.json_file import write_json
+
+if TYPE_CHECKING:
+    from penstock.bench.record.record import BenchRecord, BenchSettings
+    from penstock.bench.verdict.verdict import Verdict
+
+_OWN_BYTES = 150 << 20  # of the samples and batches that a run holds beside its loader: 340 MiB were seen
+
+
+def bench(
+    data: common.Data,
+    backend: Annotated[
+        str, typer.Option(help="all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile.")
+    ] = "all",
+    cache: common.Cache = None,
+    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images, again and again.")] = None,
+    decoder: common.Decoder = "auto",
+    workers: common.Workers = None,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 224,
+    device: common.Device = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="What the loader hands out: float32, float16, bfloat16, uint8.")
+    ] = "float32",
+    model: Annotated[str, typer.Option(help="resnet18, resnet50, a timm name, or none.")] = "resnet18",
+    amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 4.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
+    ] = False,
+    tune: Annotated[
+        bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a budget")
+    ] = None,
+    tune_seconds: Annotated[float, typer.Option(help="How long that search may take.")] = 60.0,
+    max_cpu: Annotated[
+        float | None, typer.Option(metavar="CORES", help="Processors that the loader may keep busy.")
+    ] = None,
+    max_memory: Annotated[
+        float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
+    ] = None,
+    apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
+    seed: common.Seed = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    save: Annotated[
+        str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a page of tables and plots here (HTML).")
+    ] = None,
+    cache_tradeoff: Annotated[
+        bool | None, typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report")
+    ] = None,
+) -> None:
+    """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    from penstock.bench.record.record import BenchSettings
+    from penstock.bench.report.cache_text import print_advice
+    from penstock.bench.report.svg import require_matplotlib
+    from penstock.bench.report.terminal import print_record
+
+    if report:
+        require_matplotlib("no report page")
+    settings = BenchSettings(
+        backend=backend,
+        cache=None if cache is None else str(cache),
+        entries=entries,
+        decoder=decoder,
+        workers=workers,
+        batch_size=batch_size,
+        size=size,
+        device=common.resolve_device(device),
+        dtype=dtype,
+        model=None if model == "none" else model,
+        amp=amp,  # type: ignore[arg-type]
+        seconds=seconds,
+        rounds=rounds,
+        baseline=baseline,
+        tune=tune,
+        tune_seconds=tune_seconds,
+        max_cpu=max_cpu,
+        max_memory=max_memory,
+        apply=apply,
+        seed=seed,
+    )
+    record, verdict = _measure(data, settings, cache_tradeoff, with_report=report is not None)
+    print_record(record, verdict)
+    if record.cache:
+        print_advice(record.cache)
+    if json_file:
+        _write_record(record, verdict, json_file)
+    if report:
+        _write_report(record, verdict, report)
+    if save:
+        _save_choice(record, save)
+
+
+def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
+    """The record and what was told of it; the call to paste names DATA, since records are shown around."""
+    from penstock.bench.verdict.verdict import call_to_paste
+
+    cache = record.settings.cache
+    unnamed = replace(record.settings, cache=cache and Path(cache).name)
+    told = {
+        "limit": verdict.limit,
+        "sentence": verdict.sentence,
+        "advice": [asdict(each) for each in verdict.advice],
+        "call": call_to_paste(replace(record, settings=unnamed), "DATA"),
+    }
+    return {**record.as_dict(), "verdict": told}
+
+
+def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
+    write_json(path, _document(record, verdict))
+
+
+def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
+    from penstock.bench.report.page import write_page
+
+    write_page(_document(record, verdict), path)
+    print(f"report written to {path}")
+
+
+def _measure(
+    data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool
+) -> tuple[BenchRecord, Verdict]:
+    """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from penstock.bench.checks.doctor import ensure_room
+    from penstock.bench.checks.finding import DoctorSettings
+    from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
+    from penstock.bench.run.run import BenchRun
+    from penstock.bench.verdict.verdict import judge
+
+    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def show(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total, description=what)
+
+        run = BenchRun(training_folder(data), settings, show)
+        try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
+        progress.console.print(run.source.describe())
+        if settings.tunes:
+            what = (
+                f"searching the settings of {settings.backend}" if settings.backend != "all" else "comparing backends"
+            )
+            progress.console.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
+        record = run.run()
+        verdict = judge(record, str(data))
+        record = run.with_applied(record, verdict.advice)
+        return (with_cache_tradeoff(run.source, record, show) if try_caches else record), verdict
+
+
+def _save_choice(record: BenchRecord, name: str) -> None:
+    from penstock.loaders.profile import Profile, save_profile
+
+    choice = record.choice
+    options = dict(choice.options)
+    workers, prefetch = (
+        None if n is None else int(n) for n in (options.pop("workers", None), options.pop("prefetch", None))
+    )
+    chosen = Profile(
+        backend=choice.backend,
+        decoder=choice.decoder,
+        workers=workers,
+        prefetch=prefetch,
+        cpus=int(str(record.environment["cpus"])),
+        images_per_s=round(choice.images_per_s or 0.0, 1),
+        options=options,
+    )
+    print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) takes it")

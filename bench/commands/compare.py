@@ -1,0 +1,72 @@
+"""`penstock compare`: two records of `penstock bench` side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.pipelines.errors import EXIT_DATA
+
+if TYPE_CHECKING:
+    from penstock.bench.record.comparison import Comparison
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A.json", help="A record of `penstock bench --json`.")],
+    after: Annotated[Path, typer.Argument(metavar="B.json", help="Another one; ratios are of B to A.")],
+    fail_below: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Exit with 3 if the loader, alone or with the model, is below this ratio, beyond the noise."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compare records of other machines or settings too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show what became faster or slower from one benchmark record to another, and what is only noise.
+
+    Within the noise is a change whose medians each lie inside the spread of the other record's rounds.
+    """
+    from penstock.bench.record import comparison
+
+    found = comparison.compare(comparison.read_record(before), comparison.read_record(after))
+    if found.differs and not force:
+        raise ValueError(f"the records are not of the same run, --force compares them: {'; '.join(found.differs)}")
+    slower = [] if fail_below is None else found.slower(fail_below)
+    if as_json:
+        names = [change.name for change in slower]
+        typer.echo(json.dumps({**found.as_dict(), "fail_below": fail_below, "slower": names}, indent=2))
+    else:
+        _print(found)
+        for change in slower:
+            typer.echo(f"slower than {fail_below:g} times: {change.name}, {change.ratio:.3f} times")
+    if slower:
+        raise typer.Exit(EXIT_DATA)
+
+
+def _print(found: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in ("what", "measured"):
+        table.add_column(column)
+    for column in ("A, images/s", "B, images/s", "B to A"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for c in found.changes:
+        before, after = (
+            f"{rate:,.0f} ({low:,.0f} to {high:,.0f})"
+            for rate, (low, high) in ((c.before, c.before_spread), (c.after, c.after_spread))
+        )
+        verdict = "within the noise" if c.within_noise else "faster" if c.ratio > 1 else "slower"
+        table.add_row(c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict)
+    console = Console()
+    console.print(table)
+    for difference in found.differs:
+        console.print(f"Not the same: {difference}", markup=False, highlight=False)
+    for version in found.versions:
+        console.print(f"Versions: {version}", markup=False, highlight=False)

@@ -1,0 +1,72 @@
+"""`penstock doctor`: machine, installation and data looked at before a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.bench.commands import options as common
+from penstock.loaders.system.json_file import write_json
+from penstock.pipelines.errors import EXIT_RESOURCE
+
+if TYPE_CHECKING:
+    from penstock.bench.checks.finding import Finding
+
+
+def doctor(
+    data: Annotated[
+        Path | None, typer.Argument(metavar="[DATA]", help="Folder of images or a cache; a sample of it is read.")
+    ] = None,
+    backend: common.Backend = "torch",
+    cache: common.Cache = None,
+    workers: common.Workers = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")] = None,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 224,
+    device: common.Device = "auto",
+    on_bad_sample: Annotated[str, typer.Option(help="raise (bad images are a failure) or replace.")] = "raise",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+) -> None:
+    """Look for what would stop or slow down a loader with these settings, before it does.
+
+    Each line is ok, a warning or a failure, with what was found and what mends it. Exit code 7 if anything fails.
+    """
+    from penstock.bench.checks.doctor import as_record, examine
+    from penstock.bench.checks.finding import DoctorSettings
+    from penstock.loaders.create import BACKEND_NAMES
+
+    if backend not in BACKEND_NAMES:
+        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
+    if on_bad_sample not in ("raise", "replace"):
+        raise ValueError(f"on_bad_sample is raise or replace, not {on_bad_sample!r}")
+    settings = DoctorSettings(
+        backend=backend,
+        workers=workers,
+        prefetch=prefetch,
+        batch_size=batch_size,
+        size=size,
+        device=common.resolve_device("auto") if device == "auto" else device,
+        cache=cache,
+        on_bad_sample=on_bad_sample,
+    )
+    findings = []
+    for finding in examine(settings, data):
+        findings.append(finding)
+        print_finding(finding)
+    record = as_record(settings, findings)
+    warnings = sum(finding.state == "warn" for finding in findings)
+    typer.echo(f"doctor: {len(findings)} looked at, {warnings} to be warned of, {record['fails']} that fail")
+    if json_file:
+        write_json(json_file, record)
+    if record["fails"]:
+        raise typer.Exit(EXIT_RESOURCE)
+
+
+def print_finding(finding: Finding) -> None:
+    """One finding on standard output: its state, what was found and, unless it is ok, what mends it."""
+    colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
+    typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {finding.found}")
+    if finding.fix and finding.state != "ok":
+        typer.echo(f"{'':6}{'':30} -> {finding.fix}")

@@ -1,0 +1,130 @@
+"""`penstock iterate`: the stream as JSON lines, for checking its promises from outside."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from penstock.bench.commands import options as common
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines.errors import LoaderError
+
+
+def iterate(
+    data: common.Data,
+    dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",
+    backend: common.Backend = "torch",
+    decoder: common.Decoder = "auto",
+    workers: common.Workers = None,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 224,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; that of --state-in, or 0, by default.")] = None,
+    epochs: Annotated[int, typer.Option(min=0, help="Stop before this epoch number.")] = 1,
+    rank: Annotated[int | None, typer.Option(min=0, help="Rank, with --world-size.")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks, with --rank.")] = None,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples, padded.")] = False,
+    shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
+    drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop the odd rest.")] = None,
+    on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    max_bad: Annotated[float | None, typer.Option(min=0, help="Bad samples an epoch; below 1 a fraction.")] = None,
+    cache: common.Cache = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")] = None,
+    watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
+    stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,
+    state_in: Annotated[Path | None, typer.Option(help="Continue from this state.")] = None,
+    state_out: Annotated[Path | None, typer.Option(help="Write the state here at the end.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Write what became of every sample here.")] = None,
+) -> None:
+    """Write one JSON line a batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
+
+    The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch. Padding
+    rows have index -1. The ledger's totals go to standard error.
+    """
+    import torch
+
+    from penstock.loaders import create_loader
+    from penstock.pipelines import imagenet_eval, imagenet_train
+
+    state: Any = _read_state(state_in) if state_in else None
+    if seed is None:
+        seed = state["seed"] if isinstance(state, dict) and type(state.get("seed")) is int else 0
+    bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)
+    optional: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
+    loader = create_loader(
+        data,
+        backend=backend,
+        decoder=decoder,
+        pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),
+        batch_size=batch_size,
+        dtype=torch.uint8,
+        seed=seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        rank=rank,
+        world_size=world_size,
+        on_bad_sample=on_bad_sample,
+        max_bad=bad,
+        **{name: value for name, value in optional.items() if value is not None},
+    )
+    with loader, _output(dump) as out:
+        if state_in:
+            loader.load_state_dict(state)
+        try:
+            for line in _lines(loader, epochs, stop_after):
+                out.write(line)
+            out.flush()
+        finally:
+            if ledger:
+                ledger.write_text(json.dumps([entry.as_dict() for entry in loader.ledgers()], indent=2) + "\n")
+        if state_out:
+            state_out.write_text(json.dumps(loader.state_dict()) + "\n")
+    for entry in loader.ledgers():
+        counts = f"planned={entry.planned} delivered={entry.delivered} replaced={entry.replaced}"
+        print(f"epoch {entry.epoch}: {counts}", file=sys.stderr)
+
+
+def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]:
+    left = float("inf") if stop_after is None else stop_after
+    while loader.epoch < epochs and left > 0:
+        for batch in loader.batches():
+            yield json.dumps(batch_record(batch)) + "\n"
+            left -= 1
+            if left <= 0:
+                return
+
+
+def batch_record(batch: Batch) -> dict[str, Any]:
+    """The JSON record of one uint8 batch in host memory."""
+    pixels = batch.images.permute(0, 2, 3, 1).numpy()
+    return {
+        "epoch": batch.epoch,
+        "step": batch.step,
+        "index": batch.index.tolist(),
+        "label": batch.labels.tolist(),
+        "crop": batch.windows.tolist(),
+        "flip": batch.flips.tolist(),
+        "crc32": [zlib.crc32(image.tobytes()) for image in pixels],
+    }
+
+
+def _read_state(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise LoaderError("E-STATE", f"the state cannot be read ({error})", path=str(path)) from None
+
+
+@contextmanager
+def _output(name: str) -> Iterator[IO[str]]:
+    if name == "-":
+        yield sys.stdout
+        return
+    with open(name, "w") as file:
+        yield file

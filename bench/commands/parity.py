@@ -1,0 +1,109 @@
+"""`penstock parity`: whether every engine of this machine serves the same stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.bench.commands import options as common
+from penstock.bench.commands.cache import checking
+from penstock.bench.data.training_folder import training_folder
+from penstock.loaders.system.json_file import write_json
+from penstock.pipelines.errors import EXIT_DATA
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from penstock.bench.checks.parity import ParityRecord
+
+
+def parity(
+    data: common.Data,
+    images: Annotated[int, typer.Option(min=1, help="Images of the stream that are compared, at most.")] = 512,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Lossless HDF5 cache of DATA, built if it is not there; a temporary one by default."),
+    ] = None,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order.")] = False,
+    batch_size: common.BatchSize = 64,
+    size: common.Size = 224,
+    seed: common.Seed = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+) -> None:
+    """Serve the same images with every engine that works here and compare each pair; exit code 3 if two differ.
+
+    Engines are backends with their decoders, sources and devices. Order, labels, crops, flips and ledger must be equal,
+    and pixels within the tolerance that the table names.
+    """
+    from penstock.bench.checks.parity import ParitySettings, cache_of, compare
+    from penstock.loaders.open_source import open_source
+
+    settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
+    source = open_source(training_folder(data))
+    with cache_of(source, cache) as (cached, left_out), checking(min(images, len(source)), "comparing") as advance:
+        record = compare(source, cached, settings, advance, left_out)
+    _print(record)
+    if json_file:
+        write_json(json_file, record.as_dict())
+    if record.outside:
+        raise typer.Exit(EXIT_DATA)
+
+
+def _print(record: ParityRecord) -> None:
+    from rich.console import Console
+
+    Console().print(_table(record))
+    for left in record.left_out:
+        typer.echo(f"left out: {left.name}: {left.cause} ({left.fix})")
+    for pair in record.outside:
+        typer.echo(f"outside: {pair.first} and {pair.second}: {'; '.join(pair.outside())}")
+    typer.echo(_verdict(record))
+
+
+def _table(record: ParityRecord) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    title = f"{record.data.describe()}\n{record.images:,} images compared; distances in levels, 0 to 255"
+    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, show_edge=False)
+    table.pad_edge, table.collapse_padding = False, True
+    table.caption, table.caption_justify = "\n".join(_tolerances(record)), "left"
+    for name in ("engine", "engine"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("stream")
+    for name in ("mean", "99.9 %", "max", "worst image"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for pair in record.pairs:
+        found = pair.distance.as_dict()
+        differing = ", ".join(what for what, count in pair.differing.items() if count)
+        worst = found["worst_image"]
+        table.add_row(
+            pair.first,
+            pair.second,
+            f"{differing} differ" if differing else "equal",
+            f"{found['mean']:.3f}" if found["max"] else "0",
+            str(found["p99_9"]),
+            str(found["max"]),
+            "" if worst is None else f"{worst}: {found['worst_image_mean']:.3f}",
+            "OUTSIDE" if pair.outside() else "",
+        )
+    return table
+
+
+def _tolerances(record: ParityRecord) -> Iterator[str]:
+    yield "stream: order, labels, crops, flips and ledger, always equal; pixels at most:"
+    for tolerance in dict.fromkeys(pair.tolerance for pair in record.pairs):
+        yield f"{tolerance.name}: mean {tolerance.mean:g}, 99.9 % {tolerance.p99_9} ({tolerance.why})"
+
+
+def _verdict(record: ParityRecord) -> str:
+    total, outside = f"parity: {len(record.engines)} engines, {len(record.pairs)} pairs", record.outside
+    if not outside:
+        return f"{total}, all inside the tolerance"
+    common_engines = set.intersection(*({pair.first, pair.second} for pair in outside))
+    of_one = f", each with {common_engines.pop()}" if len(common_engines) == 1 else ""
+    return f"{total}, {len(outside)} outside the tolerance{of_one}"

@@ -1,0 +1,24 @@
+"""`penstock report`: the page of a record that was written before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    record: Annotated[Path, typer.Argument(metavar="RECORD.json", help="A record of `penstock bench --json`.")],
+    page: Annotated[Path, typer.Argument(metavar="FILE.html", dir_okay=False, help="The page to write.")],
+) -> None:
+    """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
+    from penstock.bench.record.comparison import read_record
+    from penstock.bench.report.page import write_page
+
+    document = read_record(record)
+    try:
+        write_page(document, page)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        named = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{record}: this is no record of `penstock bench` ({named})") from None

@@ -1,0 +1,43 @@
+"""`penstock selftest`: whether an installation works, for use inside a container image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.bench.commands.doctor import print_finding
+from penstock.loaders.system.json_file import write_json
+from penstock.pipelines.errors import EXIT_DATA
+
+
+def selftest(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+) -> None:
+    """Make a few images, load them with everything that is installed, compare the streams, train for one step.
+
+    Needs no data, HOME, network or GPU, and writes to the temporary folder alone. Exit code 3 if two engines serve
+    different streams, otherwise that of the error.
+    """
+    from penstock.bench.checks.selftest import SelftestFailure
+    from penstock.bench.checks.selftest import selftest as findings_of_selftest
+    from penstock.bench.measure.environment import describe_environment
+
+    environment = describe_environment()
+    packages = environment["packages"]
+    assert isinstance(packages, dict)
+    typer.echo(f"python {environment['python']}, " + ", ".join(f"{name} {v}" for name, v in packages.items()))
+    findings = []
+    try:
+        for finding in findings_of_selftest():
+            findings.append(finding)
+            print_finding(finding)
+    except SelftestFailure as error:
+        typer.echo(f"selftest: {error}", err=True)
+        raise typer.Exit(EXIT_DATA) from None
+    missing = sum(finding.state == "warn" for finding in findings)
+    typer.echo("selftest: this installation works" + (f"; {missing} optional parts are missing" if missing else ""))
+    if json_file:
+        record = {"findings": [finding._asdict() for finding in findings], "environment": environment}
+        write_json(json_file, record)

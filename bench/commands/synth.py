@@ -1,0 +1,37 @@
+"""`penstock synth`: a demo data set with the statistics of ImageNet photos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def synth(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write DIR/train and DIR/val.")],
+    images: Annotated[int, typer.Option(min=1, help="Training images.")] = 640,
+    validation: Annotated[int, typer.Option(min=0, help="Validation images.")] = 160,
+    classes: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the files depend on nothing else.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a processor by default.")] = None,
+) -> None:
+    """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB, a few odd ones) whose labels can be learned."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from penstock.bench.data.demo_set import synthesise
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("writing photos", total=None)
+        report = synthesise(
+            folder,
+            images=images,
+            validation=validation,
+            classes=classes,
+            seed=seed,
+            workers=workers,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB an image"
+    print(f"{folder}: {report.images} + {report.validation} images, {report.classes} classes, {size}")

@@ -1,0 +1,205 @@
+"""`penstock train`: train a classifier on a folder of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.bench.commands import options as common
+from penstock.bench.commands.technique_options import takes_settings
+from penstock.bench.data.training_folder import training_folder
+from penstock.loaders.system.json_file import write_json
+
+if TYPE_CHECKING:
+    from penstock.bench.train.batch_finder import Trial
+    from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+    from penstock.bench.train.job import TrainingJob
+    from penstock.bench.train.loop import EpochReport
+
+Tell = Callable[[str], None]
+_TUNING = "Finders and checks (the run ends after them)"
+_KEEPING = "Checkpoints"
+_OWN_BYTES = 200 << 20  # ResNet-18's weights, gradients and momentum are 140 MiB, the modules of torch that trains 60
+
+
+@takes_settings
+def train(
+    data: common.Data,
+    validation: Annotated[
+        Path | None, typer.Option(help="Folder to validate on; DATA/val beside DATA/train by default.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")] = "resnet18",
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
+    backend: common.Backend = "torch",
+    cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5, with backend hdf5.")] = None,
+    decoder: common.Decoder = "auto",
+    workers: common.Workers = None,
+    batch_size: common.BatchSize = 32,
+    size: common.Size = 64,
+    min_scale: Annotated[float, typer.Option(help="Smallest area of a random crop, as a fraction.")] = 0.25,
+    auto_augment: Annotated[
+        str | None, typer.Option(help="rand (RandAugment) or trivial (TrivialAugmentWide).")
+    ] = None,
+    color_jitter: Annotated[
+        tuple[float, float, float, float] | None,
+        typer.Option(metavar="B C S H", help="Jitter of brightness, contrast, saturation and hue, such as .4 .4 .4 .1"),
+    ] = None,
+    erasing: Annotated[float, typer.Option(help="Probability that a box of an image is erased.")] = 0.0,
+    mixup: Annotated[float, typer.Option(help="Alpha of mixup, such as 0.2; 0 for none.")] = 0.0,
+    cutmix: Annotated[float, typer.Option(help="Alpha of cutmix, such as 1; 0 for none.")] = 0.0,
+    device: common.Device = "auto",
+    label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
+    seed: common.Seed = 0,
+    on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File in which the run saves itself, at SIGTERM at least.", rich_help_panel=_KEEPING),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Save after every so many updates.", rich_help_panel=_KEEPING)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from --checkpoint if it is there.", rich_help_panel=_KEEPING)
+    ] = False,
+    stop_after: Annotated[
+        int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
+    ] = None,
+    find_lr: Annotated[
+        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a PNG beside it.", rich_help_panel=_TUNING)
+    ] = None,
+    find_batch_size: Annotated[
+        bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
+    ] = False,
+    memory_budget: Annotated[
+        float | None, typer.Option(help="GiB that a batch may take, for --find-batch-size.", rich_help_panel=_TUNING)
+    ] = None,
+    *,
+    techniques: dict[str, Any],
+) -> None:
+    """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch.
+
+    What each technique is worth in images/s and memory: penstock ablate DATA.
+    """
+    from penstock.bench.checks.doctor import ensure_room
+    from penstock.bench.checks.finding import DoctorSettings
+    from penstock.bench.step.settings import TrainSettings
+    from penstock.bench.train.job import TrainingJob
+    from penstock.bench.train.ranks import is_first, joined_ranks
+
+    if validation is None and training_folder(data) != data:
+        validation = data / "val"
+    plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
+    with joined_ranks(common.resolve_device(device)) as target:
+        if workers is None and target == "cpu":
+            workers = 1  # the model's threads want the processors, and it is far slower than one worker
+        wish = DoctorSettings(
+            backend=backend, workers=workers, batch_size=batch_size, size=size, device=target, cache=cache
+        )
+        ensure_room(wish, _OWN_BYTES)
+        settings = TrainSettings(
+            model=model,
+            device=target,
+            epochs=epochs,
+            batch_size=batch_size,
+            label_smoothing=label_smoothing,
+            small_inputs=size <= 32 and model.startswith("resnet"),
+            seed=seed,
+            **techniques,
+        )
+        job = TrainingJob(
+            data=training_folder(data),
+            validation=validation,
+            settings=settings,
+            size=size,
+            training={
+                "scale": (min_scale, 1.0),
+                "auto_augment": auto_augment,
+                "color_jitter": color_jitter,
+                "erasing": erasing,
+                "mixup": mixup,
+                "cutmix": cutmix,
+            },
+            on_bad_sample=on_bad_sample,
+            loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
+            cache=cache,
+        )
+        tell = _say if is_first() else _say_nothing
+        tell(job.source.describe())
+        if find_lr is not None:
+            _sweep(job, find_lr, tell)
+        elif find_batch_size:
+            _search(job, memory_budget, tell)
+        else:
+            _train(job, plan, json_file, tell)
+
+
+def _plan(file: Path | None, *, every: int | None, resume: bool, stop_after: int | None) -> CheckpointPlan | None:
+    from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+
+    if file is not None:
+        return CheckpointPlan(file=file, every=every, resume=resume, stop_after=stop_after)
+    if every is not None or resume or stop_after is not None:
+        raise ValueError("--checkpoint-every, --resume and --stop-after need --checkpoint FILE")
+    return None
+
+
+def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None, tell: Tell) -> None:
+    if plan is not None and plan.resume:
+        tell(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
+    report = job.train(checkpoint=plan, on_epoch=lambda epoch: tell(_line(epoch)))
+    if plan is not None and not report.finished:
+        tell(f"stopped after {plan.stop_after} updates; saved to {plan.file}")
+    if json_file:
+        _write(json_file, asdict(report), tell)
+
+
+def _sweep(job: TrainingJob, file: Path, tell: Tell) -> None:
+    from penstock.bench.report.lr_plot import plot_sweep
+    from penstock.pipelines.errors import LoaderError
+
+    sweep, lr = job.sweep_lr()
+    document = {**asdict(sweep), "lr": lr}
+    _write(file, document, tell)
+    tell(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
+    try:
+        if tell is _say:
+            plot_sweep(document, file.with_suffix(".png"))
+    except LoaderError as error:
+        tell(error.line())
+
+
+def _search(job: TrainingJob, budget_gib: float | None, tell: Tell) -> None:
+    def told(trial: Trial) -> None:
+        memory = "" if trial.peak_bytes is None else f"  {trial.peak_bytes / 2**20:8,.0f} MiB"
+        tell(f"batch {trial.batch_size:6d}  {'fits' if trial.fits else 'does not fit'}{memory}")
+
+    budget = None if budget_gib is None else int(budget_gib * 2**30)
+    found = job.search_batch_size(budget_bytes=budget, on_trial=told)
+    if found.largest is None:
+        raise ValueError("not even one image fits: take a smaller model, size or optimiser")
+    tell(f"the largest batch that fits: --batch-size {found.largest}")
+
+
+def _line(report: EpochReport) -> str:
+    accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
+    rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
+    waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
+    return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}"
+
+
+def _write(file: Path, document: dict[str, Any], tell: Tell) -> None:
+    if tell is _say:
+        write_json(file, document)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    """What ranks other than the first have to tell."""

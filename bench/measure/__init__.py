@@ -1,0 +1,1 @@
+"""Clocks, rates, resources and the environment of a measurement."""

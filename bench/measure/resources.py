@@ -1,0 +1,237 @@
+"""What a measurement takes of the machine: processors, memory, storage, GPU, of this process and all below it."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
+import torch
+
+from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch, ThreadStopwatch
+from penstock.loaders.system.machine import available_cpus
+
+SAMPLE_S = 0.25
+_MAX_SHARE = 0.01  # of its own time that sampling may take: it waits longer where a sample costs more
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What the process tree took while something was measured; None for what cannot be read here.
+
+    cpu_cores: processors busy, on average; cpu_share: of those that there are; others_share: of those, what other
+    programs took (None where this process may not use the whole machine). memory_mb: the peak of the samples, MB
+    (proportional set size: shared pages count once; resident size where that cannot be read). storage_mb_s: MB/s that
+    came from storage, not from the page cache. gpu_share: of the time that the GPU was busy; gpu_memory_mb: the peak of
+    the samples, of all that runs there. sampling_share: processor time that taking the samples took, of one processor.
+    """
+
+    cpu_cores: float
+    cpu_share: float
+    others_share: float | None = None
+    memory_mb: float | None = None
+    storage_mb_s: float | None = None
+    gpu_share: float | None = None
+    gpu_memory_mb: float | None = None
+    sampling_share: float = 0.0
+
+    @classmethod
+    def of_rounds(cls, rounds: Sequence[Resources]) -> Resources | None:
+        """Medians of the rounds, of memory the peak; None without a round."""
+        if not rounds:
+            return None
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            known = [value for each in rounds if (value := getattr(each, field.name)) is not None]
+            over = max if "memory" in field.name else statistics.median
+            values[field.name] = over(known) if known else None
+        return cls(**values)
+
+
+class _Usage(NamedTuple):
+    """Of one process since it began: seconds of processor time, bytes from storage (None: unknown)."""
+
+    cpu_s: float
+    storage_bytes: int | None
+
+
+class _Moment(NamedTuple):
+    """processes: (process id, time of its start) -> usage; machine_s: processor seconds of all programs."""
+
+    processes: dict[tuple[int, float], _Usage]
+    machine_s: float
+
+
+class ResourceWatch:
+    """A context that watches the process tree while batches of `watched(...)` are taken; then `resources()` tells.
+
+    The watch begins when `seconds` of the measurement are past its warm-up, counted from the first batch, so that
+    starting workers is no part of it. A process that ends meanwhile takes its processor time with it. without: process
+    ids that are no part of what is measured, asked for when the watch begins, which `begun` is told.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        device: str = "cpu",
+        without: Callable[[], Collection[int]] = frozenset,
+        begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._warmup_s, self._without, self._tell = WARMUP_SHARE * seconds, without, begun
+        self._device = torch.device(device)
+        self._since_first: Stopwatch | None = None
+        self._begun: tuple[_Moment, Stopwatch] | None = None
+        self._left_out: Collection[int] = ()
+        self._ended: tuple[_Moment, float] | None = None
+        self._memory: list[float] = []
+        self._gpu: list[tuple[float | None, float | None]] = []
+        self._sampling_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample_often, name="penstock-resources", daemon=True)
+
+    def watched(self, batches: Iterable[Item]) -> Iterable[Item]:
+        """The same batches, each iteration of them; none is kept hold of."""
+        return _Watched(batches, self._see)
+
+    def _see(self, batch: Item) -> Item:
+        if self._begun is None:
+            if self._since_first is None:
+                self._since_first = Stopwatch()
+            elif self._since_first.seconds >= self._warmup_s:
+                self._left_out = self._without()
+                self._begun = (_usage(self._left_out), Stopwatch())
+                self._thread.start()
+                self._tell()
+        return batch
+
+    def resources(self) -> Resources | None:
+        """What was taken until the context was left; None if the measurement ended before its warm-up did."""
+        if self._begun is None or self._ended is None:
+            return None
+        before, (after, seconds) = self._begun[0], self._ended
+        nothing = _Usage(0.0, 0)
+        pairs = [(before.processes.get(process, nothing), usage) for process, usage in after.processes.items()]
+        cores = sum(new.cpu_s - old.cpu_s for old, new in pairs) / seconds
+        read = [
+            new.storage_bytes - old.storage_bytes
+            for old, new in pairs
+            if new.storage_bytes is not None and old.storage_bytes is not None
+        ]
+        cpus, others = available_cpus(), None
+        if cpus == psutil.cpu_count():
+            others = min(1.0, max(0.0, (after.machine_s - before.machine_s) / seconds - cores) / cpus)
+        busy = [share for share, _ in self._gpu if share is not None]
+        return Resources(
+            cpu_cores=cores,
+            cpu_share=cores / cpus,
+            others_share=others,
+            memory_mb=max(self._memory, default=None),
+            storage_mb_s=sum(read) / 1e6 / seconds if read else None,
+            gpu_share=statistics.fmean(busy) if busy else None,
+            gpu_memory_mb=max((used for _, used in self._gpu if used is not None), default=None),
+            sampling_share=self._sampling_s / seconds,
+        )
+
+    def _sample_often(self) -> None:
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            watch = ThreadStopwatch()
+            self._memory.append(tree_memory_mb(self._left_out))
+            if self._device.type == "cuda":
+                self._gpu.append(_gpu_sample(self._device))
+            self._sampling_s += watch.seconds
+            wait_s = max(SAMPLE_S, watch.seconds / _MAX_SHARE)
+
+    def __enter__(self) -> ResourceWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun is not None:
+            seconds = self._begun[1].seconds
+            self._ended = (_usage(self._left_out), max(seconds, 1e-9))
+            self._stop.set()
+            self._thread.join()
+            self._memory.append(tree_memory_mb(self._left_out))  # by now all that is used has been touched
+
+
+class _Watched:
+    """An iterable whose batches are seen as they pass."""
+
+    def __init__(self, batches: Iterable[Item], see: Callable[[Item], Item]) -> None:
+        self._batches, self._see = batches, see
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._see, self._batches)  # unlike a generator it holds no batch while the next one is made
+
+
+def _processes(without: Collection[int]) -> Iterator[psutil.Process]:
+    here = psutil.Process()
+    yield here
+    for process in here.children(recursive=True):
+        if process.pid not in without:
+            yield process
+
+
+def _usage(without: Collection[int]) -> _Moment:
+    tree: dict[tuple[int, float], _Usage] = {}
+    for process in _processes(without):
+        try:
+            times = process.cpu_times()
+            tree[process.pid, process.create_time()] = _Usage(times.user + times.system, storage_bytes(process))
+        except psutil.Error:
+            continue
+    machine = psutil.cpu_times()
+    return _Moment(tree, sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - getattr(machine, "guest", 0.0))
+
+
+def storage_bytes(process: psutil.Process | None = None) -> int | None:
+    """Return the bytes that a process, this one by default, has read from storage; None if the kernel does not say."""
+    try:
+        return int((process or psutil.Process()).io_counters().read_bytes)
+    except (psutil.Error, OSError, AttributeError, NotImplementedError):
+        return None
+
+
+def tree_memory_mb(without: Collection[int] = ()) -> float:
+    """MB that this process and all below it hold now, but those with the ids `without`; shared pages count once."""
+    return sum(map(_process_memory, _processes(without))) / 1e6
+
+
+def _process_memory(process: psutil.Process) -> int:
+    """Bytes: the proportional set size, the resident one where the kernel does not tell that; 0 once it has ended."""
+    try:
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _gpu_sample(device: torch.device) -> tuple[float | None, float | None]:
+    """(share of time busy, MB in use) of the device; utilisation only where pynvml is installed."""
+    share = None
+    if importlib.util.find_spec("pynvml") is not None:
+        try:
+            share = torch.cuda.utilization(device) / 100
+        except Exception:  # NVML's own, of whatever kind: in some containers it is not allowed
+            share = None
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return share, None
+    return share, (total - free) / 1e6

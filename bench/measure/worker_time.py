@@ -1,0 +1,76 @@
+"""What the loader's workers did with their time: by it a limit before them is told from one behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.loaders.loader import Loader
+from penstock.loaders.stream.contract import LoaderStats
+
+
+class Span(NamedTuple):
+    """The statistics of a loader at the begin and at the end of a measurement, after its warm-up."""
+
+    begin: LoaderStats
+    end: LoaderStats
+
+    def grown(self, name: str) -> float:
+        """By how much the statistic `name` grew."""
+        return float(getattr(self.end, name) - getattr(self.begin, name))
+
+    @property
+    def queued(self) -> float:
+        """Finished batches found waiting, summed over the batches taken."""
+        sums = [stats.queue_depth * stats.batches for stats in self]
+        return sums[1] - sums[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTime:
+    """busy: share of the workers' time spent making batches; read_share: of that, the share inside the source.
+
+    worker_s: seconds of one worker's time an image; queue_depth: finished batches that the consumer found waiting, on
+    average.
+    """
+
+    busy: float
+    read_share: float
+    worker_s: float
+    queue_depth: float
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], workers: int) -> WorkerTime | None:
+        """Over all rounds; None where nothing is known, as of engines that count no time."""
+        names = ("elapsed_s", "produce_s", "read_s", "images", "batches")
+        elapsed_s, produce_s, read_s, images, batches = (sum(span.grown(name) for span in spans) for name in names)
+        if not (elapsed_s > 0 and produce_s > 0 and images):
+            return None
+        return cls(
+            busy=min(1.0, produce_s / (max(1, workers) * elapsed_s)),
+            read_share=read_s / produce_s,
+            worker_s=produce_s / images,
+            queue_depth=sum(span.queued for span in spans) / batches,
+        )
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of one worker's time an image inside the source."""
+        return self.read_share * self.worker_s
+
+
+class WorkerWatch:
+    """The statistics of `loader` between `begin()` and `end()`; without the first there is no span."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._begin: LoaderStats | None = None
+
+    def begin(self) -> None:
+        """The measurement's warm-up is over."""
+        self._begin = self._loader.stats()
+
+    def span(self) -> Span | None:
+        """From then until now."""
+        return None if self._begin is None else Span(self._begin, self._loader.stats())

@@ -1,0 +1,1 @@
+"""What was asked, what was measured, and how two records compare."""

@@ -1,0 +1,242 @@
+"""What a benchmark run was asked to measure, and the record of what it measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from penstock.bench.measure.resources import Resources
+from penstock.bench.measure.worker_time import WorkerTime
+from penstock.bench.record.cache_kinds import CacheAdvice
+
+KnobValue = int | float | str | None
+Options = dict[str, KnobValue]
+
+ALL_BACKENDS = "all"
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of which a record tells how they went on
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What to measure. seconds: of each measurement in each round; model None leaves the model out.
+
+    backend: "all" compares those that run here. cache: of the data, for the backends "hdf5" and "dali". entries: serve
+    the data as so many images, again and again. tune: search the settings first, for `tune_seconds`; None does for
+    "all" and "dali", and where there is a budget: processors that the loader may keep busy, MB that it may take. apply:
+    take the verdict's advice and measure it.
+    """
+
+    backend: str = ALL_BACKENDS
+    cache: str | None = None
+    entries: int | None = None
+    decoder: str = "auto"
+    batch_size: int = 64
+    size: int = 224
+    workers: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    model: str | None = "resnet18"
+    amp: Literal["off", "bf16", "fp16"] = "off"
+    seconds: float = 4.0
+    rounds: int = 3
+    baseline: bool = False
+    tune: bool | None = None
+    tune_seconds: float = 60.0
+    max_cpu: float | None = None
+    max_memory: float | None = None
+    apply: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.seconds <= 0 or self.rounds < 1:
+            raise ValueError("seconds is above 0 and rounds at least 1")
+        for name in ("tune_seconds", "max_cpu", "max_memory"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is above 0, not {value}")
+        if self.tune is False and self._has_budget:
+            raise ValueError(
+                "it is the search that keeps to a budget: leave out --no-tune, or --max-cpu and --max-memory"
+            )
+
+    @property
+    def _has_budget(self) -> bool:
+        return self.max_cpu is not None or self.max_memory is not None
+
+    @property
+    def tunes(self) -> bool:
+        """Whether settings are searched."""
+        return self.backend in (ALL_BACKENDS, "dali") or self._has_budget if self.tune is None else self.tune
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
+
+    kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both". wait_share: of "both",
+    the share of the step spent waiting for data. note: what to know of how it was measured. resources: what the process
+    tree took meanwhile, of "loader" and "both"; workers: what the loader's workers did with their time then. over_time:
+    of the kinds in OVER_TIME, each round's windows: seconds and images/s.
+    """
+
+    name: str
+    kind: str
+    images_per_s: float
+    low: float
+    high: float
+    rounds: tuple[float, ...]
+    wait_share: float | None = None
+    note: str = ""
+    resources: Resources | None = None
+    workers: WorkerTime | None = None
+    over_time: tuple[tuple[tuple[float, float], ...], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
+        """From the rates of the rounds."""
+        median = statistics.median(rates)
+        return cls(
+            name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One way of loading that the search looked at: images/s, processors kept busy and MB beyond what there was, by
+    short measurements (None: not measured).
+
+    name: in words; cached: whether it reads a cache; options: of the backend, workers among them. why: it is out of the
+    running, "" if it is not.
+    """
+
+    name: str
+    backend: str
+    decoder: str
+    cached: bool
+    options: Options
+    images_per_s: float | None = None
+    cpu_cores: float | None = None
+    memory_mb: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """Advice that the benchmark took itself, measured in turn with the run as it was.
+
+    what: was changed; quantity: "loader" or "both" (loader + model). before, measured: images/s without and with the
+    change, the medians of `rounds` (images/s before and with it); predicted: images/s before times the gain that was
+    predicted, None where there was none. note: on what both were measured, if not on the data. failed: why there is no
+    measurement, "" if there is.
+    """
+
+    what: str
+    quantity: str
+    predicted: float | None
+    before: float = 0.0
+    measured: float = 0.0
+    rounds: tuple[tuple[float, float], ...] = ()
+    note: str = ""
+    failed: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """Times the images/s before; None without a measurement."""
+        return self.measured / self.before if self.before else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRecord:
+    """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
+
+    workers: those of the loader; options: what else it has beside the backend's defaults. candidates: what the search
+    tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. applied: what
+    became of the verdict's advice when it was taken. cache: what each kind of cache of the data would take and give,
+    where that was measured. notes: what was left out, and why.
+    """
+
+    settings: BenchSettings
+    workers: int
+    decoder: str
+    data: dict[str, object]
+    environment: dict[str, object]
+    loader: dict[str, object]
+    measured: tuple[Measured, ...] = field(default=())
+    candidates: tuple[Tried, ...] = ()
+    chosen: Tried | None = None
+    options: Options = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    applied: tuple[Applied, ...] = ()
+    cache: CacheAdvice | None = None
+
+    @property
+    def choice(self) -> Tried:
+        """What to use: `chosen`, or the loader that was measured."""
+        if self.chosen is not None:
+            return self.chosen
+        backend = str(self.loader.get("backend", self.settings.backend))
+        return Tried(
+            name=backend,
+            backend=backend,
+            decoder=self.decoder,
+            cached=self.settings.cache is not None,
+            options={"workers": self.workers, **self.options},
+            images_per_s=self.rate("loader"),
+        )
+
+    def rate(self, kind: str, name: str | None = None) -> float | None:
+        """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""
+        found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
+        return next(found, None)
+
+    def find(self, kind: str) -> Measured | None:
+        """The first measurement of `kind`."""
+        return next(iter(self.all_of(kind)), None)
+
+    def all_of(self, kind: str) -> list[Measured]:
+        """The measurements of `kind`."""
+        return [m for m in self.measured if m.kind == kind]
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-serialisable; of the cache's path only the name, for records that are shown around."""
+        document = asdict(self)
+        if self.settings.cache is not None:
+            document["settings"]["cache"] = Path(self.settings.cache).name
+        return document
+
+
+# What the other ceilings are called.
+READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
+READ_MANY = "read, many threads at once"  # from storage where that can be had
+DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
+COPY, COPY_AND_NORMALISE, NORMALISE = "copy to device", "copy to device + normalise", "normalise"
+LOSSLESS_CACHE = "decode + resize of a lossless cache, one thread"
+REPLAYED = "replayed batches (loader removed)"
+
+
+def decode_name(decoder: str) -> str:
+    """What the ceiling of `decoder` is called."""
+    return f"decode + resize, {decoder}, one thread"
+
+
+def decode_ceilings(record: BenchRecord) -> dict[str, float]:
+    """Name -> images/s of the ceilings of all decoders."""
+    prefix = decode_name("@").partition("@")[0]
+    return {m.name: m.images_per_s for m in record.all_of("ceiling") if m.name.startswith(prefix)}
+
+
+def bf16_name(model: str) -> str:
+    """What the ceiling of the model in mixed precision is called."""
+    return f"{model} on a resident batch, bf16"
+
+
+def replayed_model_name(model: str) -> str:
+    """What the ceiling of training on replayed batches is called."""
+    return f"{REPLAYED} + {model}"

@@ -1,0 +1,1 @@
+"""A record for people: in the terminal and as a page."""

@@ -1,0 +1,160 @@
+"""What a cache is and what building it came to, in words and as a record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.loaders.cache.format import About
+from penstock.loaders.cache.shards import MANIFEST, shard_paths
+from penstock.loaders.cache_build.build_set import BuiltCache
+from penstock.loaders.cache_build.verify import CacheReport, Finding
+from penstock.pipelines.errors import printable, size_text
+
+
+def cache_files(path: Path) -> list[bytes]:
+    """The files of a whole cache. Raises LoaderError E-CACHE."""
+    name = os.fsencode(path)
+    return shard_paths(name) if os.path.isdir(name) else [name]
+
+
+def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> dict[str, Any]:
+    """JSON-serialisable: what `penstock cache info --json` prints."""
+    first = abouts[0]
+    source_bytes, file_bytes = sum(about.source_bytes for about in abouts), sum(map(os.path.getsize, files))
+    return {
+        "path": printable(os.fsencode(path))[1:-1],
+        "shards": len(abouts),
+        "samples": sum(about.samples for about in abouts),
+        "classes": len(first.classes),
+        "encoding": first.encoding,
+        "lossless": first.coded.lossless,
+        "psnr_db": _mean_psnr(abouts),
+        "file_bytes": file_bytes,
+        "source_bytes": source_bytes,
+        "ratio": round(file_bytes / source_bytes, 4) if source_bytes else None,
+        "counts": _summed([about.counts for about in abouts]),
+        "kept": _summed([about.kept for about in abouts]),
+        "fingerprint": first.fingerprint,
+        "source": first.source,
+        "versions": first.versions,
+    }
+
+
+def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> str:
+    """The record in a few lines; `whose` files they are where they are a part of a set only."""
+    record = cache_record(path, files, abouts)
+    built, of = record["shards"], abouts[0].shard[1]
+    part = built < of
+    shards = f" in {f'{built} of ' if part else ''}{of} shards" if of > 1 else ""
+    lines = [
+        f"{record['path']}: {whose if part else ''}{_number(record['samples'], 'image')}, "
+        f"{_number(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})",
+        f"  {size_text(record['file_bytes'])}, {record['ratio'] or 0:.3f} times its source "
+        f"({size_text(record['source_bytes'])})",
+        f"  {_counts_text(record['counts'])}",
+    ]
+    kept = record["kept"]
+    if kept:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(kept.items(), key=lambda item: -item[1]))
+        lines.append(f"  JPEGs without restart markers, which are read whole: {reasons}")
+    if record["counts"].get("bad"):
+        lines.append(f"  {_number(record['counts']['bad'], 'bad image')}, kept as it was: reading it tells what it is")
+    if not record["lossless"]:
+        psnr = record["psnr_db"]
+        lines.append("  lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
+    return "\n".join(lines)
+
+
+def describe_build(built: BuiltCache) -> str:
+    """What a build came to, for the end of the command."""
+    encoded, seconds = sum(file.built for file in built.files), sum(file.seconds for file in built.files)
+    resumed = sum(file.resumed for file in built.files)
+    path = Path(os.fsdecode(built.path))
+    lines = []
+    if built.files:
+        # Of a set, the files that this process saw to: others may build theirs still.
+        files, abouts = [file.path for file in built.files], [file.about for file in built.files]
+        lines.append(describe_cache(path, files, abouts, "this process: "))
+    if not any(file.seconds for file in built.files):
+        lines.append("  nothing to do: it was built already, of this source with these settings")
+    else:
+        taken_up = f"; {resumed:,} were there from a build that was stopped" if resumed else ""
+        lines.append(f"  built {encoded:,} images in {seconds:,.1f} s: {encoded / seconds:,.0f} images/s{taken_up}")
+    if not built.complete:
+        lines.append(f"  not complete: {MANIFEST.decode()} is written when the last shard is there")
+    return "\n".join(lines)
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{('es' if thing.endswith('s') else 's') * (count != 1)}"
+
+
+def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
+    """JSON-serialisable: what `penstock cache verify --json` prints."""
+
+    def told(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+        return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
+
+    return {
+        "samples": reports[0].samples,
+        "bytes": reports[0].num_bytes,
+        "kinds": reports[0].kinds,
+        "sound": all(report.sound for report in reports),
+        "damaged": told(finding for report in reports for finding in report.damaged),
+        "differing": told(finding for report in reports for finding in report.differing),
+    }
+
+
+def print_advice(advice: CacheAdvice) -> None:
+    """A table of the offers, to standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    first = advice.offers[0]
+    run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
+    about = f"a sample of {advice.data['sample']:,} images; {run}"
+    table = Table(title=f"{advice.data['summary']}\n{about}", title_justify="left", title_style="")
+    table.add_column("stored as")
+    for column in ("bytes each", "whole data", "images/s", "spread", "to files", "PSNR"):
+        table.add_column(column, justify="right")
+    for offer in advice.offers:
+        table.add_row(
+            offer.name,
+            f"{offer.bytes_an_image:,.0f}",
+            size_text(round(offer.whole_bytes)),
+            f"{offer.images_per_s:,.0f}",
+            f"{min(offer.rounds):,.0f} to {max(offer.rounds):,.0f}",
+            f"{offer.images_per_s / first.images_per_s:.2f}",
+            "lossless" if offer.lossless else "-" if offer.psnr_db is None else f"{offer.psnr_db:.1f} dB",
+        )
+    console = Console()
+    console.print(table)
+    console.print("To build one: penstock cache build DATA CACHE.h5, with the options of its row", highlight=False)
+    for note in advice.notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def _counts_text(counts: dict[str, int]) -> str:
+    words = {
+        "strips": "as JPEGs in strips",
+        "file": "as the files they were",
+        "pixels": "as pixels",
+    }
+    return "stored " + (", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if counts.get(name)))
+
+
+def _mean_psnr(abouts: Sequence[About]) -> float | None:
+    known = [about.psnr_db for about in abouts if about.psnr_db is not None]
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def _summed(tables: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for table in tables:
+        for name, count in table.items():
+            total[name] = total.get(name, 0) + count
+    return total

@@ -1,0 +1,1 @@
+"""One benchmark run, from the data to its record."""

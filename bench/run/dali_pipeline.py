@@ -1,0 +1,144 @@
+"""DALI's own pipeline as its documentation builds it: readers.file, random crop while decoding, resize, normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.bench.record.record import Options
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.dali_graph import dali_words, import_dali
+from penstock.pipelines.spec import ImagePipeline
+
+PEER_NAME = "DALI's own pipeline (readers.file)"
+_DECODER_KNOBS = ("hw_decoder_load", "device_memory_padding")
+PEER_KNOBS = ("workers", "prefetch", *_DECODER_KNOBS)  # those of our backend that this pipeline has too
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings:
+    """The work, the same as ours. largest: (width, height) of the largest image in pixels, as far as known."""
+
+    pipeline: ImagePipeline
+    batch_size: int
+    device: str
+    dtype: torch.dtype
+    seed: int
+    largest: tuple[int, int]
+
+    @property
+    def handed_out(self) -> torch.dtype:
+        """float16 for bfloat16, which DALI's normalisation does not have: as many bytes."""
+        return torch.float16 if self.dtype == torch.bfloat16 else self.dtype
+
+
+class DaliPeer:
+    """Iterates over epochs of (images, labels), whole batches only, the order DALI's own. options: of PEER_KNOBS;
+    "workers" are DALI's threads.
+
+    images: [batch, 3, height, width] channels_last on the device, normalised in DALI; labels: int64 [batch]. Raises
+    LoaderError: E-MISUSE for data that are no folder of files, E-DEPENDENCY without DALI, E-CORRUPT for what DALI
+    cannot decode.
+    """
+
+    def __init__(self, folder: Source, served: Source, settings: PeerSettings, options: Options) -> None:
+        if not isinstance(folder, ImageFolder):
+            raise LoaderError("E-MISUSE", "readers.file reads files, and the data are no folder of files")
+        assert settings.pipeline.crop == "random_resized"
+        self._steps = len(served) // settings.batch_size
+        files = [_text(served.path(index)) for index in range(len(served))]
+        labels = served.labels(np.arange(len(served))).tolist()
+        self._batches: Any = None
+        dali = import_dali()
+        try:
+            self._batches = _iterator(dali, files, labels, settings, options)
+        except RuntimeError as error:
+            raise _refused(error) from error
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(self._steps):
+            try:
+                (batch,) = next(self._batches)
+            except RuntimeError as error:
+                raise _refused(error) from error
+            yield batch["data"].permute(0, 3, 1, 2), batch["label"].squeeze(-1).long()
+
+    def close(self) -> None:
+        """Let go of DALI's threads and memory."""
+        self._batches = None
+
+
+def _iterator(dali: Any, files: Sequence[str], labels: Sequence[int], settings: PeerSettings, options: Options) -> Any:
+    """DALI's iterator for PyTorch, without end: its batches are the pipeline's own memory, not copied."""
+    from nvidia.dali.plugin.pytorch import DALIClassificationIterator
+
+    device = torch.device(settings.device)
+    on_gpu = device.type == "cuda"
+    index = torch.cuda.current_device() if on_gpu and device.index is None else device.index
+    pipe = dali.Pipeline(
+        batch_size=settings.batch_size,
+        num_threads=max(1, options["workers"] or 0),
+        prefetch_queue_depth=options.get("prefetch") or 2,
+        device_id=index if on_gpu else None,
+        seed=settings.seed,
+    )
+    with pipe:
+        data, numbers = dali.fn.readers.file(files=files, labels=labels, random_shuffle=True, name="Reader")
+        pipe.set_outputs(
+            _images(dali, data, settings, _of_gpu(settings, options)), numbers.gpu() if on_gpu else numbers
+        )
+    pipe.build()
+    return DALIClassificationIterator(pipe)
+
+
+def _of_gpu(settings: PeerSettings, options: Options) -> dict[str, Any]:
+    """Options of the GPU decoder, memory for the largest image among them, as DALI's examples have it."""
+    if settings.device == "cpu":
+        return {}
+    width, height = settings.largest
+    given = {name: value for name in _DECODER_KNOBS if (value := options.get(name)) is not None}
+    return {"preallocate_width_hint": width, "preallocate_height_hint": height, **given}
+
+
+def _images(dali: Any, data: Any, settings: PeerSettings, decoder: dict[str, Any]) -> Any:
+    """The graph from files to what the model takes."""
+    fn, types, pipeline = dali.fn, dali.types, settings.pipeline
+    height, width = pipeline.size
+    images = fn.decoders.image_random_crop(
+        data,
+        device="cpu" if settings.device == "cpu" else "mixed",
+        output_type=types.RGB,
+        random_area=list(pipeline.scale),
+        random_aspect_ratio=list(pipeline.ratio),
+        adjust_orientation=False,
+        **decoder,
+    )
+    images = fn.resize(images, resize_x=width, resize_y=height, interp_type=types.INTERP_TRIANGULAR)
+    mirrored = fn.random.coin_flip(probability=pipeline.flip)
+    if settings.handed_out == torch.uint8:  # nothing to normalise
+        return fn.flip(images, horizontal=mirrored)
+    return fn.crop_mirror_normalize(
+        images,
+        mirror=mirrored,
+        dtype=types.FLOAT16 if settings.handed_out == torch.float16 else types.FLOAT,
+        output_layout="HWC",  # in memory; what is handed out is channels_last, as our batches are
+        mean=[255 * mean for mean in pipeline.mean],
+        std=[255 * std for std in pipeline.std],
+    )
+
+
+def _text(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        raise LoaderError("E-MISUSE", "a file's name is not UTF-8, which DALI needs", path=path) from None
+
+
+def _refused(error: Exception) -> LoaderError:
+    return LoaderError("E-CORRUPT", f"DALI: {dali_words(error)}")

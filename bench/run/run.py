@@ -1,0 +1,292 @@
+"""One benchmark run: loader, model and ceilings measured in turn, round after round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from penstock.bench.ceilings.all_ceilings import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
+from penstock.bench.ceilings.decode import DecodeCeiling, usable_decoders
+from penstock.bench.ceilings.read import bytes_an_image
+from penstock.bench.ceilings.replay import ReplayedBatches
+from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.environment import describe_environment
+from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.record.backend_options import all_options, non_default_options
+from penstock.bench.record.record import (
+    ALL_BACKENDS,
+    DTYPES,
+    LOSSLESS_CACHE,
+    OVER_TIME,
+    READ_COLD,
+    BenchRecord,
+    BenchSettings,
+    Measured,
+    Tried,
+    bf16_name,
+    replayed_model_name,
+)
+from penstock.bench.run.dali_pipeline import PEER_NAME, DaliPeer
+from penstock.bench.run.dali_pipeline_search import tuned_peer
+from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.run.take_advice import OpenedSides, take_advice
+from penstock.bench.run.watched import Key, Watches
+from penstock.bench.search.backends import Surveyed
+from penstock.bench.search.bench_data import BenchData
+from penstock.bench.search.candidate import Candidate
+from penstock.bench.search.search import confirmed, search_settings, tried_as
+from penstock.bench.search.starts import start_workers
+from penstock.bench.search.tuning import Trial
+from penstock.bench.step.models import create_model
+from penstock.bench.step.rates import resident_batch_rate, training_times
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.verdict.advice import Advice
+from penstock.loaders.loader import Loader
+from penstock.pipelines.errors import LoaderError
+
+
+class BenchRun:
+    """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement.
+
+    chosen: the candidate that is measured as the loader; where the settings are searched, run() searches first.
+    workers: of the baselines.
+    """
+
+    def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
+        self.settings, self._progress = settings, progress
+        found = BenchData(data, settings)
+        self.source, self._plain = found.source, found.plain
+        self.pipeline, self._opener = found.pipeline, found.opener
+        self.workers = start_workers(settings)
+        self._ceilings: dict[str, DecodeCeiling] = {}
+        self._notes: list[str] = []
+        self._how: dict[str, str] = {}  # what is measured -> how
+        self._abouts: dict[str, dict[str, object]] = {}  # backend -> what its loader says of itself
+        self._others: Callable[[], set[int]] = set  # processes beside the loader's
+        self._watches = Watches(settings, self.workers)
+        self._surveyed = Surveyed(chosen=self._as_told())
+        self._tried: tuple[Tried, ...] = ()
+
+    @property
+    def chosen(self) -> Candidate:
+        """What the search chose, or the settings say."""
+        return self._surveyed.chosen
+
+    def _as_told(self) -> Candidate:
+        told = self.settings
+        return Candidate(
+            backend=told.backend,
+            decoder=told.decoder,
+            dtype=told.dtype,
+            cached=self._opener.has(cached=True),
+            options={"workers": self.workers},
+        )
+
+    def run(self) -> BenchRecord:
+        """The search of settings, then every measurement in turn, `rounds` times over, so that a drift of the machine's
+        speed touches all alike.
+        """
+        wanted = self.settings
+        if wanted.tunes or wanted.backend == ALL_BACKENDS:
+            self._survey()
+        served = self._opener.source(cached=self.chosen.cached)
+        names = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
+        self._ceilings = {name: DecodeCeiling(served, self.pipeline, name, wanted.seed) for name in names}
+        with ExitStack() as stack:
+            loader = stack.enter_context(self._opener.open(self.chosen))
+            workers = self.chosen.workers
+            self._watches = Watches(wanted, workers)
+            measured = self._measured(self._probes(stack, loader))
+            about = self._abouts[self.chosen.backend] = loader.describe()
+            return BenchRecord(
+                settings=wanted,
+                workers=workers,
+                decoder=str(about["decoder"]),
+                data={
+                    "summary": served.describe(),
+                    "images": len(served),
+                    "bytes_an_image": bytes_an_image(served),
+                    "fingerprint": served.fingerprint,
+                },
+                environment=describe_environment(),
+                loader=about,
+                measured=measured,
+                candidates=self._tried,
+                chosen=self._confirmed(measured),
+                options=non_default_options(str(about["backend"]), self.chosen.options),
+                notes=tuple(self._notes),
+            )
+
+    def with_applied(self, record: BenchRecord, advice: Sequence[Advice]) -> BenchRecord:
+        """Return the record with what became of the advice that follows from it, if the settings ask to apply it."""
+        if not self.settings.apply:
+            return record
+        sides = OpenedSides(self.settings, self.pipeline, self._opener)
+        return replace(record, applied=take_advice(record, advice, self.chosen, sides, self._progress))
+
+    def _survey(self) -> None:
+        wanted = self.settings
+        found = search_settings(wanted, self._opener, self.pipeline, self._progress)
+        self._surveyed, self._tried = found.surveyed, found.tried
+        self._notes += found.notes
+
+    def _confirmed(self, measured: tuple[Measured, ...]) -> Tried:
+        """What the final rounds say of the choice."""
+        rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
+        known = {c.backend: rates[_name(c)] for c in self._surveyed.all if _name(c) in rates}
+        best, note = confirmed(self._surveyed, known)
+        self._notes += [note] if note else []
+        about = self._abouts[best.backend]
+        backend = str(about["backend"])
+        options = all_options(backend, best.options, about)
+        full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
+        return tried_as(full, Trial(images_per_s=rates[_name(best)]))
+
+    def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
+        """Every probe in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
+        results: dict[Key, list[Rate | StepTimes]] = {key: [] for key in probes}
+        done, total = count(), len(probes) * self.settings.rounds
+        for _ in range(self.settings.rounds):
+            for key in list(results):
+                self._progress(next(done), total, key[1])
+                try:
+                    results[key].append(probes[key]())
+                except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
+                    if key[0] not in ("baseline", "other") and not (
+                        key[1] == READ_COLD and isinstance(error, ValueError)
+                    ):
+                        raise
+                    self._leave_out(key[1], error)
+                    del results[key]
+        return tuple(
+            self._watches.of(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
+        )
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        named = f"{type(error).__name__}: {error}" if name != READ_COLD else str(error)
+        why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
+        self._notes.append(f"{name} was left out: {why}")
+
+    def _probes(self, stack: ExitStack, loader: Loader) -> dict[Key, Probe]:
+        wanted, seconds = self.settings, self.settings.seconds
+        probes: dict[Key, Probe] = {}
+        about = loader.describe()
+        served = self._opener.source(cached=self.chosen.cached)
+        for name, probe in ceiling_probes(served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
+            probes["ceiling", name] = probe
+        if about["backend"] == "torch" and not self._opener.has(cached=True):
+            probes |= self._cache_probe(str(about["decoder"]))
+        again = replayed(served, self.pipeline, wanted, about)
+        if again is not None:
+            name, probe = replay_probe(again, wanted)
+            probes["ceiling", name] = probe
+        own = ("loader", _name(self.chosen))
+        probes[own] = self._watched(
+            own, loader, lambda batches: loader_rate(batches, seconds=seconds, device=wanted.device)
+        )
+        for other in self._surveyed.others:
+            probes["other", _name(other)] = self._other(other)
+        if wanted.baseline:
+            probes["baseline", BASELINE_NAME] = self._baseline(stack)
+            peer = self._peer(stack) if about["backend"] == "dali" else None
+            if peer is not None:
+                probes["baseline", PEER_NAME] = partial(loader_rate, peer, seconds=seconds, device=wanted.device)
+        if wanted.model:
+            probes |= self._model_probes(wanted.model, loader, again)
+        return probes
+
+    def _other(self, candidate: Candidate) -> Probe:
+        """The measurement of another backend's best, which is closed in between: its workers and memory are its own."""
+        self._how[_name(candidate)] = candidate.describe().partition(" of the ")[2]
+
+        def probe() -> Rate:
+            with self._opener.open(candidate) as loader:
+                self._abouts[candidate.backend] = loader.describe()
+                return loader_rate(loader, seconds=self.settings.seconds, device=self.settings.device)
+
+        return probe
+
+    def _cache_probe(self, decoder: str) -> dict[Key, Probe]:
+        """What decoding from a lossless cache would do, unless none can be built, which is noted."""
+        try:
+            cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
+        except LoaderError as error:
+            self._leave_out(LOSSLESS_CACHE, error)
+            return {}
+        return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
+
+    def _watched(self, key: Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+        """The measurement of the loader's batches, and what it takes of the machine."""
+        return lambda: self._watches.measured(key, loader, measure, self._others)
+
+    def _baseline(self, stack: ExitStack) -> Probe:
+        wanted = self.settings
+        loader = baseline_loader(
+            self._plain,
+            self.pipeline,
+            batch_size=wanted.batch_size,
+            workers=self.workers,
+            dtype=DTYPES[wanted.dtype],
+            pin_memory=wanted.device != "cpu",
+        )
+        stack.callback(end_workers, loader)
+        self._how[BASELINE_NAME] = f"{self.workers} workers"
+        self._others = lambda: worker_pids(loader)
+        return partial(loader_rate, OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
+
+    def _peer(self, stack: ExitStack) -> DaliPeer | None:
+        """DALI's own pipeline, its knobs searched as ours are; None, with a note, where it cannot serve."""
+        largest = next(iter(self._ceilings.values())).largest
+        try:
+            peer, how = tuned_peer(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
+        except LoaderError as error:
+            self._leave_out(PEER_NAME, error)
+            return None
+        self._how[PEER_NAME] = how
+        return stack.enter_context(closing(peer))
+
+    def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
+        wanted = self.settings
+        num_classes = max(2, len(self.source.classes))
+        settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
+        model = create_model(name, num_classes, seed=wanted.seed)
+        shape = (wanted.batch_size, 3, wanted.size, wanted.size)
+        probes: dict[Key, Probe] = {}
+        probes["model", f"{name} on a resident batch"] = partial(
+            resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
+        )
+        if wanted.amp == "off":
+            probes["ceiling", bf16_name(name)] = partial(
+                resident_batch_rate,
+                model,
+                replace(settings, amp="bf16"),
+                shape=shape,
+                num_classes=num_classes,
+                seconds=wanted.seconds / 2,
+            )
+        train = partial(training_times, model, settings)
+        if wanted.dtype != "uint8":
+            key = ("both", f"penstock + {name}")
+            probes[key] = self._watched(key, loader, lambda batches: train(loader=batches, seconds=wanted.seconds))
+            if again is not None:
+                probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
+        return probes
+
+
+def _name(candidate: Candidate) -> str:
+    return f"penstock, {candidate.backend} backend"
+
+
+def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
+    steps = [result for result in results if isinstance(result, StepTimes)]
+    rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
+    found = [rate for rate in rates if rate is not None]
+    medians = [rate.median for rate in found]
+    windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
+    made = Measured.of(name, kind, medians or [0.0], note=note, over_time=windows)
+    return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

@@ -1,0 +1,164 @@
+"""The verdict's advice taken: what the benchmark can change itself is changed, and measured in turn with what was."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.bench.ceilings.read import bytes_an_image
+from penstock.bench.data.sampled_source import SampledSource
+from penstock.bench.data.wrapped_sources import RepeatedSource, repeated
+from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.bench.step.models import create_model
+from penstock.bench.step.rates import training_times
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.verdict.advice import BOTH, WORTH, Advice, Change
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.spec import ImagePipeline
+
+MAX_TAKEN = 3  # changes, those that promise most
+PAIRS = 2  # measurements of each side: before, after, after, before
+_MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
+
+Progress = Callable[[int, int, str], None]
+
+
+class Sides(Protocol):
+    """What is measured before and after a change: opens a candidate, tells its images/s, closes it."""
+
+    def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
+        """Images/s of the loader, or of loader + model for quantity "both"."""
+        ...
+
+    def of_a_sample(self) -> Any:
+        """A context that gives (sides, note): the same over a sample of the data that has a lossless cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpenedSides:
+    """Sides over the data of `opener`.
+
+    Each is opened for its measurement alone: what the other would still fetch ahead, it would take from this one.
+    """
+
+    settings: BenchSettings
+    pipeline: ImagePipeline
+    opener: LoaderOpener
+
+    @cached_property
+    def _model(self) -> Any:
+        assert self.settings.model is not None
+        return create_model(self.settings.model, max(2, len(self.opener.classes)), seed=self.settings.seed)
+
+    def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
+        """See Sides."""
+        wanted, seconds = self.settings, self.settings.seconds
+        with self.opener.open(candidate) as loader:
+            if quantity != BOTH:
+                return loader_rate(loader, seconds=seconds, device=wanted.device).median
+            settings = TrainSettings(model=str(wanted.model), device=wanted.device, amp=amp, seed=wanted.seed)  # type: ignore[arg-type]
+            rate = training_times(self._model, settings, loader=loader, seconds=seconds).images_per_s
+            return rate.median if rate is not None else 0.0
+
+    @contextmanager
+    def of_a_sample(self) -> Iterator[tuple[OpenedSides, str]]:
+        """See Sides."""
+        files = self.opener.source(cached=False)
+        whole = files.source if isinstance(files, RepeatedSource) else files
+        sample = SampledSource(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
+        entries = max(len(sample), len(files))
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            path = Path(folder, "sample.h5")
+            build_cache(sample, path, workers=self.settings.workers)
+            both = (repeated(source, entries) for source in (sample, open_cache(path)))
+            opener = LoaderOpener(self.settings, self.pipeline, *both)
+            yield OpenedSides(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
+
+
+def take_advice(
+    record: BenchRecord, advice: Sequence[Advice], present: Candidate, sides: Sides, progress: Progress
+) -> tuple[Applied, ...]:
+    """Those of `advice` that the benchmark can take and that promise something, each measured in turn with `present`.
+
+    progress(done, total, what) is called before each measurement. What cannot be opened is told in its place.
+    """
+    promising = [each for each in advice if each.change is not None and (_gain(record, each) or 0.0) > WORTH]
+    promising = promising[:MAX_TAKEN]
+    done, total = count(), 2 * PAIRS * len(promising)
+    taken = []
+    for each in promising:
+        try:
+            taken.append(_taken(record, each, present, sides, lambda what: progress(next(done), total, what)))
+        except LoaderError as error:
+            taken.append(Applied(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
+    return tuple(taken)
+
+
+def _gain(record: BenchRecord, advice: Advice) -> float | None:
+    now = record.rate(advice.quantity)
+    return advice.images_per_s / now if advice.images_per_s is not None and now else None
+
+
+def _taken(
+    record: BenchRecord, advice: Advice, present: Candidate, sides: Sides, say: Callable[[str], None]
+) -> Applied:
+    change, amp = advice.change, record.settings.amp
+    assert change is not None
+    if change.cache is not None:
+        with sides.of_a_sample() as (on_sample, note):
+            pairs = _in_turn(present, change, on_sample, (advice.quantity, amp), say)
+    else:
+        note, pairs = "", _in_turn(present, change, sides, (advice.quantity, amp), say)
+    before, measured = (statistics.median(side) for side in zip(*pairs, strict=True))
+    gain = _gain(record, advice)
+    return Applied(
+        what=advice.what,
+        quantity=advice.quantity,
+        predicted=None if gain is None else before * gain,
+        before=before,
+        measured=measured,
+        rounds=tuple(pairs),
+        note=note,
+    )
+
+
+def _in_turn(
+    present: Candidate, change: Change, sides: Sides, how: tuple[str, str], say: Callable[[str], None]
+) -> list[tuple[float, float]]:
+    """(images/s before, after the change) of each pair: before, after, after, before."""
+    quantity, amp = how
+    versions = ((present, amp, "as it was"), (changed(present, change), change.amp or amp, "with the advice taken"))
+    pairs: list[tuple[float, float]] = []
+    for number in range(PAIRS):
+        rates = [0.0, 0.0]
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            candidate, precision, what = versions[side]
+            say(what)
+            rates[side] = sides.rate(candidate, quantity=quantity, amp=precision)
+        pairs.append((rates[0], rates[1]))
+    return pairs
+
+
+def changed(candidate: Candidate, change: Change) -> Candidate:
+    """The candidate with the change made, as far as it is the loader's."""
+    options = candidate.options if change.workers is None else {**candidate.options, "workers": change.workers}
+    return replace(
+        candidate,
+        backend="hdf5" if change.cache else candidate.backend,
+        cached=candidate.cached or change.cache is not None,
+        decoder=change.decoder or candidate.decoder,
+        dtype=change.dtype or candidate.dtype,
+        options=options,
+    )

@@ -1,0 +1,1 @@
+"""The search for the settings that are fastest on this machine."""

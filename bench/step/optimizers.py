@@ -1,0 +1,62 @@
+"""Optimisers by name: which weights decay, which kernel runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from penstock.bench.step.lars_lamb import Lamb, Lars
+from penstock.bench.step.technique_settings import OptimizerSettings
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> Optimizer:
+    """The optimiser that the settings name. lr: in place of `settings.lr`."""
+    lr = settings.lr if lr is None else lr
+    betas = (settings.beta1, settings.beta2)
+    if settings.optimizer == "sgd":
+        return sgd(model, settings, lr=lr)
+    groups = _groups(model, settings)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=settings.eps, **_kernel(settings))
+    for group, adapt in zip(groups, (True, False), strict=True):
+        group["adapt"] = adapt
+    if settings.optimizer == "lars":
+        return Lars(groups, lr=lr, momentum=settings.momentum, trust=settings.trust)
+    return Lamb(groups, lr=lr, betas=betas, eps=settings.eps)
+
+
+def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> torch.optim.SGD:
+    """SGD with Nesterov momentum; weight decay on matrices and filters only."""
+    optimizer = torch.optim.SGD(
+        _groups(model, settings),
+        lr=settings.lr if lr is None else lr,
+        momentum=settings.momentum,
+        nesterov=True,
+        **_kernel(settings),
+    )
+    for p in _trained(model):
+        # Fused SGD allocates its momentum uninitialised and does not fill it in a first step that overflows, which
+        # fp16's first step does as a rule; from zeros the first step is the same as from nothing.
+        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return optimizer
+
+
+def _kernel(settings: OptimizerSettings) -> dict[str, bool]:
+    # Fused also because GradScaler then leaves the check for overflow to the kernel; else it reads a flag each step.
+    return {"fused": True} if settings.kernel == "fused" else {"foreach": settings.kernel == "foreach"}
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Matrices and filters, which decay; norms and biases, which do not."""
+    parameters = _trained(model)
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]

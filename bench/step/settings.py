@@ -1,0 +1,87 @@
+"""Settings of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock.bench.step.technique_settings import (
+    DebugSettings,
+    MemorySettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    SpeedSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySettings, DebugSettings):
+    """How to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
+
+    model: a name that `create_model` takes; small_inputs: its stem for images of about 32 pixels.
+    device: where to train, "cpu", "cuda" or "cuda:N".
+    batch_size: of one rank's loader; only lr_scaling asks for it.
+    seed: of the initial weights and of dropout.
+    The rest is documented where it is defined, in groups. Raises ValueError for settings that cannot work.
+    """
+
+    model: str = "resnet18"
+    small_inputs: bool = False
+    device: str = "cpu"
+    epochs: int = 10
+    batch_size: int | None = None
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_device()
+        if self.epochs < 1:
+            raise ValueError(f"epochs is at least 1, not {self.epochs!r}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size is at least 1, not {self.batch_size!r}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing!r}")
+        self.check_optimizer()
+        self.check_schedule()
+        self.check_speed()
+        self.check_memory()
+        self._check_combinations()
+
+    def _check_device(self) -> None:
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}") from error
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}")
+        if device.type == "cuda" and not 0 <= (device.index or 0) < torch.cuda.device_count():
+            raise ValueError(
+                f"there is no device {self.device!r} here; CUDA devices found: {torch.cuda.device_count()}"
+            )
+
+    def _check_combinations(self) -> None:
+        on_cpu = torch.device(self.device).type == "cpu"
+        if on_cpu and self.amp == "fp16":
+            raise ValueError("amp='fp16' needs a CUDA device: on a CPU take 'bf16', or 'off' where that is not faster")
+        if on_cpu and self.compile == "reduce-overhead":
+            raise ValueError("compile='reduce-overhead' is CUDA graphs, which need a CUDA device: take 'default'")
+        if self.compile != "off" and self.checkpointing != "off":
+            raise ValueError("compile and checkpointing exclude each other: the compiler decides what to keep")
+        if self.lr_scaling != "none" and self.batch_size is None:
+            raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, of which the global batch is made")
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Of images and weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    def peak_lr(self, world_size: int = 1) -> float:
+        """lr, scaled with the global batch (batch_size * accumulate * world_size) as lr_scaling says.
+
+        "linear" is Goyal et al. 2017 (arXiv:1706.02677), "sqrt" Krizhevsky 2014 (arXiv:1404.5997).
+        """
+        if self.lr_scaling == "none" or self.batch_size is None:
+            return self.lr
+        ratio = self.batch_size * self.accumulate * world_size / self.base_batch
+        return self.lr * (ratio if self.lr_scaling == "linear" else ratio**0.5)

@@ -1,0 +1,170 @@
+"""One training step: forward, backward, optimiser, schedule; nothing in it waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+from penstock.bench.step.activation_checkpoints import checkpoint_activations
+from penstock.bench.step.compiled import compiled, explain_compiler_failure
+from penstock.bench.step.optimizers import make_optimizer
+from penstock.bench.step.schedules import make_schedule
+from penstock.bench.step.settings import TrainSettings
+
+PADDING_LABEL = -1
+_AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Keeps the gradients of accumulated sums small enough for fp16; a power of two, so that nothing is rounded.
+_SUM_SCALE = 1 / 256
+
+
+def autocast(settings: TrainSettings) -> torch.autocast:
+    """The context in which the forward pass runs: lower precision where the settings ask for it, else nothing."""
+    dtype = _AMP_DTYPES[settings.amp]
+    return torch.autocast(torch.device(settings.device).type, dtype=dtype, enabled=dtype is not None)
+
+
+def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy in float32, averaged over the labelled rows of (N, num_classes) logits; 0 if there is none.
+
+    labels: int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
+    Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
+    """
+    count = num_labelled(labels).clamp(min=1)
+    if labels.ndim == 2:
+        # smoothed here: cross_entropy would give padding a share of every class
+        share = is_labelled(labels)[:, None] * (label_smoothing / labels.shape[1])
+        return cross_entropy(logits.float(), labels * (1 - label_smoothing) + share, reduction="sum") / count
+    total = cross_entropy(
+        logits.float(), labels, ignore_index=PADDING_LABEL, label_smoothing=label_smoothing, reduction="sum"
+    )
+    return total / count
+
+
+def is_labelled(labels: Tensor) -> Tensor:
+    """Which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
+    return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
+
+
+def num_labelled(labels: Tensor) -> Tensor:
+    """How many rows are no padding: int64 scalar on the labels' device."""
+    return is_labelled(labels).sum()
+
+
+def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
+    """(images, labels) on the device, from batches that begin so and may lie on the host.
+
+    Images leave as floating point (N, C, H, W) in the settings' memory format, in float32 unless AMP is on. Copies from
+    pinned host memory do not wait. Raises TypeError for integer images: normalising them is the loader's part.
+    """
+    dtype = torch.float32 if settings.amp == "off" else None
+    for images, labels, *_ in batches:
+        if not images.is_floating_point():
+            raise TypeError(f"the model needs floating point images, not {images.dtype}: give the loader a float dtype")
+        images = images.to(settings.device, dtype, non_blocking=True, memory_format=settings.memory_format)
+        yield images, labels.to(settings.device, non_blocking=True)
+
+
+class TrainStep:
+    """`step(images, labels) -> loss`: one batch of the training of a model that it moves to the device.
+
+    images (N, 3, H, W) and labels as `on_device` yields them and `class_loss` takes them. Returns the mean loss of the
+    batch, a float32 scalar on the device without a graph. Every `settings.accumulate` batches, and where `last` says
+    that no more will come, the weights are updated: with the gradient of the mean over the labelled samples of all
+    those batches. `module` is the model, `model` what runs it: `parallel` if torch.distributed is initialised,
+    gradients then being the mean over ranks, which ranks form once an update. `updates` counts the updates made.
+    """
+
+    def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:
+        self.settings = settings
+        self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
+        checkpoint_activations(self.module, settings.checkpointing, settings.segments)
+        self.parallel = _data_parallel(self.module)
+        self.model = compiled(self.parallel or self.module, settings.compile)
+        self._weights = [p for p in self.module.parameters() if p.requires_grad]
+        world_size = dist.get_world_size() if self.parallel else 1
+        self.optimizer = make_optimizer(self.module, settings, lr=settings.peak_lr(world_size))
+        self.schedule = make_schedule(self.optimizer, settings, total_updates=total_steps)
+        self.scaler = torch.amp.GradScaler(torch.device(settings.device).type, enabled=settings.amp == "fp16")
+        self.updates = 0
+        self._pending = 0  # batches whose gradients wait for the update
+        self._labelled: Tensor | None = None  # in them
+        if self.scaler.is_enabled():
+            self.optimizer.step()  # does nothing; the first real one may be skipped, which schedules warn of
+
+    def __call__(self, images: Tensor, labels: Tensor, *, last: bool = False) -> Tensor:
+        update = last or self._pending + 1 >= self.settings.accumulate
+        try:
+            with nullcontext() if update else self._gradients_stay_here():
+                loss = self._backward(images, labels)
+        except RuntimeError as error:
+            explain_compiler_failure(error)
+            raise
+        if update:
+            self._update()
+        return loss.detach()
+
+    def forget(self) -> None:
+        """Drop the gradients of batches whose update has not been made."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._pending, self._labelled = 0, None
+
+    def _gradients_stay_here(self) -> AbstractContextManager[None]:
+        return self.parallel.no_sync() if self.parallel else nullcontext()
+
+    def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
+        with autocast(self.settings):
+            logits = self.model(images)
+        loss = class_loss(logits, labels, label_smoothing=self.settings.label_smoothing)
+        wanted = loss
+        if self.settings.accumulate > 1:
+            # How many labelled samples the update's batches hold is known when the last of them is here.
+            labelled = num_labelled(labels)
+            self._labelled = labelled if self._labelled is None else self._labelled + labelled
+            wanted = loss * (labelled * _SUM_SCALE)
+        self.scaler.scale(wanted).backward()  # type: ignore[no-untyped-call]
+        self._pending += 1
+        return loss
+
+    def _update(self) -> None:
+        if self._labelled is not None:
+            gradients = [p.grad for p in self._weights if p.grad is not None]
+            torch._foreach_mul_(gradients, self._of_the_mean(self._labelled))
+        if self.settings.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self._weights, self.settings.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.forget()
+        if self.schedule is not None:
+            self.schedule.step()
+        self.updates += 1
+
+    def _of_the_mean(self, labelled: Tensor) -> Tensor:
+        """What turns the gradient of the scaled sum, as a mean over ranks, into that of the mean over all samples."""
+        samples = labelled.to(torch.float32)
+        if self.parallel:
+            dist.all_reduce(samples)
+            samples = samples / dist.get_world_size()
+        return 1 / (_SUM_SCALE * samples.clamp(min=1 / 1024))
+
+
+def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> TrainStep:
+    """A training step for the model, which moves to `settings.device` and into training mode.
+
+    total_steps: updates in the learning-rate schedule; without it the learning rate is constant.
+    """
+    model.train()
+    return TrainStep(model, settings, total_steps=total_steps)
+
+
+def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return DistributedDataParallel(module)

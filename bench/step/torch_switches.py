@@ -1,0 +1,34 @@
+"""Switches of torch that are global: set for the time of a run, then as they were."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from penstock.bench.step.settings import TrainSettings
+
+
+@contextmanager
+def backend_switches(settings: TrainSettings) -> Iterator[None]:
+    """cuDNN's timing of algorithms, TF32 and anomaly detection as the settings say, for the time of the context."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    cudnn.benchmark = settings.cudnn_benchmark
+    cudnn.allow_tf32 = matmul.allow_tf32 = settings.tf32
+    try:
+        if settings.anomaly:
+            _detect_anomalies(True, True)
+        yield
+    finally:
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+        _detect_anomalies(*anomaly)
+
+
+def _detect_anomalies(enabled: bool, check_nan: bool) -> None:
+    with warnings.catch_warnings():  # anomaly mode says that it is slow; so does the option
+        warnings.filterwarnings("ignore", message="Anomaly Detection has been enabled")
+        torch.autograd.set_detect_anomaly(enabled, check_nan)

@@ -1,0 +1,1 @@
+"""A training run: loop, checkpoints, finders and ablation."""

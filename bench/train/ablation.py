@@ -1,0 +1,170 @@
+"""What each technique gains and costs: the model with and without it, in turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from penstock.bench.measure.environment import describe_environment
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technique:
+    """One technique. on, off: the settings that switch it. needs_cuda: it changes nothing elsewhere."""
+
+    name: str
+    on: dict[str, Any]
+    off: dict[str, Any]
+    needs_cuda: bool = False
+
+
+TECHNIQUES = (
+    Technique(name="AMP, bfloat16", on={"amp": "bf16"}, off={"amp": "off"}),
+    Technique(name="AMP, float16", on={"amp": "fp16"}, off={"amp": "off"}),
+    Technique(name="TF32", on={"tf32": True}, off={"tf32": False}, needs_cuda=True),
+    Technique(name="channels_last", on={"channels_last": True}, off={"channels_last": False}),
+    Technique(name="cuDNN benchmark", on={"cudnn_benchmark": True}, off={"cudnn_benchmark": False}, needs_cuda=True),
+    Technique(name="torch.compile", on={"compile": "default"}, off={"compile": "off"}),
+    Technique(name="CUDA graphs", on={"compile": "reduce-overhead"}, off={"compile": "default"}),
+    Technique(name="fused optimiser", on={"kernel": "fused"}, off={"kernel": "loop"}),
+    Technique(name="foreach optimiser", on={"kernel": "foreach"}, off={"kernel": "loop"}),
+    Technique(name="AdamW for SGD", on={"optimizer": "adamw"}, off={"optimizer": "sgd"}),
+    Technique(name="LARS for SGD", on={"optimizer": "lars"}, off={"optimizer": "sgd"}),
+    Technique(name="LAMB for SGD", on={"optimizer": "lamb"}, off={"optimizer": "sgd"}),
+    Technique(name="gradient clipping", on={"clip_norm": 1.0}, off={"clip_norm": None}),
+    Technique(name="accumulation of 4 quarter batches", on={"accumulate": 4}, off={"accumulate": 1}),
+    Technique(name="checkpointing of blocks", on={"checkpointing": "blocks"}, off={"checkpointing": "off"}),
+    Technique(name="checkpointing in segments", on={"checkpointing": "segments"}, off={"checkpointing": "off"}),
+    Technique(name="in-place activations", on={"inplace": True}, off={"inplace": False}),
+    Technique(name="no bias before batch norm", on={"conv_bias": False}, off={"conv_bias": True}),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One technique: medians over rounds with and without it, or the reason why this machine cannot tell.
+
+    peak_bytes: beyond what the process took before the model; None if unknown.
+    """
+
+    name: str
+    images_per_s: tuple[float, float] | None = None
+    peak_bytes: tuple[int | None, int | None] | None = None
+    rounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """All of it; as_dict is JSON-serialisable. base: what every technique is switched from."""
+
+    base: ResidentRun
+    rounds: int
+    base_images_per_s: float
+    base_peak_bytes: int | None
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the machine it was measured on."""
+        return {
+            "what": "training on one batch that is resident on the device: no loader",
+            "environment": describe_environment(),
+            **asdict(self),
+        }
+
+
+def ablate(
+    base: ResidentRun,
+    measure: Callable[[ResidentRun], ResidentResult],
+    *,
+    rounds: int = 3,
+    on_run: Callable[[int, int], None] = lambda done, total: None,
+) -> Ablation:
+    """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
+
+    measure: one run, in a process of its own where that tells its memory. on_run(done, total) after each.
+    Raises ValueError without a round, CannotRun if the base itself cannot be measured.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds is at least 1, not {rounds!r}")
+    pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
+    pairs["DataParallel"] = _data_parallel_pair(base)
+    runs = [base]
+    for pair in pairs.values():
+        if not isinstance(pair, str):
+            runs += [run for run in pair if run not in runs]
+    results: list[list[ResidentResult]] = [[] for _ in runs]
+    failed: dict[int, str] = {}
+    for number in range(rounds):
+        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
+        for done, index in enumerate(order, 1):
+            if index not in failed:
+                try:
+                    results[index].append(measure(runs[index]))
+                except CannotRun as error:
+                    failed[index] = str(error)
+                except (MemoryError, torch.OutOfMemoryError) as error:
+                    failed[index] = f"out of memory ({error})"
+            on_run(number * len(runs) + done, rounds * len(runs))
+        if 0 in failed:
+            raise CannotRun(failed[0])
+    rows = [_row(name, pair, runs, results, failed) for name, pair in pairs.items()]
+    rate, peak = _median(results[0])
+    return Ablation(base=base, rounds=rounds, base_images_per_s=rate, base_peak_bytes=peak, rows=tuple(rows))
+
+
+def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, ResidentRun] | str:
+    """The runs with and without the technique, or why there are none."""
+    if technique.needs_cuda and torch.device(base.settings.device).type != "cuda":
+        return "changes nothing without a CUDA device"
+    try:
+        with_it, without = (
+            replace(base, settings=_switched(base.settings, change)) for change in (technique.on, technique.off)
+        )
+    except ValueError as error:
+        return str(error)
+    return with_it, without
+
+
+def _switched(settings: TrainSettings, change: dict[str, Any]) -> TrainSettings:
+    return replace(settings, **change)
+
+
+def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | str:
+    if torch.device(base.settings.device).type != "cuda" or torch.cuda.device_count() < 2:
+        return f"needs two CUDA devices; there are {torch.cuda.device_count()}"
+    return replace(base, data_parallel=True), base
+
+
+def _row(
+    name: str,
+    pair: tuple[ResidentRun, ResidentRun] | str,
+    runs: Sequence[ResidentRun],
+    results: Sequence[Sequence[ResidentResult]],
+    failed: dict[int, str],
+) -> Row:
+    if isinstance(pair, str):
+        return Row(name=name, reason=pair)
+    indices = [runs.index(run) for run in pair]
+    for index in indices:
+        if index in failed:
+            return Row(name=name, reason=failed[index])
+    (rate, peak), (rate_without, peak_without) = (_median(results[index]) for index in indices)
+    first, second = (tuple(result.images_per_s for result in results[index]) for index in indices)
+    return Row(
+        name=name,
+        images_per_s=(rate, rate_without),
+        peak_bytes=(peak, peak_without),
+        rounds=(first, second),
+    )
+
+
+def _median(results: Sequence[ResidentResult]) -> tuple[float, int | None]:
+    peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
+    return statistics.median(r.images_per_s for r in results), int(statistics.median(peaks)) if peaks else None

@@ -1,0 +1,124 @@
+"""A training run on the disk: all that its next step depends on, in a file that is whole or not there."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.bench.step.step import TrainStep
+from penstock.loaders.system.durable_file import make_private_folder, replace_file
+from penstock.pipelines.errors import LoaderError
+
+_VERSION = 1
+# What may differ between the runs: where and how fast they compute, not what. The world size may, too.
+_FREE = frozenset(
+    {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}
+    | {"checkpointing", "segments", "profile", "anomaly", "tf32"}
+)
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is: `updates` of `epoch` are made. totals: this rank's sums of loss and of labelled samples."""
+
+    epoch: int
+    updates: int
+    totals: Tensor
+
+    @classmethod
+    def start_of(cls, epoch: int, device: str) -> Progress:
+        """Nothing of the epoch is done."""
+        return cls(epoch=epoch, updates=0, totals=torch.zeros(2, dtype=torch.float64, device=device))
+
+
+def save_checkpoint(
+    path: Path, step: TrainStep, progress: Progress, *, updates_per_epoch: int, loader: dict[str, Any]
+) -> None:
+    """Write model, optimiser, scaler, schedule, progress, random state and the loader's state. Raises OSError."""
+    device = torch.device(step.settings.device)
+    state = {
+        "version": _VERSION,
+        "settings": _identity(step),
+        "updates_per_epoch": updates_per_epoch,
+        "epoch": progress.epoch,
+        "updates": progress.updates,
+        "totals": progress.totals.cpu(),
+        "model": step.module.state_dict(),
+        "optimizer": step.optimizer.state_dict(),
+        "scaler": step.scaler.state_dict(),
+        "schedule": step.schedule.state_dict() if step.schedule else None,
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "loader": loader,
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    absolute = os.path.abspath(path)
+    make_private_folder(os.fsencode(os.path.dirname(absolute)))
+    replace_file(os.fsencode(absolute), buffer.getvalue())
+
+
+def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> tuple[Progress, dict[str, Any]]:
+    """(progress, the loader's state), with step and generators as they were saved.
+
+    Raises LoaderError E-STATE if the file is none of ours, is damaged, or is of a run that would go on differently;
+    OSError if it cannot be read.
+    """
+    state = _read(path)
+    _check_same_run(path, state, step, updates_per_epoch)
+    try:
+        step.module.load_state_dict(state["model"])
+        step.optimizer.load_state_dict(state["optimizer"])
+        step.scaler.load_state_dict(state["scaler"])
+        if step.schedule is not None:
+            step.schedule.load_state_dict(state["schedule"])
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and torch.device(step.settings.device).type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], torch.device(step.settings.device))
+        totals = state["totals"].to(step.settings.device)
+        return Progress(epoch=state["epoch"], updates=state["updates"], totals=totals), dict(state["loader"])
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unusable(path, f"it does not fit this run ({error})") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = io.BytesIO(path.read_bytes())
+    try:
+        damaged = zipfile.ZipFile(content).testzip()  # torch.load checks no checksum
+        if damaged is not None:
+            raise zipfile.BadZipFile(damaged)
+        content.seek(0)
+        state = torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its zip and pickle readers stumble over
+        raise _unusable(path, f"it cannot be read ({type(error).__name__})") from error
+    if not isinstance(state, dict) or state.get("version") != _VERSION:
+        raise _unusable(path, "it is no checkpoint of this version of penstock train")
+    return state
+
+
+def _identity(step: TrainStep) -> dict[str, Any]:
+    settings = step.settings
+    return {name: getattr(settings, name) for name in sorted(settings.__dataclass_fields__) if name not in _FREE}
+
+
+def _check_same_run(path: Path, state: dict[str, Any], step: TrainStep, updates_per_epoch: int) -> None:
+    for name, mine in _identity(step).items():
+        saved = state["settings"].get(name)
+        if saved != mine:
+            raise _unusable(path, f"it was saved with {name}={saved!r}, this run has {mine!r}")
+    if state["updates_per_epoch"] != updates_per_epoch:
+        raise _unusable(
+            path, f"its run makes {state['updates_per_epoch']} updates an epoch, this one {updates_per_epoch}"
+        )
+
+
+def _unusable(path: Path, cause: str) -> LoaderError:
+    fix = "resume with the settings, data and global batch it was saved with, or start anew without --resume"
+    return LoaderError("E-STATE", cause, path=str(path), fix=fix)

@@ -1,0 +1,161 @@
+"""When a run saves itself: every so many updates, at SIGTERM or SIGUSR1, and before it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from penstock.bench.step.step import TrainStep
+from penstock.bench.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from penstock.bench.train.evaluate import sum_over_ranks
+from penstock.bench.train.signals import STOPPING, SignalExit, heed_no_more
+from penstock.pipelines.errors import LoaderError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlan:
+    """file: where the run saves itself. every: after so many updates, None for at a signal alone.
+
+    resume: go on from the file if it is there. stop_after: save and stop after so many updates of this process.
+    Raises ValueError for numbers below 1.
+    """
+
+    file: Path
+    every: int | None = None
+    resume: bool = False
+    stop_after: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("every", "stop_after"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is at least 1, not {value!r}")
+
+
+class StoppedEarly(Exception):
+    """The run has saved itself and stops, because `stop_after` says so."""
+
+
+class CheckpointKeeper:
+    """Saves a run as its plan says; as a context it holds SIGTERM and SIGUSR1 back until an update is finished.
+
+    All ranks save together, rank 0 writes. A signal to any of them stops all: each update they tell each other, on the
+    host, without waiting for the device, and heed it one update later.
+    """
+
+    def __init__(self, plan: CheckpointPlan, step: TrainStep, loader: Any, *, updates_per_epoch: int) -> None:
+        if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+            raise ValueError("checkpoints need a loader with state_dict and load_state_dict, as create_loader makes")
+        self._plan, self._step, self._loader, self._updates_per_epoch = plan, step, loader, updates_per_epoch
+        self._distributed = dist.is_available() and dist.is_initialized()
+        self._group = dist.new_group(backend="gloo") if self._distributed else None
+        self._asked: tuple[torch.Tensor, Any] | None = None
+        self._signal = 0  # the number of the one that came
+        self._last: tuple[Progress, dict[str, Any], torch.Tensor] | None = None  # after the last update
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> CheckpointKeeper:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._hold)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        if self._previous and self._signal:
+            heed_no_more()
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._signal = number  # a second one changes nothing: torchrun passes on what the batch system sent here too
+
+    def restore(self) -> Progress:
+        """Where the run begins: where the file left it if the plan says so and there is one, else at its start.
+
+        Raises LoaderError E-STATE if the ranks do not all begin there.
+        """
+        if not (self._plan.resume and self._plan.file.exists()):
+            progress = Progress.start_of(0, self._step.settings.device)
+        else:
+            progress, loader = load_checkpoint(self._plan.file, self._step, updates_per_epoch=self._updates_per_epoch)
+            self._loader.load_state_dict(loader)
+            if self._distributed and dist.get_rank() > 0:
+                progress.totals.zero_()  # they are the sums of all ranks
+        self._check_same_start(progress)
+        return progress
+
+    def _check_same_start(self, progress: Progress) -> None:
+        if self._group is None:
+            return
+        own = torch.tensor([progress.epoch, progress.updates])
+        starts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(starts, own, group=self._group)
+        if any(not torch.equal(own, start) for start in starts):
+            where = ", ".join(f"{rank}: epoch {start[0] + 1}, update {start[1]}" for rank, start in enumerate(starts))
+            fix = "put the checkpoint where all nodes see the same file"
+            cause = f"the ranks would begin at different places ({where})"
+            raise LoaderError("E-STATE", cause, path=str(self._plan.file), fix=fix)
+
+    def after_update(self, progress: Progress) -> None:
+        """Save if it is time. Raises SignalExit after a signal, StoppedEarly after `stop_after` updates."""
+        made = self._step.updates
+        self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
+        number = self._any_signal()
+        stopping = made == self._plan.stop_after
+        if number or stopping or (self._plan.every and made % self._plan.every == 0):
+            self._save(progress)
+        if number:
+            raise SignalExit(number, note=self._where(progress))
+        if stopping:
+            raise StoppedEarly
+
+    def after_loss(self, error: LoaderError) -> None:
+        """What to do when the loader fails. Raises SignalExit if a signal was the cause; returns otherwise.
+
+        A batch system signals the loader's workers as well, and those that have only begun to start do not outlast it:
+        then no update comes any more, and the last one is saved (of a half accumulated one, batch norm keeps what it
+        has seen). Not with several ranks, whose sums are apart.
+        """
+        if not self._signal:
+            return
+        if self._last is None or self._distributed:
+            note = "not saved, since the loader's workers were ended before the update: an older checkpoint stands"
+            raise SignalExit(self._signal, note=note) from error
+        progress, loader, random = self._last
+        torch.set_rng_state(random)
+        save_checkpoint(self._plan.file, self._step, progress, updates_per_epoch=self._updates_per_epoch, loader=loader)
+        raise SignalExit(self._signal, note=self._where(progress)) from error
+
+    def _where(self, progress: Progress) -> str:
+        return f"saved to {str(self._plan.file)!r} after update {progress.updates} of epoch {progress.epoch + 1}"
+
+    def _any_signal(self) -> int:
+        if self._group is None:
+            return self._signal
+        # Started now and read after the next update: by then all ranks have come by, and nobody waits.
+        before, flag = self._asked, torch.tensor([self._signal])
+        work = dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._asked = flag, work
+        if before is None:
+            return 0
+        before[1].wait()
+        return int(before[0].item())
+
+    def _save(self, progress: Progress) -> None:
+        totals = sum_over_ranks(progress.totals.clone())
+        if self._distributed and dist.get_rank() > 0:
+            return
+        whole = Progress(epoch=progress.epoch, updates=progress.updates, totals=totals)
+        state = self._loader.state_dict()
+        save_checkpoint(self._plan.file, self._step, whole, updates_per_epoch=self._updates_per_epoch, loader=state)

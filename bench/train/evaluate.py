@@ -1,0 +1,55 @@
+"""Exact validation: every sample counts once, on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import autocast, class_loss, is_labelled, on_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Over all labelled samples of all ranks: mean cross-entropy, top-1 accuracy from 0 to 1, number of samples."""
+
+    loss: float
+    accuracy: float
+    images: int
+
+
+def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Evaluation:
+    """Loss and accuracy of a model on its device, in evaluation mode; rows with label -1 are padding and do not count.
+
+    Ranks may make different numbers of steps. Reads the device once. Raises ValueError if no sample has a label.
+    """
+    totals = torch.zeros(3, dtype=torch.float64, device=settings.device)  # loss, correct, samples
+    was_training = model.training
+    model.eval()
+    try:
+        for images, labels in on_device(loader, settings):
+            # Around the model alone: what a loader allocates under inference mode could never be trained on.
+            with torch.inference_mode():
+                with autocast(settings):
+                    logits = model(images)
+                labelled = is_labelled(labels)
+                count = labelled.sum()
+                correct = ((logits.argmax(1) == labels) & labelled).sum()
+                totals += torch.stack([class_loss(logits, labels).double() * count, correct.double(), count.double()])
+    finally:
+        model.train(was_training)
+    loss, correct, count = sum_over_ranks(totals).tolist()
+    if count == 0:
+        raise ValueError("there is no labelled sample to evaluate on")
+    return Evaluation(loss=loss / count, accuracy=correct / count, images=int(count))
+
+
+def sum_over_ranks(totals: Tensor) -> Tensor:
+    """The tensor, summed over the ranks of torch.distributed where that is initialised."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(totals)
+    return totals

@@ -1,0 +1,131 @@
+"""A training run from a folder of images: its data, its model, and what is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.bench.measure.loader_rate import endless
+from penstock.bench.step.models import build_model
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import make_step, on_device
+from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.train.batch_finder import BatchSearch, Probe, Trial, child_probe, find_batch_size, step_probe
+from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+from penstock.bench.train.loop import EpochReport, TrainReport, train
+from penstock.bench.train.lr_finder import LrSweep, find_lr
+from penstock.bench.train.resident_run import ResidentRun
+from penstock.loaders.create import create_loader
+from penstock.loaders.loader import Loader
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """What to train on, and how. data, validation: folders or caches; the latter None without validation.
+
+    settings: with batch_size. loading: arguments of create_loader for both, such as backend and workers. cache: folder
+    for train.h5 and val.h5. size: of the crops; training: more arguments of imagenet_train. Raises ValueError if the
+    two hold different classes.
+    """
+
+    data: Path
+    validation: Path | None
+    settings: TrainSettings
+    size: int
+    training: dict[str, Any]
+    on_bad_sample: str
+    loading: dict[str, Any]
+    cache: Path | None
+
+    def __post_init__(self) -> None:
+        if self.held_out is not None and self.held_out.classes != self.source.classes:
+            raise ValueError(
+                f"{self.validation} has other classes than {self.data}: their labels would not mean the same"
+            )
+
+    @cached_property
+    def source(self) -> Source:
+        """The training images."""
+        return open_source(self.data)
+
+    @cached_property
+    def held_out(self) -> Source | None:
+        """The validation images."""
+        return open_source(self.validation) if self.validation else None
+
+    @property
+    def num_classes(self) -> int:
+        """At least 2, so that there is something to tell apart."""
+        return max(2, len(self.source.classes))
+
+    def train(self, *, checkpoint: CheckpointPlan | None, on_epoch: Callable[[EpochReport], None]) -> TrainReport:
+        """The run itself: see `penstock.bench.train.loop.train`."""
+        model = build_model(self.settings, self.num_classes)
+        with ExitStack() as stack:
+            loader = stack.enter_context(self._training_loader())
+            judge = None
+            if self.held_out is not None:
+                judge = stack.enter_context(self._loader(self.held_out, imagenet_eval(self.size), cache="val.h5"))
+            return train(model, loader, self.settings, validation=judge, on_epoch=on_epoch, checkpoint=checkpoint)
+
+    def sweep_lr(self) -> tuple[LrSweep, float]:
+        """The sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
+        settings = self.settings
+        with backend_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
+            step = make_step(build_model(settings, self.num_classes), settings)
+            sweep = find_lr(step, on_device(batches, settings))
+            factor = settings.peak_lr(torch.distributed.get_world_size() if step.parallel else 1) / settings.lr
+        return sweep, sweep.suggestion / factor
+
+    def search_batch_size(self, *, budget_bytes: int | None, on_trial: Callable[[Trial], None]) -> BatchSearch:
+        """The largest batch of random images of this size that fits into memory, or into the budget.
+
+        Raises ValueError without a budget on a CPU, where the system swaps and kills before anything raises, and under
+        torchrun, where the others would wait for the rank that ran out of memory.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError("find_batch_size works in one process: run it without torchrun")
+        with backend_switches(self.settings):
+            return find_batch_size(self._probe(budget_bytes), on_trial=on_trial)
+
+    def _probe(self, budget_bytes: int | None) -> Probe:
+        settings = self.settings
+        if torch.device(settings.device).type == "cuda":
+            step = make_step(build_model(settings, self.num_classes), settings)
+            return step_probe(step, size=self.size, num_classes=self.num_classes, budget_bytes=budget_bytes)
+        if budget_bytes is None:
+            raise ValueError("find_batch_size on a CPU needs --memory-budget: the system kills before memory runs out")
+        run = ResidentRun(
+            settings=settings,
+            num_classes=self.num_classes,
+            batch_size=settings.accumulate,
+            size=self.size,
+            seconds=0.01,
+        )
+        return child_probe(run, budget_bytes=budget_bytes)
+
+    def _training_loader(self) -> Loader:
+        pipeline = imagenet_train(self.size, **self.training)
+        return self._loader(self.source, pipeline, cache="train.h5", on_bad_sample=self.on_bad_sample)
+
+    def _loader(self, source: Source, pipeline: ImagePipeline, *, cache: str, **more: Any) -> Loader:
+        if self.cache is not None:
+            more["cache"] = self.cache / cache
+        return create_loader(
+            source,
+            pipeline=pipeline,
+            batch_size=self.settings.batch_size or 1,
+            device=self.settings.device,
+            seed=self.settings.seed,
+            **self.loading,
+            **more,
+        )

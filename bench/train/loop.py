@@ -1,0 +1,257 @@
+"""The training loop: any loader of (images, labels), one report an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import TrainStep, make_step, num_labelled, on_device
+from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.train.checkpoint import Progress
+from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
+from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
+from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
+from penstock.pipelines.errors import LoaderError
+
+Loader = Iterable[tuple[Tensor, ...]]
+WARMUP_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """One epoch of training: what was learned, how fast, and where the time went.
+
+    loss: mean over the labelled training samples of all ranks, as they were seen. validation: None without its loader.
+    images: labelled training samples of all ranks. These are of the whole epoch, even where a checkpoint began in it;
+    the rest is of what this process did: seconds of wall time, steps (batches) of this rank.
+    images_per_s: of this rank; None if every step was warm-up. wait_share, host_wait_share: see `StepTimes`.
+    """
+
+    epoch: int
+    loss: float
+    validation: Evaluation | None
+    images: int
+    steps: int
+    seconds: float
+    validation_seconds: float
+    images_per_s: Rate | None
+    wait_share: float
+    host_wait_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainReport:
+    """A whole run; `dataclasses.asdict` of it is JSON-serialisable. seconds: wall time with validation.
+
+    epochs: those that this process finished. finished: False if it stopped early, with a checkpoint.
+    """
+
+    settings: TrainSettings
+    parameters: int
+    epochs: tuple[EpochReport, ...]
+    seconds: float
+    finished: bool = True
+
+
+def train(
+    model: nn.Module,
+    loader: Loader,
+    settings: TrainSettings,
+    *,
+    validation: Loader | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+    checkpoint: CheckpointPlan | None = None,
+) -> TrainReport:
+    """Train a classifier for `settings.epochs` epochs, on every rank of torch.distributed where that is initialised.
+
+    loader: batches (images, labels, ...) as `on_device` takes them, with a length; `set_epoch` is called if it exists.
+    validation: the same, evaluated after each epoch. on_epoch is called with each epoch's report. checkpoint: where the
+    run saves itself, with a loader that has `state_dict`; SIGTERM or SIGUSR1 then ends it with SignalExit, saved.
+    The first steps of the run, at most ten and at most half an epoch, are warm-up and not timed.
+    Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
+    E-MISUSE if ranks would make different numbers of steps, E-STATE for a checkpoint of another run.
+    """
+    watch = Stopwatch()
+    steps_per_epoch = _common_length(loader, settings)
+    updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
+    reports: list[EpochReport] = []
+    finished = True
+    with _seeded(settings), backend_switches(settings), ExitStack() as stack:
+        step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
+        keeper = None
+        if checkpoint is not None:
+            keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
+            stack.enter_context(keeper)
+        after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
+        run = _Run(step, loader, steps_per_epoch, validation=validation, keeper=keeper, after_step=after_step)
+        progress = keeper.restore() if keeper else Progress.start_of(0, settings.device)
+        try:
+            while progress.epoch < settings.epochs:
+                report = run.epoch(progress, warm_up=not reports)
+                reports.append(report)
+                if on_epoch is not None:
+                    on_epoch(report)
+                progress = Progress.start_of(progress.epoch + 1, settings.device)
+        except StoppedEarly:
+            finished = False
+        except LoaderError as error:
+            if keeper is not None:
+                keeper.after_loss(error)
+            raise
+    return TrainReport(
+        settings=settings,
+        parameters=sum(p.numel() for p in model.parameters()),
+        epochs=tuple(reports),
+        seconds=watch.seconds,
+        finished=finished,
+    )
+
+
+class _Run:
+    """What stays the same over the epochs of a run."""
+
+    def __init__(
+        self,
+        step: TrainStep,
+        loader: Loader,
+        steps_per_epoch: int,
+        *,
+        validation: Loader | None,
+        keeper: CheckpointKeeper | None,
+        after_step: Callable[[], None],
+    ) -> None:
+        self._step, self._loader, self._steps_per_epoch = step, loader, steps_per_epoch
+        self._validation, self._keeper, self._after_step = validation, keeper, after_step
+
+    def epoch(self, progress: Progress, *, warm_up: bool) -> EpochReport:
+        """The rest of an epoch, then its validation. progress is kept up to date."""
+        step, settings = self._step, self._step.settings
+        watch = Stopwatch()
+        timer = StepTimer(Clock(settings.device))
+        todo = max(0, self._steps_per_epoch - progress.updates * settings.accumulate)
+        num_steps = self._steps(progress, timer, todo, min(WARMUP_STEPS, todo // 2) if warm_up else 0) if todo else 0
+        times = timer.times()
+        loss_sum, labelled = sum_over_ranks(progress.totals.clone()).tolist()
+        train_seconds = watch.seconds
+        _check_loss(loss_sum, labelled, progress.epoch)
+
+        evaluation = None
+        if self._validation is not None:
+            _same_buffers_on_all_ranks(step.module)
+            evaluation = evaluate(step.module, self._undisturbed(self._validation), settings)
+        return EpochReport(
+            epoch=progress.epoch,
+            loss=loss_sum / labelled,
+            validation=evaluation,
+            images=int(labelled),
+            steps=num_steps,
+            seconds=train_seconds,
+            validation_seconds=watch.seconds - train_seconds,
+            images_per_s=times.images_per_s,
+            wait_share=times.wait_share,
+            host_wait_share=times.host_wait_share,
+        )
+
+    def _steps(self, progress: Progress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
+        step = self._step
+        _set_epoch(self._loader, progress.epoch)
+        num_steps, updates = 0, step.updates
+        for images, labels in timer.watch(on_device(self._undisturbed(self._loader), step.settings), _num_images):
+            num_steps += 1
+            loss = step(images, labels, last=num_steps == todo)
+            labelled = num_labelled(labels)
+            # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
+            progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
+            self._after_step()
+            if num_steps == warmup_steps:
+                timer.restart()
+            if step.updates > updates:
+                updates, progress.updates = step.updates, progress.updates + 1
+                if self._keeper is not None:
+                    self._keeper.after_update(progress)
+        return num_steps
+
+    def _undisturbed(self, loader: Loader) -> Loader:
+        return loader if self._keeper is None else _sparing_the_generator(loader)
+
+
+def _sparing_the_generator(loader: Loader) -> Iterator[tuple[Tensor, ...]]:
+    """The loader's batches; what starting it draws from torch's generator, as torch's DataLoader does, is put back.
+
+    Dropout would depend on when workers were started, and so on whether the run was interrupted.
+    """
+    state = torch.get_rng_state()
+    batches = iter(loader)
+    first = next(batches, None)
+    torch.set_rng_state(state)
+    if first is not None:
+        yield first
+        yield from batches
+
+
+def _num_images(batch: tuple[Tensor, Tensor]) -> int:
+    return batch[0].shape[0]
+
+
+def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:
+    if num_labelled == 0:
+        raise ValueError(f"epoch {epoch} of the training loader held no labelled sample")
+    if not isfinite(loss_sum):
+        raise FloatingPointError(f"the loss of epoch {epoch} is {loss_sum}: lower lr, lengthen warmup or turn amp off")
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the loader, or torch's DistributedSampler in it, which epoch's order comes next."""
+    owner = loader if hasattr(loader, "set_epoch") else getattr(loader, "sampler", None)
+    if owner is not None and hasattr(owner, "set_epoch"):
+        owner.set_epoch(epoch)
+
+
+def _common_length(loader: Any, settings: TrainSettings) -> int:
+    """Steps per epoch, the same on all ranks: a rank with one more would wait for ever in its gradients' all-reduce."""
+    try:
+        steps = len(loader)
+    except TypeError:
+        raise ValueError("training needs a loader with a length: the learning-rate schedule ends with it") from None
+    if steps == 0:
+        raise ValueError("the training loader is empty: lower batch_size, or keep the last batch (drop_last=False)")
+    if settings.profile is not None and steps * settings.epochs < PROFILED_STEPS:
+        raise ValueError(f"profile needs a run of {PROFILED_STEPS} steps, and this one has {steps * settings.epochs}")
+    if dist.is_available() and dist.is_initialized():
+        extremes = torch.tensor([steps, -steps], device=settings.device)
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+        most, least = extremes[0].item(), -extremes[1].item()
+        if most != least:
+            raise LoaderError(
+                "E-MISUSE",
+                f"ranks would make {least} to {most} steps per epoch",
+                fix="give each rank a loader of the same length, as create_loader does",
+                rank=dist.get_rank(),
+            )
+    return steps
+
+
+def _same_buffers_on_all_ranks(module: nn.Module) -> None:
+    """Rank 0's running statistics everywhere, so that all ranks evaluate one model."""
+    if dist.is_available() and dist.is_initialized():
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+@contextmanager
+def _seeded(settings: TrainSettings) -> Iterator[None]:
+    """Dropout and the like from `settings.seed`; the caller's generators are as before afterwards."""
+    device = torch.device(settings.device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(settings.seed)
+        yield

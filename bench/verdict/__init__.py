@@ -1,0 +1,1 @@
+"""What limits a run, what to change, and what the change would give."""

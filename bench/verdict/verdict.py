@@ -1,0 +1,187 @@
+"""The verdict: which resource limits a run, by how much, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.bench.record.backend_options import non_default_options
+from penstock.bench.record.record import BenchRecord
+from penstock.bench.verdict.advice import Advice
+from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
+from penstock.bench.verdict.rules import advise
+
+_HINDERING = 0.1  # of the processors: what other programs take before they are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """limit: "model", "consumer", "transfer", "storage", "decode", "resize", "cpu" or "loader".
+
+    sentence: one line for people; call: the code to paste; advice: what to change, what promises most first.
+    """
+
+    limit: str
+    sentence: str
+    call: str
+    advice: tuple[Advice, ...] = ()
+
+
+def decode_ceiling(record: BenchRecord) -> float:
+    """Images/s of the chosen decoder on one thread, times the processors its workers can use."""
+    return Figures.of(record).decode_ceiling
+
+
+def judge(record: BenchRecord, data: str) -> Verdict:
+    """What limits this run, from its own measurements; `data` is the folder as the user named it."""
+    figures = Figures.of(record)
+    limit, sentence = _limit(record, figures)
+    return Verdict(limit=limit, sentence=sentence, call=call_to_paste(record, data), advice=advise(record, limit))
+
+
+def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
+    loader, model, ceiling = figures.loader, figures.model, figures.decode_ceiling
+    if model is not None and loader >= model:
+        return _limit_of_training(record, figures, model)
+    missing = f", the model could take {model:,.0f}" if model is not None else ""
+    if record.loader.get("decodes_on") == "cuda":  # nor do the pixels cross to it: the host's ceilings are none of it
+        beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
+        advice = "Try more readers and workers, and a cache (--cache), of which less has to be decoded"
+        return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{beside}{missing}. {advice}."
+    if record.loader.get("decodes_on") == "cpu":
+        share = f" of {ceiling:,.0f} that {record.decoder} could decode here" if ceiling else ""
+        return "loader", (
+            f"The loader limits, DALI decoding on the CPU: {loader:,.0f} images/s{share}{missing}. Without a GPU the "
+            "backends torch (files) and hdf5 (a cache) are faster."
+        )
+    if figures.transfer and loader >= CLOSE * figures.transfer:
+        return "transfer", f"Copying and normalising limits: {figures.transfer:,.0f} images/s{missing}."
+    if figures.replayed and loader >= CLOSE * figures.replayed:
+        return "consumer", (
+            f"The consuming process limits: with the loader removed, batches from memory arrive at "
+            f"{figures.replayed:,.0f} images/s, the loader's at {loader:,.0f}{missing}."
+        )
+    if figures.workers_wait and figures.feed:
+        return _limit_behind_workers(figures, missing)
+    return _limit_of_producing(record, figures, missing)
+
+
+def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
+    """Where the workers have batches ready and wait; the consumer is slower than alone, as they share processors."""
+    assert figures.time is not None
+    limit, what = "consumer", "The consuming process limits"
+    if figures.transfer and figures.transfer <= figures.feed / CLOSE:  # type: ignore[operator]
+        limit, what = "transfer", "Copying and normalising limits"
+    return limit, (
+        f"{what}: {figures.loader:,.0f} images/s, {figures.feed:,.0f} if nothing else runs{missing}; the workers are "
+        f"busy {figures.time.busy:.0%} of their time, and {figures.time.queue_depth:.1f} batches are ready on average."
+    )
+
+
+def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
+    """Where the loader alone is faster than the model alone."""
+    loader, both, replayed = figures.loader, figures.both, figures.replayed_model
+    if both is not None and both < CLOSE * model:
+        if replayed is not None and replayed < CLOSE * model and both >= CLOSE * replayed:
+            return "consumer", (
+                f"Feeding the model limits, not the loader: {both:,.0f} images/s with it, {replayed:,.0f} with batches "
+                f"from memory in its place, {model:,.0f} on a batch that is on the device already."
+            )
+        share = figures.both_cpu_share
+        if share is not None and share + (figures.others_share or 0.0) >= CLOSE:
+            return "cpu", (
+                f"Loader and model share the processors, which are all busy ({share:.0%} of {figures.cpus} by them): "
+                f"{both:,.0f} images/s together, {loader:,.0f} and {model:,.0f} alone."
+            )
+    found = record.find("both")
+    waits = f", {found.wait_share:.0%} of a step waits for data" if found and found.wait_share is not None else ""
+    headroom = f"the loader could feed {loader / model:.1f} times what {record.settings.model} takes"
+    return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
+
+
+def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
+    """Between the files and the finished uint8 batch."""
+    loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
+    if figures.waits_for_reads:
+        return "storage", _reading(figures, missing)
+    if figures.from_storage and figures.cpu_share is not None and figures.busy < CLOSE:
+        reads = f", {figures.storage_reads:,.0f} if each worker reads as fast as one alone" * bool(figures.read_cold)
+        return "storage", (
+            f"Storage limits: {loader:,.0f} images/s{missing}; {min(1.0, figures.storage_share or 0):.0%} of the bytes "
+            f"came from it{reads}, while the processors were {figures.busy:.0%} busy."
+        )
+    beyond = _cold_warning(figures)
+    share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
+    hindered = figures.busy >= CLOSE and (figures.others_share or 0.0) >= _HINDERING
+    if ceiling and (loader >= CLOSE * ceiling or (figures.decodes_all_the_time and not hindered)):
+        what, limit = ("Resizing", "resize") if figures.resize_costs_more else ("JPEG decoding", "decode")
+        return limit, (
+            f"{what} on {cpus} processor{'s' if cpus > 1 else ''} limits: the loader delivers {loader:,.0f} of "
+            f"{ceiling:,.0f} images/s that {record.decoder} could decode{missing}. More processors help in "
+            f"proportion.{beyond}"
+        )
+    if figures.cpu_share is not None and figures.busy >= CLOSE:
+        others = f" and {figures.others_share:.0%} by other programs" if figures.others_share else ""
+        return "cpu", (
+            f"The processors limit, all of which are busy ({figures.cpu_share:.0%} by this loader{others}): "
+            f"{loader:,.0f} images/s{share}{missing}.{beyond}"
+        )
+    return "loader", (
+        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more "
+        f"workers.{beyond}"
+    )
+
+
+def _reading(figures: Figures, missing: str) -> str:
+    """What the workers' own time tells of storage."""
+    time, many = figures.time, figures.read_many
+    assert time is not None
+    how = ""
+    if many:
+        scales = many > SCALES * figures.loader
+        how = f"; many reads at once give {many:,.0f} images/s, " + (
+            "so that each waits, and more workers would read more" if scales else "so that its bandwidth is used up"
+        )
+    return (
+        f"Storage limits: {figures.loader:,.0f} images/s{missing}; the workers spend {time.read_share:.0%} of their "
+        f"time reading, {1e3 * time.read_s:,.1f} ms an image, while the processors were {figures.busy:.0%} busy{how}."
+    )
+
+
+def _cold_warning(figures: Figures) -> str:
+    """What the page cache hides in this run."""
+    reads = figures.storage_reads
+    if reads is None or figures.from_storage or reads >= figures.loader:
+        return ""
+    workers = max(1, figures.workers)
+    return (
+        f" The files were in the page cache: from storage {workers} worker{'s' * (workers > 1)} would read "
+        f"{reads:,.0f} images/s."
+    )
+
+
+def call_to_paste(record: BenchRecord, data: str) -> str:
+    """Return the code that opens the loader that the record recommends, on the folder or cache `data`."""
+    wanted, choice = record.settings, record.choice
+    cache = wanted.cache if choice.cached else None
+    in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # which take no option `cache`
+    arguments = [
+        repr(cache if in_place else data),
+        f"backend={choice.backend!r}",
+        f"pipeline=imagenet_train({wanted.size})",
+        f"batch_size={wanted.batch_size}",
+        f"device={wanted.device!r}",
+        f"workers={choice.options.get('workers')}",
+        f"decoder={choice.decoder!r}",
+    ]
+    if cache is not None and not in_place:
+        arguments.insert(2, f"cache={cache!r}")
+    if wanted.dtype != "float32":
+        arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
+    arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
+    body = "".join(f"    {argument},\n" for argument in arguments)
+    torch = "import torch\n\n" if wanted.dtype != "float32" else ""
+    return (
+        f"{torch}from penstock.loaders import create_loader\n"
+        "from penstock.pipelines import imagenet_train\n\n"
+        f"loader = create_loader(\n{body})"
+    )

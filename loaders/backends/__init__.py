@@ -1,0 +1,1 @@
+"""The backends torch, hdf5 and dali: siblings behind one contract."""

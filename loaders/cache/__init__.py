@@ -1,0 +1,1 @@
+"""The HDF5 cache: its format and how it is read."""

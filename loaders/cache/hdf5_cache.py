@@ -1,0 +1,247 @@
+"""An HDF5 cache as a source: whole images, or the bytes of a crop alone, each checked by its CRC."""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
+from penstock.loaders.cache.hdf5_file import CacheFile
+from penstock.loaders.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.jpeg.header import EOI, parse_header
+from penstock.pipelines.jpeg.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut, restart_interval
+from penstock.pipelines.sample.decode import ImagePart, StoredSize
+
+_STRIP = struct.Struct("<II")
+_CRC = struct.Struct("<I")
+_FEW = 64
+
+
+class Hdf5Cache:
+    """The images of one cache file, or of the shards of a set, in the order of their source.
+
+    Opening checks the files' structure and their tables; each read checks the CRC of what it reads. The tables, 42
+    bytes an image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
+    outlives the opening, and reads (pread) may come from any thread.
+    """
+
+    def __init__(self, files: Sequence[CacheFile]) -> None:
+        counts = [file.about.samples for file in files]
+        shared = SharedArray.create((sum(counts),), RECORD, name="penstock-cache")
+        stop = 0
+        for file, count in zip(files, counts, strict=True):
+            file.load_records(shared.array[stop : stop + count])
+            stop += count
+        self._take(tuple(files), shared)
+
+    def _take(self, files: tuple[CacheFile, ...], shared: SharedArray) -> None:
+        self._files, self._shared, self.records = files, shared, shared.array
+        self._known = np.zeros(len(shared.array), bool)  # images whose JPEG header was compared with their record
+        self.about = [file.about for file in files]
+        self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
+        self.fingerprint = self.about[0].fingerprint
+        self.classes = tuple(name.encode("utf-8", "surrogateescape") for name in self.about[0].classes)
+        self.skipped: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Class numbers (int64) of images `indices` (int64)."""
+        labels: npt.NDArray[np.int64] = self.records["label"][indices].astype(np.int64)
+        return labels
+
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """See WindowSource.will_need: the kernel reads ahead what is not in its cache, for all of a batch at once."""
+        places, lengths = self.records["offset"][indices].tolist(), self.records["length"][indices].tolist()
+        for index, offset, length in zip(indices.tolist(), places, lengths, strict=True):
+            self._place(index)[0].will_need(offset, length)
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        """See WindowSource.stored_size: None for images that are stored as they were."""
+        record = self._record(index)
+        return None if record.kind == FILE else StoredSize(record.width, record.height, record.orientation)
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """See WindowSource.read_window. Raises LoaderError E-CACHE where the bytes are not those that were stored."""
+        record, (file, place) = self._record(index), self._place(index)
+        try:
+            if record.kind == PIXELS:
+                return _pixel_rows(file, record, window[1], window[1] + window[3])
+            part = _cut(file, record, window, check_header=not self._known[index])
+            self._known[index] = True
+            return part
+        except LoaderError as error:
+            raise _located(error, file, place, index) from error
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """The whole image: the source's own bytes, a restart-indexed JPEG, or pixels [h, w, 3]; LoaderError E-CACHE."""
+        record, (file, place) = self._record(index), self._place(index)
+        try:
+            if record.kind == PIXELS:
+                return _pixel_rows(file, record, 0, record.height).data
+            if record.kind == STRIPS:
+                head, scan = _strips(file, record, 0, _num_strips(record))
+                return b"".join((head[STRIP.itemsize * _num_strips(record) :], scan, EOI))
+            return _checked(file.read(record.offset, record.length), 0, record.crc)
+        except LoaderError as error:
+            raise _located(error, file, place, index) from error
+
+    def stored(self, index: int) -> bytes:
+        """All stored bytes of image `index`, unchecked."""
+        record, (file, _) = self._record(index), self._place(index)
+        return file.read(record.offset, record.length)
+
+    def name(self, index: int) -> bytes:
+        """What the source called image `index`."""
+        file, place = self._place(index)
+        return file.name(place)
+
+    def path(self, index: int) -> bytes:
+        """What error texts call image `index`: the cache file's path, a colon, the image's name."""
+        file, place = self._place(index)
+        return file.path + b":" + file.name(place)
+
+    def describe(self) -> str:
+        """One line: images, classes, bytes, how they are stored."""
+        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
+        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        num_bytes = sum(about.payload_bytes for about in self.about)
+        shards = f" in {len(self._files):,} shards" * (len(self._files) > 1)
+        return f"{images}, {classes}, {size_text(num_bytes)} (HDF5 cache{shards}: {self.about[0].coded.describe()})"
+
+    def _record(self, index: int) -> Record:
+        if index < 0:
+            raise IndexError(f"image {index} of {len(self)}")
+        return Record._make(self.records[index].item())
+
+    def _place(self, index: int) -> tuple[CacheFile, int]:
+        """The file that holds image `index`, and its number there."""
+        shard = bisect_right(self._starts, index) - 1 if len(self._files) > 1 else 0
+        return self._files[shard], index - self._starts[shard]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, (self._files, self._shared)
+
+
+def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
+    """The cache at `path`, one file or a folder of shards.
+
+    `any_owner` also takes files of other users. Raises LoaderError E-CACHE, E-MISSING, E-ACCESS, E-DEPENDENCY.
+    """
+    name = os.fsencode(path)
+    if not os.path.isdir(name):
+        return Hdf5Cache([CacheFile(name, any_owner=any_owner)])
+    shards = read_manifest(name)
+    files = [CacheFile(os.path.join(name, part), any_owner=any_owner) for part in shards.names]
+    check_shards(name, shards, [file.about for file in files])
+    return Hdf5Cache(files)
+
+
+def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
+    """What the cache at `path` (of a set, its first shard) says of itself; None where there is none that is whole."""
+    name = os.fsencode(path)
+    try:
+        part = os.path.join(name, read_manifest(name).names[0]) if os.path.isdir(name) else name
+        return CacheFile(part).about if os.path.exists(part) else None
+    except LoaderError:
+        return None  # what is wrong with it is said by whoever opens it
+
+
+def is_cache_set(path: bytes) -> bool:
+    """Whether `path` is a folder with shards in it, be the set complete or not."""
+    if not os.path.isdir(path):
+        return False
+    with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
+        return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
+
+
+def _attach(files: tuple[CacheFile, ...], shared: SharedArray) -> Hdf5Cache:
+    cache = Hdf5Cache.__new__(Hdf5Cache)
+    cache._take(files, shared)
+    return cache
+
+
+def _located(error: LoaderError, file: CacheFile, place: int, index: int) -> LoaderError:
+    told = LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=file.path + b":" + file.name(place))
+    told.__cause__ = error.__cause__
+    return told
+
+
+def _checked(data: bytes, before: int, expected: int) -> bytes:
+    if crc32(data, before) != expected:
+        raise LoaderError("E-CACHE", f"the CRC of {len(data):,} stored bytes differs: the file was damaged")
+    return data
+
+
+def _num_strips(record: Record) -> int:
+    rows = -(-record.height // record.mcu_height) if record.kind == STRIPS else record.height
+    return -(-rows // record.strip_rows)
+
+
+def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
+    """(head, coded bytes of strips `first` to `end`, excluded) of a restart-indexed JPEG, checked."""
+    head = _checked(file.read(record.offset, record.head), 0, record.crc)
+    start, before = _STRIP.unpack_from(head, _STRIP.size * (first - 1)) if first else (0, 0)
+    stop, after = _STRIP.unpack_from(head, _STRIP.size * (end - 1))
+    if not start <= stop <= record.length - record.head:
+        raise LoaderError("E-CACHE", "a strip of this image ends before it begins")
+    return head, _checked(file.read(record.offset + record.head + start, stop - start), before, after)
+
+
+def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
+    """The part of a restart-indexed JPEG that holds `window`, as a JPEG."""
+    geometry = geometry_of(record)
+    cut = plan_cut(geometry, window)
+    first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
+    head, coded = _strips(file, record, first, end)
+    header = head[STRIP.itemsize * _num_strips(record) :]
+    if check_header and header_fault(header, record):  # a decoder believes the header
+        raise LoaderError("E-CACHE", "the JPEG header of this image is not the one that its record tells of")
+    scan = np.frombuffer(coded, np.uint8)
+    try:
+        jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
+    except LoaderError as error:
+        raise LoaderError("E-CACHE", error.cause) from error
+    return ImagePart(jpeg, cut.x, cut.y, cut.width, cut.height)
+
+
+def geometry_of(record: Record) -> StripGeometry:
+    """How a restart-indexed JPEG is laid out, as its record says."""
+    return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
+
+
+def header_fault(data: bytes, record: Record) -> str:
+    """How a JPEG's bytes before its first coded one differ from what its record tells of them; "" if they do not."""
+    try:
+        header = parse_header(data)
+    except LoaderError as error:
+        return f"its JPEG header: {error.cause}"
+    geometry, offsets = geometry_of(record), (header.height_offset, header.scan_offset)
+    told = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
+    if told != geometry or offsets != (record.height_offset, len(data)):
+        return f"its JPEG header tells of {told}, its record of {tuple(geometry)}"
+    return "" if header.common and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
+
+
+def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
+    """Rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
+    head = _checked(file.read(record.offset, record.head), 0, record.crc)
+    first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
+    y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)
+    before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0
+    after = _CRC.unpack_from(head, _CRC.size * (end - 1))[0]
+    rows = np.empty((y_end - y, record.width, 3), np.uint8)
+    file.read_into(record.offset + record.head + 3 * record.width * y, rows.reshape(-1))
+    if crc32(rows, before) != after:
+        raise LoaderError("E-CACHE", f"the CRC of {rows.nbytes:,} stored bytes differs: the file was damaged")
+    return ImagePart(rows, 0, y, record.width, y_end - y)

@@ -1,0 +1,243 @@
+"""One cache file, opened and checked: its tables, and reads of its payload."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import (
+    DIGEST_BYTES,
+    FILE,
+    PIXELS,
+    RECORD,
+    STRIP,
+    STRIPS,
+    TABLES,
+    About,
+    DamagedCacheError,
+)
+from penstock.loaders.cache.hdf5_layout import Extent, read_layout
+from penstock.loaders.system.file_read import read_error, with_retries
+from penstock.pipelines.errors import LoaderError
+
+_CHUNK_BYTES = 1 << 20
+_MAX_ABOUT_BYTES = 64 << 20
+_CHECKED_ROWS = 65536
+_NO_FILE = "check the path, or build it: penstock cache build SOURCE CACHE"
+
+
+class CacheFile:
+    """A cache file. Opening checks owner, structure and digests; afterwards the file is known by inode and time.
+
+    `any_owner` takes files that neither this user nor root owns, or that others may write. Reads may come from any
+    thread. Pickles as its name and identity: another process opens it again and refuses a file that took its place.
+
+    Raises LoaderError: E-CACHE for a file that is not a whole cache of this version, E-ACCESS, E-MISSING, E-READ.
+    """
+
+    def __init__(self, path: bytes, *, any_owner: bool = False) -> None:
+        self.path = os.path.abspath(path)
+        self._prepare()
+        fd = self._fd()
+        with self._damage_told():
+            status = os.fstat(fd)
+            _check_owner(status, self.path, any_owner)
+            layout = read_layout(fd)
+            self.about = _about(fd, layout["about"])
+            self._identity = _identity(status)
+            self._payload, self._names, self._name_ends = (layout[n] for n in ("payload", "names", "name_ends"))
+            self._samples = layout["samples"]
+            n = self.about.samples
+            if self._samples.num_items != n or self._name_ends.num_items != n or n == 0:
+                raise DamagedCacheError(
+                    f"tables of {self._samples.num_items} and {self._name_ends.num_items} rows, not {n}"
+                )
+            if self._payload.num_bytes < self.about.payload_bytes:
+                raise DamagedCacheError("the payload is shorter than declared")
+            for table in TABLES:
+                if self._digest(layout[table]) != self.about.digests.get(table):
+                    raise DamagedCacheError(f"the digest of the table {table} differs")
+
+    def _prepare(self) -> None:
+        self._descriptor, self._lock = -1, threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_descriptor", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _fd(self) -> int:
+        return self._descriptor if self._descriptor >= 0 else self._open()
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._descriptor < 0:
+                try:
+                    fd = with_retries(lambda: os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+                except OSError as error:
+                    found = read_error(error, self.path)
+                    if found.code == "E-MISSING":
+                        raise LoaderError("E-MISSING", found.cause, fix=_NO_FILE, path=self.path) from error
+                    raise found from error
+                if "_identity" in self.__dict__ and _identity(os.fstat(fd)) != self._identity:
+                    os.close(fd)
+                    cause = "the cache was replaced since this loader opened it"
+                    raise LoaderError("E-STALE", cause, fix="create the loader again", path=self.path)
+                weakref.finalize(self, os.close, fd).atexit = False
+                self._descriptor = fd
+            return self._descriptor
+
+    def load_records(self, out: npt.NDArray[np.void]) -> None:
+        """Fill `out` (RECORD [samples]) and check that every record makes sense; LoaderError E-CACHE."""
+        view = out.data.cast("B")
+        done = 0
+        while done < len(view):
+            got = os.preadv(self._fd(), [view[done : done + _CHUNK_BYTES]], self._samples.offset + done)
+            if not got:
+                raise self.damaged("the file ends inside its tables")
+            done += got
+        with self._damage_told():
+            for start in range(0, len(out), _CHECKED_ROWS):
+                _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Bytes of the payload. Raises LoaderError E-CACHE if the file has become shorter, E-READ."""
+        at = self._payload.offset + offset
+        try:
+            data = os.pread(self._fd(), num_bytes, at)
+        except OSError:
+            data = self._healed(lambda: os.pread(self._fd(), num_bytes, at))
+        while len(data) < num_bytes:
+            more = os.pread(self._fd(), num_bytes - len(data), at + len(data))
+            if not more:
+                raise self.damaged("the file has become shorter since it was opened")
+            data += more
+        return data
+
+    def will_need(self, offset: int, num_bytes: int) -> None:
+        """Have the kernel read these bytes of the payload ahead."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd(), self._payload.offset + offset, num_bytes, os.POSIX_FADV_WILLNEED)
+
+    def read_into(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8 [bytes]) from the payload; raises as read()."""
+        at, view = self._payload.offset + offset, out.data
+        try:
+            got = os.preadv(self._fd(), [view], at)
+        except OSError:
+            got = self._healed(lambda: os.preadv(self._fd(), [view], at))
+        while got < out.nbytes:
+            more = os.preadv(self._fd(), [view[got:]], at + got)
+            if not more:
+                raise self.damaged("the file has become shorter since it was opened")
+            got += more
+
+    def _healed(self, call: Any) -> Any:
+        try:
+            return with_retries(call)
+        except OSError as error:
+            raise read_error(error, self.path) from error
+
+    def name(self, index: int) -> bytes:
+        """What image `index` of this file was called in the source; b"" where that can no longer be read."""
+        first = max(0, index - 1)
+        ends = self._table(self._name_ends, 8 * first, 8 * (index + 1 - first))
+        if len(ends) != 8 * (index + 1 - first):
+            return b""
+        *before, end = np.frombuffer(ends, "<i8").tolist()
+        start = before[0] if before else 0
+        return self._table(self._names, start, end - start) if 0 <= start <= end <= self._names.num_bytes else b""
+
+    def _table(self, extent: Extent, start: int, num_bytes: int) -> bytes:
+        with contextlib.suppress(OSError, LoaderError):
+            return os.pread(self._fd(), num_bytes, extent.offset + start)
+        return b""
+
+    def _digest(self, extent: Extent) -> str:
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for start in range(0, extent.num_bytes, _CHUNK_BYTES):
+            digest.update(os.pread(self._fd(), min(_CHUNK_BYTES, extent.num_bytes - start), extent.offset + start))
+        return digest.hexdigest()
+
+    def damaged(self, cause: str) -> LoaderError:
+        """The error for this file."""
+        return LoaderError("E-CACHE", cause, path=self.path)
+
+    @contextlib.contextmanager
+    def _damage_told(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedCacheError as error:
+            raise self.damaged(str(error)) from error
+        except OSError as error:
+            raise read_error(error, self.path) from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _check_owner(status: os.stat_result, path: bytes, any_owner: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedCacheError("not a regular file")
+    if any_owner:
+        return
+    cure = "if you trust it, pass open_source(path, any_owner=True) in its place"
+    if status.st_uid not in (os.geteuid(), 0):
+        cause = f"it belongs to another user (uid {status.st_uid})"
+        raise LoaderError("E-CACHE", cause, fix=cure, path=path)
+    if status.st_mode & stat.S_IWOTH:
+        raise LoaderError("E-CACHE", "every user may write to it", fix=f"chmod o-w; or, {cure}", path=path)
+
+
+def _about(fd: int, extent: Extent) -> About:
+    if not DIGEST_BYTES < extent.num_bytes <= _MAX_ABOUT_BYTES:
+        raise DamagedCacheError(f"a text about it of {extent.num_bytes:,} bytes")
+    about = About.unpack(os.pread(fd, extent.num_bytes, extent.offset))
+    try:
+        about.coded  # noqa: B018 - raises where the settings are impossible
+    except (TypeError, ValueError) as error:
+        raise DamagedCacheError(f"impossible settings: {error}") from error
+    return about
+
+
+def _check_records(records: npt.NDArray[np.void], payload_bytes: int, num_classes: int) -> None:
+    """Refuse what could lead a read astray; the digest says that a table is whole, not that its maker meant well."""
+    offset, length, head = (records[name].astype(np.int64) for name in ("offset", "length", "head"))
+    width, height, kind = (records[name].astype(np.int64) for name in ("width", "height", "kind"))
+    strips, pixels = kind == STRIPS, kind == PIXELS
+    rows = np.where(strips, -(-height // np.maximum(records["mcu_height"].astype(np.int64), 1)), height)
+    num_strips = -(-rows // np.maximum(records["strip_rows"].astype(np.int64), 1))
+    # Sums and products of three fields may exceed int64: bounds come first, or in a form that cannot.
+    sound = (offset >= 0) & (offset <= payload_bytes - length) & (head <= length) & (kind <= PIXELS)
+    sound &= (records["label"] >= 0) & (records["label"] < num_classes)
+    sound &= (kind == FILE) | ((width > 0) & (height > 0) & (records["strip_rows"] > 0))
+    sound &= (records["orientation"] >= 1) & (records["orientation"] <= 8)
+    fits = width <= length // np.maximum(3 * height, 1)
+    sound &= ~pixels | ((head == 4 * num_strips) & fits & (length == head + 3 * width * height))
+    sound &= ~strips | (
+        (records["mcu_width"] > 0)
+        & (records["mcu_height"] > 0)
+        & (records["segment_mcus"] > 0)
+        & (head > STRIP.itemsize * num_strips + records["height_offset"].astype(np.int64) + 4)
+        & (width <= 65535)
+        & (height <= 65535)
+    )
+    if not sound.all():
+        raise DamagedCacheError(
+            f"record {int(np.flatnonzero(~sound)[0])} of {records.dtype.itemsize} bytes is impossible"
+        )
+
+
+assert RECORD.itemsize == 42

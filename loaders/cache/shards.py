@@ -1,0 +1,122 @@
+"""A cache of several files: their names, and the manifest that makes them one set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.loaders.cache.format import DIGEST_BYTES, FIELD_CHECKS, SCHEMA, About, is_count, is_list, is_text
+from penstock.loaders.system.durable_file import replace_file
+from penstock.loaders.system.file_read import read_error
+from penstock.pipelines.errors import LoaderError
+
+MANIFEST = b"penstock-cache.json"
+MAX_SHARDS = 99999
+_SHARD_NAME = re.compile(rb"shard-(\d{5})-of-(\d{5})\.h5")
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+def shard_name(shard: int, shards: int) -> bytes:
+    """File name of shard `shard` of `shards`, counted from 0."""
+    return b"shard-%05d-of-%05d.h5" % (shard, shards)
+
+
+def is_shard_name(name: bytes) -> bool:
+    """Whether a file of this name is a shard, of whatever set."""
+    return _SHARD_NAME.fullmatch(name) is not None
+
+
+def shard_range(shard: int, shards: int, samples: int) -> tuple[int, int]:
+    """First sample of a shard, and the one after its last."""
+    return shard * samples // shards, (shard + 1) * samples // shards
+
+
+def about_digest(about: About) -> str:
+    """Hex digest by which a manifest knows a shard; it covers the tables and, through their CRCs, the images."""
+    return about.pack()[-DIGEST_BYTES:].hex()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSet:
+    """What the manifest says: samples and digest of each shard in order, what they are of, how they are coded."""
+
+    schema: int = SCHEMA
+    encoding: dict[str, Any]
+    fingerprint: str
+    samples: list[int]
+    digests: list[str]
+
+    @classmethod
+    def of(cls, abouts: list[About]) -> ShardSet:
+        """The set of these shards, in order."""
+        return cls(
+            encoding=abouts[0].encoding,
+            fingerprint=abouts[0].fingerprint,
+            samples=[about.samples for about in abouts],
+            digests=[about_digest(about) for about in abouts],
+        )
+
+    @property
+    def names(self) -> list[bytes]:
+        """File names of the shards: made from their number, never read from the manifest."""
+        return [shard_name(shard, len(self.digests)) for shard in range(len(self.digests))]
+
+    def pack(self) -> bytes:
+        """The bytes of the manifest: one line of JSON, then its digest."""
+        text = json.dumps(asdict(self), sort_keys=True).encode("ascii")
+        return text + b"\n" + _digest(text) + b"\n"
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest().encode("ascii")
+
+
+def write_manifest(folder: bytes, shards: ShardSet) -> None:
+    """Make the shards in `folder` a set, at once and for good. Raises OSError."""
+    replace_file(os.path.join(folder, MANIFEST), shards.pack())
+
+
+def read_manifest(folder: bytes) -> ShardSet:
+    """The set in `folder`. Raises LoaderError E-CACHE where it is incomplete or damaged, E-ACCESS, E-READ."""
+    path = os.path.join(folder, MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        raise LoaderError(
+            "E-CACHE", f"no {MANIFEST.decode()}: the set of shards is not complete", path=folder
+        ) from None
+    except OSError as error:
+        raise read_error(error, path) from error
+    text, _, rest = data.partition(b"\n")
+    if rest != _digest(text) + b"\n":
+        raise LoaderError("E-CACHE", "the digest of the manifest differs", path=path)
+    try:
+        values = json.loads(text)
+        if values.get("schema") != SCHEMA:
+            raise LoaderError("E-CACHE", f"schema {values.get('schema')!r}; this version reads {SCHEMA}", path=path)
+        shards = ShardSet(**values)
+        sound = all(FIELD_CHECKS[name](values[name]) for name in ("schema", "encoding", "fingerprint"))
+        sound = sound and is_list(shards.samples, is_count) and is_list(shards.digests, is_text)
+        sound = sound and len(shards.digests) == len(shards.samples) and 1 <= len(shards.digests) <= MAX_SHARDS
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        sound = False
+    if not sound:
+        raise LoaderError("E-CACHE", "the manifest is not that of a set of shards", path=path)
+    return shards
+
+
+def shard_paths(folder: bytes) -> list[bytes]:
+    """Paths of the shards of a complete set, in order. Raises LoaderError as read_manifest."""
+    return [os.path.join(folder, name) for name in read_manifest(folder).names]
+
+
+def check_shards(folder: bytes, shards: ShardSet, abouts: list[About]) -> None:
+    """Raises LoaderError E-CACHE where a shard is not the one that the manifest was written for."""
+    for name, digest, about in zip(shards.names, shards.digests, abouts, strict=True):
+        if about_digest(about) != digest:
+            raise LoaderError("E-CACHE", "this shard belongs to another set", path=os.path.join(folder, name))

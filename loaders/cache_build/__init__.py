@@ -1,0 +1,1 @@
+"""Building, resuming and verifying a cache."""

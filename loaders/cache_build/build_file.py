@@ -1,0 +1,286 @@
+"""Building a cache: under a lock, in a folder of its own, verified, then put in place at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint, crc32
+from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
+from penstock.loaders.cache.shards import shard_range
+from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_told
+from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
+from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
+from penstock.loaders.cache_build.journal import Block
+from penstock.loaders.cache_build.lock import BuildLock
+from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
+from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
+from penstock.loaders.cache_encode.chunks import EncodeJob
+from penstock.loaders.cache_encode.encode_workers import encode_in_order
+from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.durable_file import make_private_folder
+from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.machine import default_workers
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg.recode import jpegtran_path
+
+_LOSSLESS_RATIO = 1.03  # stored bytes to source bytes, at most, of a set of photos
+_TABLE_BYTES = RECORD.itemsize + 8 + 64  # an image's share of the tables, its name included
+_FORECAST = 0.8  # a forecast from the images so far is believed when even this share of it does not fit
+_NO_JPEGTRAN = (
+    "jpegtran is missing: JPEGs are stored without restart markers, so that each is read and decoded whole. Install it "
+    "(apt-get install libjpeg-turbo-progs) and build again for a cache that decodes crops alone"
+)
+_COUNTED = ("file", "strips", "pixels")  # by FILE, STRIPS, PIXELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What to build, and how. workers: processes, 0 for none. shard: (this one, of so many).
+
+    replace_stale: build anew what is damaged or stale, instead of raising. wait: for another builder, instead of
+    raising.
+    """
+
+    source: Source
+    encoding: Encoding = field(default_factory=Encoding)
+    workers: int = field(default_factory=default_workers)
+    shard: tuple[int, int] = (0, 1)
+    replace_stale: bool = False
+    wait: bool = True
+    progress: BuildProgress = field(default_factory=NoProgress)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """First sample, and the one after the last."""
+        return shard_range(*self.shard, len(self.source))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltFile:
+    """A whole cache file. built, resumed: samples that were encoded now, and by a builder that came to no end."""
+
+    path: bytes
+    about: About
+    built: int = 0
+    resumed: int = 0
+    seconds: float = 0.0
+
+
+def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> BuiltFile:
+    """The cache file at `path`: the one that is there if it is whole and of this source and encoding, or a new one.
+
+    One builder at a time; whoever waited for another takes over what that one made. A builder that is killed leaves
+    `path.tmp.PID`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
+    penstock, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE unless
+    `replace_stale`; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source raises.
+    """
+    dest = os.path.realpath(os.fsencode(path))
+    build_versions()  # raises without h5py, before any work
+    import_module("penstock.pipelines.sample.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
+    about = existing(request, dest)
+    if about is not None:
+        _sweep(dest)
+        return BuiltFile(path=dest, about=about)
+    lock = BuildLock(dest + b".lock")
+    with write_errors_told(dest):
+        make_private_folder(os.path.dirname(dest))
+        lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
+    with lock:
+        about = existing(request, dest)
+        if about is not None:
+            _remove_unfinished(dest)
+            return BuiltFile(path=dest, about=about)
+        return _build(request, dest, lock)
+
+
+def existing(request: BuildRequest, dest: bytes) -> About | None:
+    """What the file at `dest` says of itself, if it may be used; None if it is to be built. Raises as build_file."""
+    try:
+        status = os.lstat(dest)
+        ours = is_cache_file(dest)
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError:
+        ours = False
+    except OSError as error:
+        raise read_error(error, dest) from error
+    if is_cache_set(dest):
+        fix = "pass the number of its shards (--shards), choose another name, or wait until it is complete"
+        raise LoaderError("E-CACHE", "a set of shards is there, complete or being built", fix=fix, path=dest)
+    if not ours:
+        fix = "choose another name, or remove it yourself"
+        raise LoaderError("E-CACHE", "something else is there, and is left alone", fix=fix, path=dest)
+    try:
+        about = open_cache(dest).about[0]
+    except LoaderError as error:
+        if request.replace_stale and error.code == "E-CACHE" and status.st_uid == os.geteuid():
+            return None
+        raise
+    reason = why_stale(about, request.source, request.encoding, request.shard)
+    if request.replace_stale:
+        return None if reason or why_improvable(about) else about
+    if reason:
+        raise LoaderError("E-STALE", reason, path=dest)
+    return about
+
+
+def _sweep(dest: bytes) -> None:
+    """Remove what dead builders of a finished cache left, where this process may."""
+    with contextlib.suppress(OSError, LoaderError):
+        if find_folders(dest) or os.path.exists(dest + b".lock"):
+            with BuildLock(dest + b".lock") as lock:
+                lock.acquire(wait=False)
+                _remove_unfinished(dest)
+
+
+def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
+    started_s = time.monotonic()
+    _check_labels(request.source, *request.range)
+    try:
+        with write_errors_told(dest):
+            folder = take_folder(dest, build_key(request.source, request.encoding, request.shard))
+        with contextlib.closing(folder):
+            resumed = folder.num_samples
+            _fill(request, dest, folder, lock)
+            about = _finish(request, dest, folder)
+            request.progress.stage("verifying")
+            _verify(folder)
+            lock.check()
+            with write_errors_told(dest):
+                folder.commit(dest)
+    except LoaderError as error:
+        if error.code == "E-NOSPC":
+            _remove_unfinished(dest)
+        raise
+    seconds = time.monotonic() - started_s
+    return BuiltFile(path=dest, about=about, built=about.samples - resumed, resumed=resumed, seconds=seconds)
+
+
+def _remove_unfinished(dest: bytes) -> None:
+    """Under the lock, which makes all of them dead builders'."""
+    for folder in find_folders(dest):
+        remove_folder(folder)
+
+
+def _check_labels(source: Source, first: int, end: int) -> None:
+    """Raises LoaderError E-DATASET for labels that name no class: a cache of them would be refused by every reader."""
+    labels = source.labels(np.arange(first, end))
+    strange = np.flatnonzero((labels < 0) | (labels >= len(source.classes)))
+    if len(strange):
+        sample = first + int(strange[0])
+        cause = f"its label is {int(labels[strange[0]])}, and the source has {len(source.classes)} classes"
+        raise LoaderError("E-DATASET", cause, fix="correct labels or classes of the source", sample=sample)
+
+
+def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLock) -> None:
+    """Encode and store the samples that are not in the folder yet."""
+    first, end = request.range
+    if request.encoding.kind == "jpeg" and jpegtran_path() is None:
+        request.progress.note(_NO_JPEGTRAN)
+    request.progress.begin(dest, end - first, folder.num_samples)
+    _ensure_room(request, dest, folder, estimate=_estimate(request))
+    job = EncodeJob(request.source, request.encoding)
+    checked = folder.num_bytes
+    with contextlib.closing(encode_in_order(job, first + folder.num_samples, end, request.workers)) as chunks:
+        for chunk in chunks:
+            lock.check()
+            payload = chunk.payload
+            crc = crc32(payload, 0)
+            block = Block(chunk.records, len(payload), crc, chunk.source_bytes, chunk.kept, chunk.bad)
+            with write_errors_told(dest):
+                folder.append(block, payload)
+            request.progress.advance(len(chunk.records), len(payload))
+            if folder.num_bytes - checked >= SYNC_BYTES:
+                checked = folder.num_bytes
+                mean = folder.num_bytes / folder.num_samples
+                _ensure_room(request, dest, folder, estimate=int(_FORECAST * mean * (end - first)))
+
+
+def _estimate(request: BuildRequest) -> int:
+    """Bytes of the payload, as far as they can be known before."""
+    num_bytes: int | None = getattr(request.source, "num_bytes", None)
+    if num_bytes is None or not (request.encoding.kind == "jpeg" and request.encoding.lossless):
+        return 0
+    first, end = request.range
+    return int(_LOSSLESS_RATIO * num_bytes * (end - first) / len(request.source))
+
+
+def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estimate: int) -> None:
+    first, end = request.range
+    total = max(estimate, folder.num_bytes) + _TABLE_BYTES * (end - first)
+    ensure_room(folder.path, dest, folder.num_bytes, total)
+
+
+def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
+    """Make a whole cache file in the folder."""
+    tables = _tables(request, folder.records())
+    about = _about(request, folder, tables)
+    with write_errors_told(dest):
+        ensure_room(folder.path, dest, folder.num_bytes, folder.num_bytes + frame_bytes(tables))
+        folder.finish(tables, about)
+    if request.encoding.lossless:
+        return about
+    request.progress.stage("comparing")
+    first = request.range[0]
+    # Read as a reader will: through the file that has just been made.
+    indices = [first + number for number in sample_indices(about.samples)]
+    psnr = sample_psnr(request.source, open_cache(folder.data_path), indices, first=first)
+    about = replace(about, psnr_db=None if psnr is None else round(psnr, 3))
+    with write_errors_told(dest):
+        folder.finish(tables, about)
+    return about
+
+
+def _tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
+    """samples, names and name_ends of a file."""
+    source, prefix = request.source, getattr(request.source, "root", b"").rstrip(b"/") + b"/"
+    name_of = getattr(source, "name", source.path)
+    rooted = hasattr(source, "root")
+    names = [name_of(i).removeprefix(prefix) if rooted else name_of(i) for i in range(*request.range)]
+    ends = np.cumsum([len(name) for name in names]).astype("<i8")
+    return {"samples": records, "names": np.frombuffer(b"".join(names), np.uint8), "name_ends": ends}
+
+
+def _about(request: BuildRequest, folder: BuildFolder, tables: Tables) -> About:
+    source, kinds = request.source, np.bincount(tables["samples"]["kind"], minlength=len(_COUNTED))
+    counts = dict(zip(_COUNTED, kinds.tolist(), strict=True))
+    kept: dict[str, int] = {}
+    bad: dict[str, int] = {}
+    for block in folder.blocks:
+        for total, part in ((kept, block.kept), (bad, block.bad)):
+            for reason, count in part.items():
+                total[reason] = total.get(reason, 0) + count
+    return About(
+        encoding=asdict(request.encoding),
+        fingerprint=cache_fingerprint(source.fingerprint, request.encoding),
+        classes=[name.decode("utf-8", "surrogateescape") for name in source.classes],
+        source=source_identity(source),
+        shard=[*request.shard, *request.range],
+        samples=folder.num_samples,
+        payload_bytes=folder.num_bytes,
+        source_bytes=sum(block.source_bytes for block in folder.blocks),
+        counts={**counts, "bad": sum(bad.values())},
+        kept=kept,
+        digests=table_digests(tables),
+        versions=build_versions(),
+    )
+
+
+def _verify(folder: BuildFolder) -> None:
+    """Read all of the file back: its structure and tables as a reader does, its payload by the blocks' CRCs.
+
+    That the samples are laid out as their records say is the encoder's own check, on the same bytes. Raises LoaderError
+    E-CACHE.
+    """
+    open_cache(folder.data_path)
+    if not folder.is_whole():
+        cause = "what was written does not read back"
+        raise LoaderError("E-CACHE", cause, fix="check the storage, then build it again", path=folder.data_path)

@@ -1,0 +1,172 @@
+"""Building a cache as one file, or as a set of shards that several processes and machines build together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.loaders.cache.format import About, Encoding
+from penstock.loaders.cache.shards import (
+    MANIFEST,
+    MAX_SHARDS,
+    ShardSet,
+    is_shard_name,
+    read_manifest,
+    shard_name,
+    write_manifest,
+)
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, existing
+from penstock.loaders.cache_build.disk_space import write_errors_told
+from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
+from penstock.loaders.cache_build.ranks import Ranks
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.durable_file import make_private_folder, sync_folder
+from penstock.loaders.system.machine import default_workers
+from penstock.pipelines.errors import LoaderError
+
+_OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltCache:
+    """A cache as it is after a build: its path, the files that this process saw to, and whether it is whole now.
+
+    It is not while other tasks of a job array still build their shards.
+    """
+
+    path: bytes
+    files: Sequence[BuiltFile] = field(default_factory=tuple)
+    complete: bool = True
+
+
+def build_cache(
+    source: Source,
+    dest: str | bytes | os.PathLike[str],
+    encoding: Encoding | None = None,
+    *,
+    workers: int | None = None,
+    shards: int = 1,
+    ranks: Ranks | None = None,
+    replace_stale: bool = False,
+    wait: bool = True,
+    progress: BuildProgress | None = None,
+) -> BuiltCache:
+    """The cache of `source` at `dest`: what is there if it is whole and fresh, else built, resumed or waited for.
+
+    encoding: Encoding(), lossless JPEG, unless given. workers: processes that encode, one a processor unless given, 0
+    for none. shards: files; of more than one, `dest` is a folder, and each of `ranks` builds its part of them.
+    replace_stale: build anew what is stale or damaged, as the user of `penstock cache build` asks for; a loader raises
+    instead. Raises ValueError for impossible numbers, LoaderError as build_file does.
+    """
+    if not 1 <= shards <= min(MAX_SHARDS, len(source)):
+        raise ValueError(f"shards is 1 to {min(MAX_SHARDS, len(source)):,} (one image each at least), not {shards}")
+    request = BuildRequest(
+        source=source,
+        encoding=encoding or Encoding(),
+        workers=default_workers() if workers is None else workers,
+        replace_stale=replace_stale,
+        wait=wait,
+        progress=progress or NoProgress(),
+    )
+    path = os.path.realpath(os.fsencode(dest))
+    _refuse_inside(source, path)
+    ranks = ranks or Ranks()
+    if shards > 1:
+        return _build_set(request, path, shards, ranks)
+    # Ranks that can wait for each other do: the lock lets one of them build, and the others find the file.
+    return BuiltCache(path=path, files=[build_file(request, path)])
+
+
+def _refuse_inside(source: Source, dest: bytes) -> None:
+    """A cache among the images would change the folder that it is a cache of."""
+    root: bytes | None = getattr(source, "root", None)
+    if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
+        raise LoaderError(
+            "E-MISUSE", "the cache would lie in the folder of its images", fix="choose a place beside it", path=dest
+        )
+
+
+def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) -> BuiltCache:
+    abouts = _whole_set(request, folder, shards)
+    if abouts is None:
+        _prepare(request, folder)
+    files = [build_file(_of_shard(request, n, shards), _path(folder, n, shards)) for n in ranks.shards(shards)]
+    ranks.meet()
+    if abouts is None and (ranks.group is None or ranks.rank == 0):
+        abouts = _abouts(request, folder, shards)
+        if abouts is not None:
+            with write_errors_told(folder):
+                write_manifest(folder, ShardSet.of(abouts))
+                _remove_others(folder, shards)
+    ranks.meet()
+    return BuiltCache(path=folder, files=files, complete=abouts is not None or ranks.group is not None)
+
+
+def _path(folder: bytes, shard: int, shards: int) -> bytes:
+    return os.path.join(folder, shard_name(shard, shards))
+
+
+def _of_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
+    return replace(request, shard=(shard, shards))
+
+
+def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
+    """What all shards say of themselves; None while one of them is missing. Raises for one that may not be used."""
+    found = []
+    for shard in range(shards):
+        about = existing(_of_shard(request, shard, shards), _path(folder, shard, shards))
+        if about is None:
+            return None
+        found.append(about)
+    return found
+
+
+def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
+    """The shards of the complete set that is there, None where there is none that may be used."""
+    if not os.path.lexists(folder):
+        return None
+    if not os.path.isdir(folder):
+        fix = "choose another name, or remove it yourself"
+        raise LoaderError("E-CACHE", "a file is there, and shards need a folder", fix=fix, path=folder)
+    others = [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
+    if others:
+        fix = "choose an empty folder"
+        raise LoaderError(
+            "E-CACHE", f"other things are there, such as {os.fsdecode(others[0])!a}", fix=fix, path=folder
+        )
+    if not os.path.exists(os.path.join(folder, MANIFEST)):
+        return None
+    try:
+        known = read_manifest(folder)
+    except LoaderError:
+        if not request.replace_stale:
+            raise
+        return None
+    if len(known.digests) != shards and not request.replace_stale:
+        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards; asked for are {shards}", path=folder)
+    abouts = _abouts(request, folder, shards)
+    return abouts if abouts is not None and ShardSet.of(abouts) == known else None
+
+
+def _prepare(request: BuildRequest, folder: bytes) -> None:
+    """Make the folder; a set that is not whole, or not of this source, is none from here on."""
+    with write_errors_told(folder):
+        make_private_folder(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, MANIFEST))
+            sync_folder(folder)
+        for name in os.listdir(folder):
+            if name.startswith(MANIFEST + b".tmp."):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, name))
+
+
+def _remove_others(folder: bytes, shards: int) -> None:
+    """Remove the shards of the set that was there before, if that had another number of them."""
+    names = {shard_name(shard, shards) for shard in range(shards)}
+    for name in os.listdir(folder):
+        if is_shard_name(name) and name not in names:
+            os.unlink(os.path.join(folder, name))

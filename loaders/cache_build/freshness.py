@@ -1,0 +1,77 @@
+"""What a cache must agree with to be used: its source, its settings, the libraries that made its pixels."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import re
+from dataclasses import asdict
+from typing import Any
+
+import simplejpeg
+import torch
+
+from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Encoding
+from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
+
+# Their new major versions may decode or shrink to other pixels. A lossless cache holds no pixels of theirs.
+_PIXEL_LIBRARIES = ("simplejpeg", "torch")
+
+
+@functools.cache
+def build_versions() -> dict[str, str]:
+    """Name -> version of what a cache is built by. Raises LoaderError E-DEPENDENCY without h5py."""
+    try:
+        own = importlib.metadata.version("penstock")
+    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
+        own = "unknown"
+    versions = {"penstock": own, "simplejpeg": simplejpeg.__version__, "torch": torch.__version__, **hdf5_versions()}
+    return {**versions, "jpegtran": jpegtran_version() or "missing"}
+
+
+def source_identity(source: Source) -> dict[str, str]:
+    """`About.source`: where it is, which images and labels, and a digest that also covers modification times."""
+    root: bytes = getattr(source, "root", b"")
+    content: str = getattr(source, "content", source.fingerprint)
+    return {"root": root.decode("utf-8", "surrogateescape"), "fingerprint": source.fingerprint, "content": content}
+
+
+def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
+    """Hex digest of all that decides the bytes of a cache file; an unfinished one goes on under the same key only."""
+    identity = source_identity(source)
+    parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, build_versions()]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode("ascii"), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int, int] = (0, 1)) -> str:
+    """Why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
+    identity = source_identity(source)
+    if about.coded != encoding:
+        return f"it holds {about.coded.describe()}; asked for is {encoding.describe()}"
+    if about.source.get("fingerprint") != identity["fingerprint"]:
+        return "the source has other images, sizes or classes than when it was built"
+    if about.source.get("content") != identity["content"]:
+        return "files of the source were modified since it was built"
+    if list(about.shard[:2]) != list(shard):
+        return f"it is shard {about.shard[0] + 1} of {about.shard[1]}, not {shard[0] + 1} of {shard[1]}"
+    if not encoding.lossless or encoding.kind == "raw":
+        for name in _PIXEL_LIBRARIES:
+            then, now = about.versions.get(name, ""), build_versions()[name]
+            if _major(then) != _major(now):
+                return f"its pixels were made by {name} {then}; this is {now}"
+    return ""
+
+
+def why_improvable(about: About) -> str:
+    """Why building it again would make it better; "" if it would not."""
+    if about.kept.get(MISSING) and jpegtran_path():
+        return f"{about.kept[MISSING]:,} of its JPEGs have no restart markers, because jpegtran was missing"
+    return ""
+
+
+def _major(version: Any) -> str:
+    return re.split(r"\D", str(version), maxsplit=1)[0]

@@ -1,0 +1,128 @@
+"""The frame of a cache file: HDF5's own bytes around a payload that is already in place.
+
+The payload of a cache is written first, from PAYLOAD_OFFSET on, by plain writes. HDF5 then lays out a file with the
+same datasets in memory, sparse, and is asked where they lie; what it wrote outside the payload goes into the file, the
+first PAYLOAD_OFFSET bytes last. Until then the file has no HDF5 signature: one that is half written is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import DIGEST_BYTES, TABLES, About
+from penstock.loaders.cache.hdf5_layout import import_h5py
+from penstock.loaders.system.durable_file import write_all
+from penstock.pipelines.errors import LoaderError
+
+PAYLOAD_OFFSET = 4096
+# In the gap between HDF5's first metadata (462 bytes) and the payload: says whose file it is even where it is damaged.
+_MARK = b"penstock cache 1"
+_MARK_OFFSET = PAYLOAD_OFFSET - len(_MARK)
+_ALIGNMENT = PAYLOAD_OFFSET  # of datasets that are at least as large: where the first large one goes is thereby fixed
+_METADATA_BLOCK = 2048
+_SMALLEST_FRAME = 64 << 10
+_COPY_BYTES = 1 << 20
+Tables = Mapping[str, npt.NDArray[Any]]
+
+
+def is_cache_file(path: bytes) -> bool:
+    """Whether the file was built by penstock, be it damaged since. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.pread(fd, len(_MARK), _MARK_OFFSET) == _MARK
+    finally:
+        os.close(fd)
+
+
+def table_digests(tables: Tables) -> dict[str, str]:
+    """Hex digest of each of TABLES, as `About.digests` has them."""
+    return {name: hashlib.blake2b(tables[name].tobytes(), digest_size=DIGEST_BYTES).hexdigest() for name in TABLES}
+
+
+def frame_bytes(tables: Tables) -> int:
+    """Room that a file needs beside its payload, at most."""
+    return _SMALLEST_FRAME + sum(table.nbytes + _ALIGNMENT for table in tables.values())
+
+
+def write_frame(fd: int, tables: Tables, about: About) -> None:
+    """Make a cache file of `fd`, whose payload (`about.payload_bytes`) lies at PAYLOAD_OFFSET; synced when it returns.
+
+    tables: an array for each of TABLES. Raises OSError; LoaderError E-DEPENDENCY without h5py, E-CACHE where this
+    HDF5 library would not put the payload there.
+    """
+    stored = max(about.payload_bytes, _ALIGNMENT)  # a smaller dataset would not be aligned; the rest is zeros
+    end = PAYLOAD_OFFSET + stored
+    contents = {**tables, "about": np.frombuffer(about.pack(), np.uint8)}
+    # A limit on the size of files is met here, not inside HDF5, which may not survive it (h5py#914).
+    os.truncate(fd, end + frame_bytes(contents))
+    frame = os.memfd_create("penstock-frame", os.MFD_CLOEXEC)
+    try:
+        size = _lay_out(frame, stored, contents)
+        os.truncate(fd, end)  # drops what lies behind the payload
+        os.truncate(fd, size)
+        for offset, data in _written(frame, end, size):
+            write_all(fd, data, offset)
+        os.fsync(fd)
+        head = bytearray(os.pread(frame, PAYLOAD_OFFSET, 0))
+        assert not any(head[_MARK_OFFSET:])
+        head[_MARK_OFFSET:] = _MARK
+        write_all(fd, head, 0)
+        os.fsync(fd)
+    finally:
+        os.close(frame)
+
+
+def _written(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of what lies in the frame from `start` to `end`."""
+    for offset in range(start, end, _COPY_BYTES):
+        yield offset, os.pread(frame, min(_COPY_BYTES, end - offset), offset)
+
+
+def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
+    """Make `frame` (an empty memory file) an HDF5 file but for its payload, which stays a hole; its size in bytes."""
+    h5py = import_h5py()
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    access.set_alignment(_ALIGNMENT, _ALIGNMENT)
+    access.set_meta_block_size(_METADATA_BLOCK)
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)  # the same images make the same bytes
+    with open(frame, "r+b", buffering=0, closefd=False) as memory:
+        access.set_fileobj_driver(h5py.h5fd.fileobj_driver, memory)
+        file = h5py.h5f.create(b"frame", h5py.h5f.ACC_TRUNC, creation, access)
+        payload = _dataset(h5py, file, "payload", np.dtype(np.uint8), payload_bytes)
+        if payload != PAYLOAD_OFFSET:
+            file.close()
+            version = h5py.version.hdf5_version
+            raise LoaderError("E-CACHE", f"HDF5 {version} would place the payload at {payload}, not {PAYLOAD_OFFSET}")
+        places = [(_dataset(h5py, file, name, data.dtype, len(data)), data) for name, data in contents.items()]
+        file.close()
+    for offset, data in places:
+        if offset is not None:
+            write_all(frame, np.ascontiguousarray(data).view(np.uint8).data, offset)
+    return os.fstat(frame).st_size
+
+
+def _dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) -> int | None:
+    """Make a contiguous dataset with room but no content; its offset in the file, None if it holds nothing."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)
+    kind = h5py.h5t.py_create(dtype, logical=True)
+    dataset = h5py.h5d.create(file, name.encode(), kind, h5py.h5s.create_simple((count,)), creation)
+    offset: int | None = dataset.get_offset()
+    return offset
+
+
+def hdf5_versions() -> dict[str, str]:
+    """Versions of h5py and of its HDF5. Raises LoaderError E-DEPENDENCY without h5py."""
+    h5py = import_h5py()
+    return {"h5py": h5py.version.version, "hdf5": h5py.version.hdf5_version}

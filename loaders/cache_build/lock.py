@@ -1,0 +1,293 @@
+"""One builder at a time: a lock file that tells who holds it, and outlives nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from penstock.loaders.system.durable_file import open_private, write_all
+from penstock.pipelines.errors import LoaderError
+
+HEARTBEAT_S = 5.0
+SILENT_S = 60.0  # after which an owner that cannot be looked up is taken for dead
+POLL_S = 0.2
+# What link() answers on file systems that have no hard links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A process, so that no other one is taken for it: start in clock ticks since boot; pids: its pid namespace."""
+
+    host: str
+    pid: int
+    boot: str
+    start: int
+    pids: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """The process that asks."""
+        boot = _read("/proc/sys/kernel/random/boot_id").strip()
+        return cls(host=platform.node(), pid=os.getpid(), boot=boot, start=_start_time(os.getpid()), pids=_namespace())
+
+    @classmethod
+    def parse(cls, data: bytes) -> Owner | None:
+        """As in a lock file; None for anything else."""
+        try:
+            values = json.loads(data)
+            owner = cls(**values)
+        except (ValueError, TypeError):
+            return None
+        return owner if all(type(v) is type(getattr(_SHAPE, n)) for n, v in asdict(owner).items()) else None
+
+    def alive(self) -> bool | None:
+        """Whether the process runs; None where this process cannot see it: another host, another container."""
+        here = Owner.this_process()
+        if (self.host, self.boot, self.pids) != (here.host, here.boot, here.pids):
+            return None
+        return _start_time(self.pid) == self.start
+
+    def describe(self) -> str:
+        """For people: "process 4242 on node7"."""
+        return f"process {self.pid} on {self.host}"
+
+
+_SHAPE = Owner(host="", pid=0, boot="", start=0, pids="")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
+
+
+class BuildLock:
+    """The lock at `path`, held from acquire() to release(); a context manager that releases.
+
+    It is made whole, content and all, by a hard link. An owner that died is found by its process id, start time and
+    boot; one on another host by its silence: a holder touches the file every HEARTBEAT_S. A holder that was taken for
+    dead is told so by check().
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self._path = path
+        self._fd = -1
+        self._done = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def acquire(self, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> None:
+        """Take the lock; `on_wait(owner)` is called while another builder holds it.
+
+        Raises LoaderError E-CACHE if one does and `wait` is false, OSError where the folder takes no file.
+        """
+        watched = _Watched()
+        while not self._make():
+            seen = watched.look(self._path)
+            if seen is None:
+                continue
+            if seen.dead and self._take_over(seen):
+                break
+            if not wait:
+                raise LoaderError(
+                    "E-CACHE", f"{seen.owner} is building it", fix="wait for it to finish", path=self._path
+                )
+            if on_wait is not None:
+                on_wait(seen.owner)
+            time.sleep(POLL_S)
+        self._sweep()
+        self._done.clear()
+        self._beat = threading.Thread(target=self._keep_beating, name="penstock-lock", daemon=True)
+        self._beat.start()
+
+    def _make(self) -> bool:
+        """Make the lock file unless there is one."""
+        private, fd = self._private()
+        try:
+            os.link(private, self._path)
+        except FileExistsError:
+            os.close(fd)
+            return False
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in _NO_LINKS:
+                raise
+            return self._make_in_place()
+        finally:
+            # Raised here, an error would leave a lock that this process holds and does not know of.
+            with contextlib.suppress(OSError):
+                os.unlink(private)
+        self._fd = fd
+        return True
+
+    def _make_in_place(self) -> bool:
+        # Empty for a moment: whoever looks then sees an owner that cannot be looked up, and waits.
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return False
+        try:
+            write_all(self._fd, _content(), 0)
+        except BaseException:
+            self.release()
+            raise
+        return True
+
+    def _private(self) -> tuple[bytes, int]:
+        """A file that nobody else knows, with the content of a lock: path, descriptor."""
+        private = b"%s.%s" % (self._path, os.urandom(8).hex().encode())
+        fd = open_private(private, os.O_RDWR | os.O_EXCL)
+        try:
+            write_all(fd, _content(), 0)
+        except BaseException:
+            os.close(fd)
+            os.unlink(private)
+            raise
+        return private, fd
+
+    def _take_over(self, seen: Seen) -> bool:
+        """Replace a dead owner's lock; False where another process was faster."""
+        try:
+            old = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            with contextlib.suppress(OSError):  # some network file systems have no flock
+                fcntl.flock(old, fcntl.LOCK_EX)
+            # Whoever took it over in the meantime has put another file there; one that revived has touched it.
+            if _mark(os.fstat(old)) != seen.mark or not self._is(old):
+                return False
+            private, fd = self._private()
+            try:
+                os.replace(private, self._path)
+            except BaseException:
+                os.close(fd)
+                os.unlink(private)
+                raise
+            self._fd = fd
+            return True
+        finally:
+            os.close(old)
+
+    def _is(self, fd: int) -> bool:
+        """Whether the file open as `fd` is the one at the lock's path."""
+        try:
+            there, ours = os.stat(self._path), os.fstat(fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _sweep(self) -> None:
+        """Remove the private files of processes that were killed while they made a lock."""
+        folder, name = os.path.split(self._path)
+        pattern = re.compile(re.escape(name) + rb"\.[0-9a-f]{16}")
+        now_s = os.fstat(self._fd).st_mtime  # by the clock of the file system
+        with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
+            for entry in entries:
+                if pattern.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < now_s - SILENT_S:
+                    os.unlink(entry.path)
+
+    def _keep_beating(self) -> None:
+        while not self._done.wait(HEARTBEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._fd)
+
+    def check(self) -> None:
+        """Raises LoaderError E-CACHE if the lock was taken from this process, which must then write no more."""
+        if not self._is(self._fd):
+            cause = "the lock is gone: another process took this one for dead, or someone removed it"
+            raise LoaderError("E-CACHE", cause, fix="wait for it to finish", path=self._path)
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent."""
+        if self._fd < 0:
+            return
+        self._done.set()
+        if self._beat is not None:
+            self._beat.join()  # it touches the descriptor that is closed below
+        fd, self._fd = self._fd, -1
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)  # nobody is taking it over now
+            if self._is(fd):
+                with contextlib.suppress(OSError):  # whoever comes next finds its owner dead, or silent
+                    os.unlink(self._path)
+        finally:
+            os.close(fd)
+
+    def __enter__(self) -> BuildLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _content() -> bytes:
+    return json.dumps(asdict(Owner.this_process())).encode("ascii")
+
+
+def _mark(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lock file at one moment: who holds it, whether that is over, and the file's identity and time."""
+
+    owner: str
+    dead: bool
+    mark: tuple[int, int, int]
+
+
+class _Watched:
+    """A lock file looked at again and again, to notice when it is no longer touched."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, int, int] | None = None
+        self._since_s = 0.0
+
+    def look(self, path: bytes) -> Seen | None:
+        """What is there now; None if nothing is."""
+        try:
+            with open(path, "rb") as file:
+                content, status = file.read(4096), os.fstat(file.fileno())
+        except FileNotFoundError:
+            return None
+        mark, now_s = _mark(status), time.monotonic()
+        if mark != self._mark:
+            self._mark, self._since_s = mark, now_s
+        owner = Owner.parse(content)
+        alive = owner.alive() if owner else None
+        silent = now_s - self._since_s > SILENT_S or (owner is not None and _rebooted(owner, status))
+        told = owner.describe() if owner else "a process that is not known"
+        return Seen(told, alive is False or (alive is None and silent), mark)
+
+
+def _rebooted(owner: Owner, status: os.stat_result) -> bool:
+    """Whether the owner ran before this host was started again: another boot, and long silent."""
+    here = Owner.this_process()
+    return owner.host == here.host and owner.boot != here.boot and time.time() - status.st_mtime > SILENT_S

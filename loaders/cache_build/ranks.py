@@ -1,0 +1,83 @@
+"""Which of several processes, on several machines, builds which shards, and how they meet at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from penstock.loaders.stream.ranks import distributed_place
+from penstock.loaders.system.machine import default_workers
+from penstock.pipelines.errors import LoaderError
+
+_JOIN = timedelta(minutes=30)  # until all ranks have started
+_BUILD = timedelta(days=14)  # until the slowest has built its shards
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place. group: of torch.distributed, None where the processes cannot meet (a job array)."""
+
+    rank: int = 0
+    world_size: int = 1
+    group: Any = None
+
+    def shards(self, shards: int) -> list[int]:
+        """The shards that this rank builds."""
+        return list(range(self.rank, shards, self.world_size))
+
+    def own_workers(self) -> int:
+        """Worker processes for this rank: the machine's processors, shared with the ranks that torchrun put on it."""
+        return max(1, default_workers() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+    def meet(self) -> None:
+        """Wait until every rank is here. Raises LoaderError E-WORKER if one of them has left."""
+        if self.group is None:
+            return
+        try:
+            dist.barrier(group=self.group)
+        except RuntimeError as error:
+            cause = "another rank ended before its shards were built"
+            fix = "look at what the other ranks said; run it again to go on"
+            raise LoaderError("E-WORKER", cause, fix=fix, rank=self.rank) from error
+
+
+@contextlib.contextmanager
+def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
+    """The ranks of torchrun (or whatever else set torch.distributed's variables), else of a SLURM job array, else one.
+
+    Those of torch.distributed meet in a gloo group, which is left at the end. `arrays`: whether a job array counts;
+    its tasks may as well have nothing to do with each other.
+    """
+    array = array_place(os.environ) if arrays else None
+    rank, world_size = distributed_place()
+    if world_size > 1 and dist.is_available() and not dist.is_initialized() and "MASTER_ADDR" in os.environ:
+        dist.init_process_group("gloo", timeout=_JOIN)
+        try:
+            yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
+        finally:
+            dist.destroy_process_group()
+    elif world_size > 1 and dist.is_available() and dist.is_initialized():
+        yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
+    elif array is not None and "RANK" not in os.environ:
+        yield Ranks(*array)
+    else:
+        yield Ranks(rank, world_size)
+
+
+def array_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """(rank, world size) of a task of a SLURM job array, None outside of one."""
+    try:
+        task, count = int(environment["SLURM_ARRAY_TASK_ID"]), int(environment["SLURM_ARRAY_TASK_COUNT"])
+        first = int(environment.get("SLURM_ARRAY_TASK_MIN", "0"))
+        rank = (task - first) // max(1, int(environment.get("SLURM_ARRAY_TASK_STEP", "1")))
+    except (KeyError, ValueError):
+        return None
+    if not 0 <= rank < count:  # an array of chosen numbers, such as 1,5,7
+        raise ValueError(f"SLURM array task {task} of {count} tasks: number them without gaps (--array=0-{count - 1})")
+    return rank, count

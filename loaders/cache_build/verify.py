@@ -1,0 +1,263 @@
+"""A cache checked from end to end: against itself, and against the source that it was built from."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, geometry_of, header_fault
+from penstock.loaders.cache_build.freshness import source_identity
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.machine import available_cpus
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.jpeg import strips
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+Pixels = npt.NDArray[np.uint8]
+Progress = Callable[[int], None]
+
+_KINDS = {FILE: "file", STRIPS: "strips", PIXELS: "pixels"}
+_CHUNK_SAMPLES = 32
+_GENERAL = ("E-STALE", "E-DEPENDENCY")  # these tell of the whole file or of the machine, not of one image
+
+
+class Finding(NamedTuple):
+    """What is wrong with one sample."""
+
+    sample: int
+    name: bytes
+    cause: str
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What a check found. `differing` is of a comparison with a source; kinds counts file, strips and pixels."""
+
+    samples: int
+    num_bytes: int
+    kinds: dict[str, int]
+    damaged: list[Finding] = field(default_factory=list)
+    differing: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.damaged or self.differing)
+
+    def describe(self, most: int = 20) -> str:
+        """A line on all, then one for each of the first `most` findings."""
+        found = [("damaged", finding) for finding in self.damaged] + [("differs", f) for f in self.differing]
+        lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: " + (f"{len(found):,} bad" if found else "sound")]
+        lines += [f"  {what} sample={f.sample} name={printable(f.name)}: {f.cause}" for what, f in found[:most]]
+        return "\n".join(lines + [f"  and {len(found) - most:,} more"] * (len(found) > most))
+
+
+def verify_cache(cache: Hdf5Cache, *, progress: Progress | None = None, workers: int | None = None) -> CacheReport:
+    """Check every stored byte by its CRC, and that each image is laid out as its record says.
+
+    A damaged sample is a finding, never an error. progress(samples) tells of so many more that are done; workers:
+    threads, by default one a processor. Raises LoaderError E-STALE if the file is replaced meanwhile.
+    """
+
+    def make() -> Callable[[int], str]:
+        return lambda index: damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
+
+    return _report(cache, damaged=_findings(cache, make, progress, workers))
+
+
+def verify_against(
+    cache: Hdf5Cache,
+    source: Source,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> CacheReport:
+    """Compare a cache with the source it was built from.
+
+    Raises LoaderError E-STALE, naming what differs, if the source holds other images, labels or classes, or files that
+    were modified since. deep: compare every image as well. A lossless one must have the source's pixels, or its bytes
+    where it is stored as it was; of a lossy one the source must give the same bytes, or at least pixels, when it is
+    encoded now. What differs is a finding then, and times that are not those of the build no longer matter.
+    """
+    cause = difference(cache, source) or ("" if deep else _later(cache, source))
+    if cause:
+        raise LoaderError("E-STALE", cause, path=cache.path(0).rpartition(b":")[0])
+    if not deep:
+        return _report(cache)
+    return _report(cache, differing=_findings(cache, lambda: _Comparison(cache, source), progress, workers))
+
+
+def difference(cache: Hdf5Cache, source: Source) -> str:
+    """How the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
+    if len(source) != len(cache):
+        return f"the source has {len(source):,} images, the cache {len(cache):,}"
+    if source.classes != cache.classes:
+        at = next(i for i, (a, b) in enumerate(itertools.zip_longest(source.classes, cache.classes)) if a != b)
+        names = (printable(classes[at]) if at < len(classes) else "none" for classes in (source.classes, cache.classes))
+        return "class {} is called {} in the source, {} in the cache".format(at, *names)
+    everything = np.arange(len(cache), dtype=np.int64)
+    differ = np.flatnonzero(source.labels(everything) != cache.labels(everything))
+    same = all(about.source.get("fingerprint") == source.fingerprint for about in cache.about)
+    if not same and hasattr(source, "root"):
+        root = source.root.rstrip(b"/") + b"/"
+        for index in range(len(cache)):
+            name, known = source.path(index).removeprefix(root), cache.name(index)
+            if name != known:
+                return f"image {index} is {printable(name)} in the source, {printable(known)} in the cache"
+    if len(differ):
+        return f"{len(differ):,} labels differ, the first is that of image {differ[0]}"
+    return "" if same else "images of the source have another size than when the cache was built"
+
+
+def _later(cache: Hdf5Cache, source: Source) -> str:
+    content = source_identity(source)["content"]
+    if any(about.source.get("content") != content for about in cache.about):
+        return "files of the source were modified since the cache was built (--deep compares the pixels themselves)"
+    return ""
+
+
+def damage(record: Record, stored: bytes, num_classes: int) -> str:
+    """What is wrong with a sample, of which `stored` are all bytes; "" if nothing is."""
+    head, rest = stored[: record.head], np.frombuffer(stored, np.uint8)[record.head :]
+    if crc32(stored if record.kind == FILE else head, 0) != record.crc:
+        return "the CRC of its head differs" if record.kind != FILE else "the CRC of its bytes differs"
+    if not 0 <= record.label < num_classes or not 1 <= record.orientation <= 8:
+        return f"label {record.label} of {num_classes} classes, orientation {record.orientation}"
+    if record.kind == FILE:
+        return "" if record.head == 0 and bool(record.width) == bool(record.height) else "its record is impossible"
+    if record.kind == PIXELS:
+        row_bytes = 3 * record.width * record.strip_rows
+        ends = [*range(row_bytes, len(rest), row_bytes), len(rest)]
+        if len(rest) != 3 * record.width * record.height or len(head) != 4 * len(ends):
+            return f"its {len(stored):,} bytes are not those of {record.width}x{record.height} pixels"
+        return _chain(rest, ends, np.frombuffer(head, "<u4").tolist())
+    return _strip_damage(record, head, rest)
+
+
+def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
+    geometry = geometry_of(record)
+    count = -(-geometry.rows // record.strip_rows)
+    if len(head) < count * STRIP.itemsize:
+        return f"a head of {len(head)} bytes for {count} strips"
+    table, start = np.frombuffer(head[: count * STRIP.itemsize], STRIP), head[count * STRIP.itemsize :]
+    ends = table["end"].tolist()
+    if found := _chain(scan, ends, table["crc"].tolist()):
+        return found
+    if found := header_fault(start, record):
+        return found
+    bounds = np.append(strips.segment_ends(scan), len(scan))
+    if len(bounds) != geometry.rows * geometry.segments:
+        return f"it has {len(bounds)} segments, its record tells of {geometry.rows * geometry.segments}"
+    rows = [*range(record.strip_rows, geometry.rows, record.strip_rows), geometry.rows]
+    return "" if bounds[[row * geometry.segments - 1 for row in rows]].tolist() == ends else "its strips end elsewhere"
+
+
+def _chain(data: Pixels, ends: list[int], crcs: list[int]) -> str:
+    """What is wrong with strips that end there and have these running CRCs."""
+    if len(ends) != len(crcs) or not ends or ends[-1] != len(data):
+        return f"{len(crcs)} strips that do not cover its {len(data):,} bytes"
+    begin = crc = 0
+    for number, (end, expected) in enumerate(zip(ends, crcs, strict=True)):
+        crc = crc32(data[begin:end], crc)
+        if begin >= end or crc != expected:
+            return f"the CRC of strip {number} of {len(ends)} differs"
+        begin = end
+    return ""
+
+
+class _Comparison:
+    """Whether samples are what the source gives; belongs to one thread."""
+
+    def __init__(self, cache: Hdf5Cache, source: Source) -> None:
+        self._cache, self._source = cache, source
+        self._encoder = SampleEncoder(cache.about[0].coded)
+        self._decoders = ImageDecoder(ImagePipeline()), ImageDecoder(ImagePipeline())
+
+    def __call__(self, index: int) -> str:
+        """How image `index` differs, "" if it does not."""
+        cached, original = self._cache.read(index), self._source.read(index)
+        kind = int(self._cache.records["kind"][index])
+        if self._encoder.encoding.lossless:
+            if kind == FILE:
+                return "" if cached == original else "the source has other bytes"
+            return self._other_pixels(original, cached)
+        now = self._encoder.encode(original, int(self._cache.records["label"][index]))
+        if now.data == self._cache.stored(index):
+            return ""
+        if now.record["kind"] != kind or now.bad:
+            return "the source gives another kind of image now"
+        return self._other_pixels(_whole(now), cached)
+
+    def _other_pixels(self, *images: bytes | Pixels) -> str:
+        pixels = [
+            image if isinstance(image, np.ndarray) else decoder.full(image)
+            for image, decoder in zip(images, self._decoders, strict=True)
+        ]
+        if pixels[0].shape != pixels[1].shape:
+            return "the source gives another size"
+        num_different = np.count_nonzero((pixels[0] != pixels[1]).any(axis=2))
+        return f"{num_different:,} pixels are not those of the source" if num_different else ""
+
+
+def _whole(stored: Stored) -> bytes | Pixels:
+    """A sample that was just encoded, as Source.read gives images."""
+    record = Record._make(stored.record.item())
+    if record.kind == FILE:
+        return stored.data
+    if record.kind == PIXELS:
+        return np.frombuffer(stored.data, np.uint8, offset=record.head).reshape(record.height, record.width, 3)
+    rows = -(-record.height // record.mcu_height)
+    return stored.data[-(-rows // record.strip_rows) * STRIP.itemsize :] + jpeg.EOI
+
+
+def _findings(
+    cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: Progress | None, workers: int | None
+) -> list[Finding]:
+    """What the check that `make` gives each thread says of every sample, in order."""
+    local = threading.local()
+
+    def check(first: int) -> list[tuple[int, str]]:
+        if not hasattr(local, "check"):
+            local.check = make()
+        last = min(first + _CHUNK_SAMPLES, len(cache))
+        return [(index, _told(local.check, index)) for index in range(first, last)]
+
+    found: list[Finding] = []
+    with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
+        try:
+            for part in pool.map(check, range(0, len(cache), _CHUNK_SAMPLES)):
+                found += [Finding(index, cache.name(index), cause) for index, cause in part if cause]
+                if progress:
+                    progress(len(part))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _told(check: Callable[[int], str], index: int) -> str:
+    try:
+        return check(index)
+    except LoaderError as error:
+        if error.code in _GENERAL:
+            raise
+        return f"{error.code}: {error.cause}"
+
+
+def _report(cache: Hdf5Cache, **found: Any) -> CacheReport:
+    kinds = Counter(cache.records["kind"].tolist())
+    num_bytes = int(cache.records["length"].astype(np.int64).sum())
+    return CacheReport(len(cache), num_bytes, {name: kinds[kind] for kind, name in _KINDS.items()}, **found)

@@ -1,0 +1,1 @@
+"""From one image to what the cache stores of it."""

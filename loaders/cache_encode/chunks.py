@@ -1,0 +1,99 @@
+"""A run of samples as a cache stores it: what one worker encodes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache.format import RECORD, Encoding
+from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.machine import oom_kills
+from penstock.pipelines.errors import LoaderError
+
+MAX_CHUNK_SAMPLES = 64
+CHUNK_BYTES = 4 << 20  # aimed at, once the size of the images is known
+FIRST_CHUNK_SAMPLES = 4  # before
+
+
+class Task(NamedTuple):
+    """Samples to encode, the end excluded."""
+
+    first: int
+    end: int
+
+
+@dataclass
+class Chunk:
+    """Encoded samples: RECORD [n] with offset 0, their bytes one after another, what they were in the source.
+
+    source_bytes: what was read. kept, bad: reason or error code -> how many.
+    """
+
+    task: Task
+    records: npt.NDArray[np.void]
+    payload: bytes
+    source_bytes: int
+    kept: dict[str, int]
+    bad: dict[str, int]
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """What the workers do: `make` gives the encoder (SampleEncoder but in tests)."""
+
+    source: Source
+    encoding: Encoding
+    make: Callable[[Encoding], Any] = SampleEncoder
+
+
+class ChunkCutter:
+    """Samples cut into tasks of about CHUNK_BYTES, by the mean size of those that are done."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.next, self.end = first, end
+        self._samples = self._bytes = 0
+
+    def learn(self, chunk: Chunk) -> None:
+        """Take a chunk into account."""
+        self._samples += len(chunk.records)
+        self._bytes += max(len(chunk.payload), chunk.source_bytes)
+
+    def cut(self) -> Task:
+        """The next task."""
+        count = FIRST_CHUNK_SAMPLES
+        if self._samples:
+            count = int(max(1, min(MAX_CHUNK_SAMPLES, CHUNK_BYTES * self._samples // max(1, self._bytes))))
+        task = Task(self.next, min(self.next + count, self.end))
+        self.next = task.end
+        return task
+
+
+def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[[int], None]) -> Chunk:
+    """Encode the samples of a task; `working_on(sample)` is called before each. Raises what the source raises."""
+    indices = np.arange(*task, dtype=np.int64)
+    chunk = Chunk(task, np.zeros(len(indices), RECORD), b"", 0, {}, {})
+    parts = []
+    kills = oom_kills()
+    for row, (sample, label) in enumerate(zip(indices.tolist(), source.labels(indices).tolist(), strict=True)):
+        working_on(sample)
+        data = source.read(sample)
+        try:
+            stored = encoder.encode(data, label)
+        except LoaderError as error:
+            if error.code == "E-WORKER" and oom_kills() > kills:
+                raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
+            raise error.located(sample=sample, path=source.path(sample)) from error
+        chunk.records[row] = stored.record
+        chunk.source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+        parts.append(stored.data)
+        if stored.kept:
+            chunk.kept[stored.kept] = chunk.kept.get(stored.kept, 0) + 1
+        if stored.bad:
+            chunk.bad[stored.bad] = chunk.bad.get(stored.bad, 0) + 1
+    chunk.payload = b"".join(parts)
+    return chunk

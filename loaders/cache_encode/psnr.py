@@ -1,0 +1,81 @@
+"""How far a lossy cache is from its source: PSNR of the crops that evaluation sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.sample.resize import RESIZERS, write_sample
+from penstock.pipelines.spec import ImagePipeline, imagenet_eval
+
+Pixels = npt.NDArray[np.uint8]
+
+MAX_PSNR_DB = 99.0  # stands for "equal" in a mean, where infinity would hide every other image
+SAMPLE_IMAGES = 64
+
+
+class Readable(Protocol):
+    """What gives an encoded image, or pixels [h, w, 3], by its number: any Source, any cache."""
+
+    def read(self, index: int) -> bytes | Pixels:
+        """See Source.read."""
+        ...
+
+
+def sample_indices(num_images: int, most: int = SAMPLE_IMAGES) -> list[int]:
+    """At most `most` numbers below `num_images`, at equal distances."""
+    count = min(num_images, most)
+    return [i * num_images // count for i in range(count)]
+
+
+def psnr_db(a: Pixels, b: Pixels) -> float:
+    """Peak signal-to-noise ratio of two uint8 images of one shape, in dB; MAX_PSNR_DB where they are equal."""
+    error = float(np.mean(np.square(a.astype(np.float64) - b)))
+    return min(MAX_PSNR_DB, 10 * math.log10(255**2 / error)) if error else MAX_PSNR_DB
+
+
+def sample_psnr(
+    source: Readable,
+    cache: Readable,
+    indices: Iterable[int],
+    *,
+    first: int = 0,
+    pipeline: ImagePipeline | None = None,
+) -> float | None:
+    """Mean PSNR in dB between what the source and the cache give for images `indices` of the source.
+
+    The cache's image is number `index - first`. `pipeline` is without draws and without EXIF (the default: a centre
+    crop of 224 pixels). Images that no decoder takes are left out; None if none is left. Raises LoaderError where a
+    file cannot be read.
+    """
+    chosen = pipeline or imagenet_eval(224)
+    decoder = ImageDecoder(chosen)
+    found = []
+    for index in indices:
+        original, stored = source.read(index), cache.read(index - first)
+        try:
+            expected = _served(decoder, chosen, original)
+            found.append(psnr_db(expected, _served(decoder, chosen, stored)))
+        except LoaderError as error:
+            if error.code == "E-DEPENDENCY":
+                raise
+    return float(np.mean(found)) if found else None
+
+
+def _served(decoder: ImageDecoder, pipeline: ImagePipeline, data: bytes | Pixels) -> Pixels:
+    """The image as the sample stage serves it, uint8 [height, width, 3]."""
+    pixels = data if isinstance(data, np.ndarray) else decoder.full(data)
+    width, height = (np.array([side]) for side in (pixels.shape[1], pixels.shape[0]))
+    x, y, w, h = plan_batch(pipeline, 0, 0, np.zeros(1, np.int64), width, height).windows[0].tolist()
+    slot = torch.empty((1, 3, *pipeline.size), dtype=torch.uint8, memory_format=torch.channels_last)
+    write_sample(pixels[y : y + h, x : x + w], slot, False, RESIZERS[pipeline.resample])
+    served: Pixels = slot.permute(0, 2, 3, 1)[0].numpy()
+    return served

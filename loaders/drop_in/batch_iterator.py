@@ -1,0 +1,251 @@
+"""The worker processes of the drop-in DataLoader, watched: what each has in hand, what has arrived, how it ended."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import reprlib
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from torch.utils.data.dataloader import _DatasetKind
+
+from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
+from penstock.loaders.workers.launch import start_fork_server
+from penstock.loaders.workers.processes import POLL_S, is_stopped, receive_message, tell_stacks
+from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, Progress
+from penstock.loaders.workers.watch import WatchedIterator
+from penstock.pipelines.errors import LoaderError
+
+_EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
+_THREAD_S = 5.0  # longer than the pinning of one batch
+_BACKEND = "torch"
+_START_FIX = f"see its traceback above; a script that starts workers needs its main part under `{MAIN_GUARD}`"
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = 64
+
+
+class BatchIterator(WatchedIterator):
+    """torch's iterator over a DataLoader's batches, which tells what happened instead of waiting for ever.
+
+    Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
+    """
+
+    # Values until torch sets them, for an end in the middle of the construction.
+    _shutdown = True
+    _in_order = True
+
+    def __init__(self, loader: Any, watchdog_s: float) -> None:
+        self._watchdog_s, self._heard = watchdog_s, (b"", time.monotonic())
+        self._handed: dict[int, Any] = {}  # task -> the indices it is made of
+        self._progress = Progress(loader.num_workers, shared=True)
+        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector comes
+        user_init = loader.worker_init_fn
+        loader.worker_init_fn = WorkerStart(user_init, self._progress)
+        try:
+            if loader.multiprocessing_context.get_start_method() == "forkserver":
+                start_fork_server()
+            super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
+        except (ConnectionError, EOFError) as error:
+            cause = "a worker process ended while it was being started"
+            raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
+        except OSError as error:
+            raise _no_descriptor(error) or error from None
+        finally:
+            loader.worker_init_fn = user_init
+        if self._pin_memory:
+            results: Any = self._worker_result_queue
+            ends = [worker.sentinel for worker in self._workers]
+            results.get = _get_in_thread(results, self._pin_memory_thread_done_event, ends)
+
+    @property
+    def spent(self) -> bool:
+        """Whether its processes are gone."""
+        return bool(self._shutdown)
+
+    def ready(self) -> int:
+        """Batches that can be had without waiting."""
+        if self._shutdown:
+            return 0
+        if self._dataset_kind == _DatasetKind.Iterable or not self._in_order:
+            return int(self._data_queue.qsize())
+        while self._tasks_outstanding and not self._data_queue.empty():
+            self._take_in()
+        count = 0
+        while len(self._task_info.get(self._rcvd_idx + count, ())) == 2:
+            count += 1
+        return count
+
+    def _take_in(self) -> None:
+        """Take in one finished task, ahead of its turn."""
+        task, data = self._get_data()
+        self._tasks_outstanding -= 1
+        self._task_info[task] += (data,)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self._dataset_kind == _DatasetKind.Map:
+            # torch forgets the tasks of an epoch that was left before it waits for them: a hang would have no name.
+            while self._tasks_outstanding:
+                self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
+                self._take_in()
+        self._index_sampler = loader._index_sampler  # starts elsewhere after load_state_dict or set_epoch
+        self._handed = {}
+        super()._reset(loader, first_iter)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        if len(self._handed) > 2 * self._prefetch_factor * self._num_workers:
+            self._handed = {task: self._handed[task] for task in self._task_info}
+        self._handed[self._send_idx] = index
+        return index
+
+    def _get_data(self) -> Any:
+        self._heard = (b"", time.monotonic())
+        try:
+            return super()._get_data()  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            told = self._told(error)
+            if told is error and self._timeout > 0 and type(error) is RuntimeError:  # torch's goes on after a timeout
+                raise
+            self.shut_down()
+            if told is error:
+                raise
+            raise told from error
+
+    def _process_data(self, data: Any, worker_idx: int) -> Any:
+        try:
+            return super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "</torch_" not in str(error):  # torch's name for a batch's shared memory
+                raise
+            raise LoaderError("E-SHM", str(error).splitlines()[-1], backend=_BACKEND) from error
+
+    def _told(self, error: BaseException) -> BaseException:
+        """`error` as the LoaderError that says what happened, where it is not one and there is more to say."""
+        if isinstance(error, LoaderError):
+            return error
+        thread = self._pin_memory_thread if self._pin_memory else None
+        if thread is not None and not thread.is_alive():
+            try:
+                self._raise_if_dead(EOFError())
+            except LoaderError as death:
+                return death
+            return LoaderError(
+                "E-WORKER",
+                "the thread that pins memory ended",
+                fix="see its traceback above, or pass pin_memory=False",
+                backend=_BACKEND,
+            )
+        return _no_descriptor(error) or error
+
+    def _raise_if_silent(self) -> None:
+        super()._raise_if_silent()
+        if self._rcvd_idx not in self._task_info:  # the workers are to say that they begin an epoch
+            silence = self._silent(None, 0)
+            if silence is not None:
+                raise silence
+
+    def _raise_if_dead(self, cause: BaseException | None) -> None:
+        if isinstance(cause, (OSError, EOFError)):
+            connection.wait([worker.sentinel for worker in self._workers], timeout=_EXIT_S)
+        super()._raise_if_dead(cause)
+
+    def shut_down(self) -> None:
+        """See WatchedIterator; the thread that pins memory goes first, since it reads from the queue that is closed."""
+        if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
+            self._pin_memory_thread_done_event.set()
+            self._pin_memory_thread.join(_THREAD_S)
+        super().shut_down()
+        self._progress.close()
+
+    def _in_hand(self, worker: int) -> tuple[str, int | None]:
+        """What a worker is at: in words, and the sample."""
+        row = self._progress.table[worker]
+        if not row[PID]:
+            return " while it was being started", None
+        if self._dataset_kind != _DatasetKind.Map:
+            return "", None
+        if not row[BUSY]:
+            return " between two batches", None
+        sample = int(row[SAMPLE])
+        tasks = [self._handed.get(task) for task, info in self._task_info.items() if info == (worker,)]
+        batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
+        words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
+        return words, sample if sample >= 0 else None
+
+    def _died(self, worker: int, pid: int, what: str) -> LoaderError:
+        words, sample = self._in_hand(worker)
+        code, fix = "E-OOM" if what.endswith("for memory") else "E-WORKER", None
+        if "SIGBUS" in what:
+            code = "E-SHM"
+        elif what == "exited with 1" and not self._progress.table[worker, PID]:
+            fix = _START_FIX
+        elif code == "E-WORKER":
+            where = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
+            fix = f"{where}; run with num_workers=0 to see a crash of the dataset itself"
+        return LoaderError(code, f"worker process {what}{words}", fix=fix, sample=sample, worker=pid, backend=_BACKEND)
+
+    def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
+        """The error for no message and no new sample within `watchdog_s`, after every worker has told its stack."""
+        row, now = b"" if worker is None else self._progress.table[worker].tobytes(), time.monotonic()
+        if row != self._heard[0]:
+            # The first look is not news: the sample may have been in hand since before anyone waited for it.
+            self._heard = (row, now if self._heard[0] else self._heard[1])
+        silent_s = now - self._heard[1]
+        if silent_s < self._watchdog_s:
+            return None
+        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
+        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
+        tell_stacks(self._workers, pid)
+        words, sample = ("", None) if worker is None else self._in_hand(worker)
+        return LoaderError(
+            "E-TIMEOUT",
+            f"worker process is {state}{words}: nothing heard for {silent_s:.0f} s",
+            fix="look at what these samples are read from (slow or dead storage), or raise watchdog_s",
+            sample=sample,
+            worker=pid or None,
+            backend=_BACKEND,
+        )
+
+
+def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
+    iterator = reference()
+    assert iterator is not None, "an iterator that waits is alive"
+    return iterator
+
+
+def _no_descriptor(error: BaseException) -> LoaderError | None:
+    """What a lack of descriptors looks like: to open, and to a message that should have brought one."""
+    lack = isinstance(error, OSError) and error.errno == errno.EMFILE
+    if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
+        fix = "keep fewer batches at a time, or raise the limit of open files (ulimit -n 4096)"
+        return LoaderError("E-FD", "no descriptor is left for the workers' batches", fix=fix, backend=_BACKEND)
+    return None
+
+
+def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
+    """Queue.get for the thread that pins memory: looks up often, and ends the thread quietly where a worker ended.
+
+    Whoever waits for the thread's batches sees that it is gone, and says why. Without this a message that was cut short
+    by its sender's death would be waited for; the other workers hold the pipe open, so no end of file tells of it.
+    """
+    get, reader = results.get, results._reader
+
+    def raise_if_dead() -> None:
+        if connection.wait(sentinels, timeout=0):
+            raise EOFError("a worker process ended in the middle of a message")
+
+    def get_quietly(block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return get(block, POLL_S)
+        except (OSError, EOFError):
+            if not connection.wait(sentinels, timeout=_EXIT_S):
+                raise
+            done.set()
+            raise queue.Empty from None
+
+    reader._recv = lambda size: receive_message(reader, size, 2 * POLL_S, raise_if_dead)
+    return get_quietly

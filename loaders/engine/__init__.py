@@ -1,0 +1,1 @@
+"""Batches made ahead of time, by processes or threads, in reusable slots of memory."""

@@ -1,0 +1,264 @@
+"""An engine of worker processes: those of a torch DataLoader, filling shared slots with whole batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.slot_dataset import SlotDataset
+from penstock.loaders.engine.slot_needs import slot_bytes
+from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
+from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.system.machine import default_workers
+from penstock.loaders.system.needs import Needs, ensure
+from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, is_stopped, tell_stacks
+from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
+from penstock.loaders.workers.settle import start_worker
+from penstock.loaders.workers.watch import WatchedIterator
+from penstock.pipelines.errors import LoaderError
+
+_START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
+_START_METHODS = ("forkserver", "spawn", "fork")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How an engine of processes runs; none of it changes the stream.
+
+    workers: processes, None for one a processor, 0 to work in the consumer. prefetch: batches ahead for each worker.
+    start_method: "forkserver" (default), "spawn" or "fork". watchdog_s: seconds of a worker's silence before it is
+    given up.
+    """
+
+    workers: int | None = None
+    prefetch: int = 3
+    start_method: str = "forkserver"
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers is at least 0, not {self.workers}")
+        if self.prefetch < 1:
+            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
+        if self.start_method not in _START_METHODS:
+            raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
+        if self.watchdog_s <= 0:
+            raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
+
+
+def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
+    """What an engine of processes takes for batches of `size` (height, width)."""
+    workers = default_workers() if options.workers is None else options.workers
+    slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
+    return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
+
+
+class _Dispatch:
+    """The sampler that torch asks for work: endless, across epochs; `cursor` can be moved at any time."""
+
+    def __init__(self, settings: ProducerSettings, slots: Recycler, progress: Progress) -> None:
+        self._schedule, self._slots, self._progress = settings.schedule, slots, progress
+        self.cursor = Cursor(0, 0)
+
+    def __iter__(self) -> Iterator[WorkItem]:
+        return self
+
+    def __next__(self) -> WorkItem:
+        item = WorkItem(self._progress.generation, self.cursor, self._slots.take())
+        self.cursor = self._schedule.after(self.cursor)
+        return item
+
+
+class _SlotLoader(DataLoader[Produced]):
+    """torch's DataLoader over work items, watched."""
+
+    def __init__(self, engine: ProcessEngine, **settings: Any) -> None:
+        self._engine = engine
+        # A generator of its own: torch draws a seed for each iterator, and that must not disturb the user's.
+        super().__init__(batch_size=None, collate_fn=_as_is, generator=torch.Generator(), **settings)
+
+    def check_worker_number_rationality(self) -> None:
+        """Say nothing: more workers than processors are worth it where reads block."""
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        return WatchedIterator(self, self._engine.worker_died, self._engine.worker_silent)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+class ProcessEngine:
+    """Engine on torch.utils.data.DataLoader; see Engine for the methods' contract, ProcessOptions for the settings."""
+
+    def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
+        self.name, self._settings, self._options = name, settings, options
+        self._workers = default_workers() if options.workers is None else options.workers
+        self.consumer_bytes = 0
+        self._in_flight = max(1, self._workers * options.prefetch)
+        self._iterator: Any = None
+        self._next = Cursor(-1, 0)
+        self._closed = False
+        self._taken = 0
+        self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
+
+    def seek(self, cursor: Cursor) -> None:
+        """See Engine.seek. Starts the workers at the first call."""
+        if self._closed:
+            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
+        if cursor == self._next and self._iterator is not None:
+            return
+        if self._iterator is None:
+            self._start(cursor)
+        else:
+            self._progress.next_generation()
+            self._dispatch.cursor = cursor
+        self._next = cursor
+
+    def _start(self, cursor: Cursor) -> None:
+        schedule, shared = self._settings.schedule, self._workers > 0
+        needs = process_needs(self._options, schedule.batch_size, self._settings.pipeline.size)
+        ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
+        count = self._in_flight + SPARE_SLOTS
+        self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
+        self._recycler = Recycler(count)
+        self._progress = Progress(max(1, self._workers), shared=shared)
+        self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
+        self._dispatch.cursor = cursor
+        place = cursor
+        for worker in range(self._workers):  # torch hands out the first batches in turn; until then this is in hand
+            self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
+            place = schedule.after(place)
+        try:
+            self._iterator = self._started(SlotDataset(self._settings, self._slots, self._progress))
+        except BaseException as error:
+            self._slots.close()
+            self._progress.close()
+            told = start_error(error)
+            if isinstance(told, LoaderError):
+                raise told.located(backend=self.name, rank=schedule.rank) from error
+            raise
+
+    def _started(self, dataset: SlotDataset) -> Any:
+        """torch's iterator over `dataset`, its workers running."""
+        if not self._workers:
+            return iter(_SlotLoader(self, dataset=dataset, sampler=self._dispatch))
+        with without_main(self._settings.source):
+            context = worker_context(self._options.start_method)
+            with deferred_signals():
+                return iter(
+                    _SlotLoader(
+                        self,
+                        dataset=dataset,
+                        sampler=self._dispatch,
+                        num_workers=self._workers,
+                        prefetch_factor=self._options.prefetch,
+                        multiprocessing_context=context,
+                        worker_init_fn=start_worker,
+                    )
+                )
+
+    def next(self) -> HostBatch:
+        """See Engine.next."""
+        while True:
+            try:
+                if self._workers:
+                    self._iterator.raise_if_dead()  # now, not when what it left behind is used up
+                produced: Produced = next(self._iterator)
+            except LoaderError:  # torch's iterator would go on with the batch after the failed one
+                self.close()
+                raise
+            except Exception as error:  # of torch's, such as a worker's that failed before its first batch
+                self.close()
+                lines = str(error).strip().splitlines() or ["no details"]
+                what = f"{type(error).__name__}: {lines[-1]}"
+                raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where(-1)) from error
+            except BaseException:  # Ctrl-C: a batch may be lost; a seek starts anew
+                self._stop()
+                raise
+            self._taken += produced.done
+            if produced.item.generation == self._progress.generation:
+                break
+            self._recycler.give_back(produced.item.slot)
+        if produced.error is not None:
+            self.close()
+            cause = WorkerTraceback(produced.trace) if produced.trace else produced.error.__cause__
+            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from cause
+        self._next = self._settings.schedule.after(produced.item.cursor)
+        return self._slots.hand_out(produced, self._recycler)
+
+    def ready(self) -> int:
+        """See Engine.ready."""
+        if self._iterator is None or self._closed:
+            return 0
+        return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
+
+    def describe(self) -> dict[str, object]:
+        """See Engine.describe."""
+        return {
+            "backend": self.name,
+            "workers": self._workers,
+            "prefetch": self._options.prefetch,
+            "start_method": self._options.start_method if self._workers else None,
+        }
+
+    def worker_died(self, worker: int, pid: int, what: str) -> LoaderError:
+        """The error that names a dead worker and the sample it had in hand."""
+        row, fix = self._progress.table[worker], None
+        code = "E-OOM" if what.endswith("for memory") else "E-WORKER"
+        if not row[PID]:
+            what += " before its first sample"
+            fix = _START_FIX if what.startswith("exited") else None
+        elif not row[BUSY]:
+            what += " after this sample, between two batches"
+        return LoaderError(code, f"worker process {what}", fix=fix, worker=pid, **self._where(int(row[SAMPLE])))
+
+    def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
+        """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
+        row, now = self._progress.table[worker], time.monotonic()
+        if row.tobytes() != self._heard:
+            self._heard, self._silent_s = row.tobytes(), 0.0
+        else:  # in small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent
+            self._silent_s += min(now - self._polled_s, 2 * POLL_S)
+        self._polled_s = now
+        if self._silent_s < self._options.watchdog_s:
+            return None
+        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
+        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
+        tell_stacks(self._iterator._workers if self._iterator is not None else (), pid)
+        cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
+        return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
+
+    def _where(self, sample: int) -> dict[str, Any]:
+        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
+        if sample >= 0:
+            where["sample"] = sample
+            with contextlib.suppress(Exception):  # a source of the user's must not hide what happened
+                where["path"] = self._settings.source.path(sample)
+        return where
+
+    def close(self) -> None:
+        """See Engine.close."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._iterator is None:
+            return
+        iterator, self._iterator, self._taken = self._iterator, None, 0
+        self._progress.next_generation()  # what is being made now is abandoned at the next sample
+        if self._workers:
+            iterator.shut_down()
+        self._slots.close()
+        self._progress.close()

@@ -1,0 +1,32 @@
+"""Computes what the batch slots of an engine take of memory."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from penstock.loaders.engine.producer import ROW_DTYPE
+from penstock.loaders.engine.slots import SPARE_SLOTS
+from penstock.loaders.system.needs import Needs
+
+
+def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
+    """What an engine of threads takes that has `ahead` batches of `size` (height, width) under way.
+
+    library_bytes: what a library that it drives takes by itself.
+    """
+    return Needs(slot_bytes(ahead, batch_size, size), library_bytes, descriptors=16)
+
+
+def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
+    """Host memory beside the slots: two batches of `dtype` on a CPU (raw pixels: none), three pinned ones for a GPU."""
+    values = batch_size * math.prod(size) * 3
+    if torch.device(device).type != "cpu":
+        return 3 * values
+    return 0 if dtype == torch.uint8 else 2 * values * dtype.itemsize
+
+
+def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
+    """Bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
+    return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + ROW_DTYPE.itemsize)

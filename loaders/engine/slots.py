@@ -1,0 +1,103 @@
+"""Batch slots: host memory that is declared once and recycled when nobody looks at it any more."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.loaders.engine.producer import ROW_DTYPE
+from penstock.loaders.stream.contract import BadSample, Cursor, HostBatch
+from penstock.loaders.system.machine import ensure_memory
+from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.dali_graph import CropTask
+from penstock.pipelines.spec import ImagePipeline
+
+SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
+
+
+class WorkItem(NamedTuple):
+    """One batch to make: where in the stream, into which slot; stale once the generation has moved on."""
+
+    generation: int
+    cursor: Cursor
+    slot: int
+
+
+class Produced(NamedTuple):
+    """The small message that goes back; the batch itself lies in the slot.
+
+    error: what stopped it, if anything. trace: the traceback of an exception that is not ours. tasks: (row, task) of
+    the rows that are left to another decoder. images: the whole batch in memory of that decoder's own, instead of the
+    slot's.
+    """
+
+    item: WorkItem
+    bad: tuple[BadSample, ...]
+    produce_s: float
+    done: bool
+    error: LoaderError | None
+    trace: str = ""
+    tasks: tuple[tuple[int, CropTask], ...] = ()
+    images: torch.Tensor | None = None
+    read_s: float = 0.0
+
+
+class BatchSlots:
+    """`count` slots of one batch each: pixels uint8 [count, batch, height, width, 3], rows ROW_DTYPE [count, batch].
+
+    `shared` puts them where worker processes see them. Pickles to a process that is being started. Raises LoaderError
+    E-SHM, E-FD or E-MEM where the memory cannot be had.
+    """
+
+    def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
+        shape = (count, batch_size)
+        self._shared: tuple[SharedArray, SharedArray] | None = None
+        if shared:
+            self._shared = (
+                SharedArray.create((*shape, *pipeline.size, 3), np.uint8, name="penstock-pixels"),
+                SharedArray.create(shape, ROW_DTYPE, name="penstock-rows"),
+            )
+            self.pixels, self.rows = (part.array for part in self._shared)
+        else:
+            num_bytes = math.prod((*shape, *pipeline.size, 3))
+            ensure_memory(num_bytes, "batch slots")
+            try:
+                self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, ROW_DTYPE)
+            except MemoryError as error:  # a limit of address space
+                raise LoaderError("E-MEM", f"cannot have {num_bytes:,} bytes for batch slots") from error
+
+    def __getstate__(self) -> tuple[SharedArray, SharedArray]:
+        assert self._shared is not None
+        return self._shared
+
+    def __setstate__(self, shared: tuple[SharedArray, SharedArray]) -> None:
+        self._shared = shared
+        self.pixels, self.rows = (part.array for part in shared)
+
+    def hand_out(self, produced: Produced, recycler: Recycler) -> HostBatch:
+        """The filled slot of `produced` as a batch; the slot is free again when nobody looks at its images any more."""
+        slot = produced.item.slot
+        pixels, rows = self.pixels[slot], self.rows[slot]
+        index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
+        if produced.images is not None:
+            images = produced.images
+            recycler.give_back(slot)
+        elif len(recycler):
+            images = recycler.tensor(pixels, slot)
+        else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
+            images = torch.from_numpy(pixels.copy())
+            recycler.give_back(slot)
+        resident = images.device.type != "cpu"
+        told = (produced.bad, produced.produce_s, resident, produced.read_s)
+        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *told)
+
+    def close(self) -> None:
+        """Let go of the memory; it is freed with the last tensor over it."""
+        del self.pixels, self.rows
+        for part in self._shared or ():
+            part.close()

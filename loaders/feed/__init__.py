@@ -1,0 +1,1 @@
+"""From host to device: pinned slots and a side stream."""

@@ -1,0 +1,146 @@
+"""Images that are already pixels in memory, such as CIFAR or MNIST, as a source."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError
+
+# Up to here each byte counts towards the fingerprint (0.3 s); beyond, this much of whole images at equal distances.
+FINGERPRINT_BYTES = 256 * 1024 * 1024
+_CHANNELS = (1, 3)
+
+
+class ArraySource:
+    """Pixels and labels in shared memory: copied there once, mapped by each worker.
+
+    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first ([n,
+    3, h, w]) is taken where it cannot be anything else. labels: integers [n], zero or more. `classes` names the
+    classes; without it they are b"0", b"1", ... up to the highest label.
+
+    Raises ValueError for arrays of another kind, saying what to do; LoaderError E-NODATA for none, E-SHM for too
+    little memory. Pickles only while a process is being started, as SharedArray does.
+    """
+
+    def __init__(self, images: Any, labels: Any, *, classes: Sequence[str | bytes] | None = None) -> None:
+        pixels = _channels_last(_as_numpy(images), is_tensor=hasattr(images, "detach"))
+        numbers = _checked_labels(_as_numpy(labels), len(pixels))
+        self.classes = _class_names(classes, int(numbers.max()) + 1)
+        self.skipped: dict[str, int] = {}
+        self.retries = 0
+        self._shared_images = SharedArray.create(pixels.shape, np.uint8, name="penstock-images")
+        self._shared_labels = SharedArray.create(numbers.shape, np.int64, name="penstock-labels")
+        self._images, self._labels = self._shared_images.array, self._shared_labels.array
+        self._images[...] = pixels
+        self._labels[...] = numbers
+        self.fingerprint = _fingerprint(self._images, self._labels)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> npt.NDArray[np.uint8]:
+        """Pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
+
+        Of images with three channels it is a view of the shared memory: never write to it.
+        """
+        if not 0 <= index < len(self._images):
+            raise IndexError(f"image {index} of {len(self._images)}")
+        image: npt.NDArray[np.uint8] = self._images[index]
+        return image if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Class numbers (int64) of images `indices` (int64)."""
+        taken: npt.NDArray[np.int64] = self._labels[indices]
+        return taken
+
+    def path(self, index: int) -> bytes:
+        """What error texts call image `index`: b"array[17]"."""
+        return b"array[%d]" % index
+
+    def describe(self) -> str:
+        """One line: images, their shape, classes, bytes."""
+        n, height, width, channels = self._images.shape
+        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        shape = f"{height}x{width}x{channels}"
+        return f"{n:,} image{'s' * (n != 1)} in memory ({shape}), {classes}, {self._images.nbytes / 1e6:,.1f} MB"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, (self._shared_images, self._shared_labels, self.classes, self.fingerprint)
+
+
+def _attach(images: SharedArray, labels: SharedArray, classes: tuple[bytes, ...], fingerprint: str) -> ArraySource:
+    source = ArraySource.__new__(ArraySource)
+    source.classes, source.fingerprint, source.skipped, source.retries = classes, fingerprint, {}, 0
+    source._shared_images, source._shared_labels = images, labels
+    source._images, source._labels = images.array, labels.array
+    return source
+
+
+def _as_numpy(data: Any) -> npt.NDArray[Any]:
+    if hasattr(data, "detach"):  # a torch tensor, which numpy converts only on the CPU and without a gradient
+        data = data.detach().cpu()
+    return np.asarray(data)
+
+
+def _channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[np.uint8]:
+    """A view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
+    if images.dtype != np.uint8:
+        raise ValueError(
+            f"images are uint8 from 0 to 255, not {images.dtype}: convert them, "
+            "for values from 0 to 1 with (images * 255).round().astype('uint8')"
+        )
+    if images.ndim not in (3, 4):
+        raise ValueError(f"images have the shape [n, h, w, 3], or [n, h, w] for grey, not {list(images.shape)}")
+    if len(images) == 0:
+        raise LoaderError("E-NODATA", "no images in the array", fix="pass at least one image")
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if 0 in images.shape:
+        raise ValueError(f"images have a height and a width of at least 1, not {list(images.shape)}")
+    first, last = images.shape[1] in _CHANNELS, images.shape[3] in _CHANNELS
+    if first and last and is_tensor and images.shape[2] not in _CHANNELS:
+        raise ValueError(
+            f"a tensor of shape {list(images.shape)} may have its channels first or last: "
+            "pass [n, h, w, channels] as a numpy array"
+        )
+    if not first and not last:
+        raise ValueError(
+            f"images have 3 channels or 1, as [n, h, w, channels], not {list(images.shape)}; "
+            "drop an alpha channel with images[..., :3]"
+        )
+    return images if last else images.transpose(0, 2, 3, 1)
+
+
+def _checked_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]:
+    if labels.shape != (num_images,):
+        raise ValueError(f"labels have the shape [{num_images}], one for each image, not {list(labels.shape)}")
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"labels are integers (class numbers), not {labels.dtype}: convert them with astype('int64')")
+    if int(labels.min()) < 0 or int(labels.max()) >= 2**31:
+        raise ValueError("labels are class numbers from 0; -1 is reserved for padding: drop or renumber those images")
+    return labels
+
+
+def _class_names(names: Sequence[str | bytes] | None, num_classes: int) -> tuple[bytes, ...]:
+    if names is None:
+        return tuple(b"%d" % number for number in range(num_classes))
+    if len(names) < num_classes:
+        raise ValueError(f"classes has {len(names)} names, and the highest label is {num_classes - 1}")
+    return tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in names)
+
+
+def _fingerprint(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> str:
+    """Hex digest of shape, labels and pixels (see FINGERPRINT_BYTES)."""
+    digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
+    digest.update(np.array(images.shape, "<i8").tobytes())
+    digest.update(labels.data)
+    stride = -(-images.nbytes // FINGERPRINT_BYTES)
+    for image in images[::stride]:
+        digest.update(image.data)
+    return digest.hexdigest()

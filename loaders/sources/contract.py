@@ -1,0 +1,69 @@
+"""The contract of a source, index to encoded image plus label, and how one is opened."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.sample.decode import ImagePart, StoredSize, Window
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Images numbered from 0 in an order of their own that never changes, for one process or many.
+
+    Goes to worker processes by pickle while they are started: what is large must be shared there, not copied. Safe to
+    read from several threads.
+    """
+
+    @property
+    def classes(self) -> tuple[bytes, ...]:
+        """Class names, by class number."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of which images and labels these are; a copy of the data set has the same."""
+        ...
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Reason -> number of entries that were found and not taken."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """An encoded image, or pixels [h, w, 3] that the caller must not write to. Raises LoaderError with `sample`."""
+        ...
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Class numbers (int64) of images `indices` (int64)."""
+        ...
+
+    def path(self, index: int) -> bytes:
+        """What error texts call image `index`."""
+        ...
+
+    def describe(self) -> str:
+        """One line for people: images, classes, bytes."""
+        ...
+
+
+@runtime_checkable
+class WindowSource(Source, Protocol):
+    """A source that can tell an image's size without reading it, and read the part that a crop needs."""
+
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """Say that images `indices` (int64) are read soon, so that storage can begin; returns at once."""
+        ...
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        """Size and orientation of image `index`; None if only read() can hand it out."""
+        ...
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """A part of image `index` that holds `window`; raises LoaderError with `sample`."""
+        ...

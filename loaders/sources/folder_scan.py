@@ -1,0 +1,206 @@
+"""Walking an image folder: which files are its images, in which order, of which class."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import BinaryIO
+
+from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
+from penstock.loaders.system.file_read import open_path, read_error, with_retries
+from penstock.pipelines.errors import LoaderError
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
+# What file systems and archivers leave beside the data; names that begin with a dot are passed over as well.
+FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
+FLAT_CLASS = b"."
+
+HIDDEN, OTHER_SUFFIX, NOT_REGULAR = "hidden", "other suffix", "not a regular file"
+LINK, BROKEN_LINK, KNOWN_FOLDER = "link", "broken link", "folder seen before"
+UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
+
+# Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
+_SETTLING_NS = 2_000_000_000
+_PROGRESS_INTERVAL = 1024
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class FolderScan:
+    """One walk over the tree below `root`: classes are its first-level folders, bytewise by name.
+
+    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
+    class, then by path bytes, whatever order the file system lists them in. A root with images of its own and none in
+    its folders is flat: one class, FLAT_CLASS; images beside class folders that hold images are not taken. `skipped`
+    counts all that is not taken, by reason. A folder is walked once: by its own path, otherwise by the first link to
+    it; links to a folder above are not followed.
+
+    `progress(num_images)` is called now and then. Raises LoaderError: E-NODATA without one image, E-ACCESS, E-READ.
+    """
+
+    def __init__(
+        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.root, self.follow_symlinks = root, follow_symlinks
+        self.builder = FolderIndexBuilder()
+        self.skipped: Counter[str] = Counter()
+        self._progress = progress
+        self._real_root = os.path.realpath(root)
+        self._visited: set[tuple[int, int]] = set()
+        self._num_images = 0
+        top = FileSorter()
+        for name, is_link in self._walk_folder(b"", False, 0, top) or []:
+            self._walk_class(name, is_link)
+        self.flat = len(self.builder) == 0 and len(top) > 0
+        if self.flat:
+            self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
+            self.builder.add_files(0, top)
+        elif len(top):
+            self.skipped[BESIDE_CLASSES] += len(top)
+        if progress is not None:
+            progress(len(self.builder))
+        if len(self.builder) == 0:
+            raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
+
+    def write(self, file: BinaryIO) -> None:
+        """Write what was found as an index. Raises OSError."""
+        self.builder.write(file, root=self._real_root, flat=self.flat, skipped=dict(self.skipped))
+
+    def _walk_class(self, name: bytes, is_link: bool) -> None:
+        label = len(self.builder.classes)
+        images = FileSorter()
+        subfolders = self._walk_folder(name, is_link, label, images)
+        if subfolders is None:
+            return
+        self.builder.add_class(name)
+        # Popped in bytewise order: which of two links to one folder is followed does not depend on the listing.
+        stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
+        while stack:
+            folder, link = stack.pop()
+            below = self._walk_folder(folder, link, label, images) or []
+            stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
+        self.builder.add_files(label, images)
+
+    def _walk_folder(
+        self, folder: bytes, is_link: bool, label: int, images: FileSorter
+    ) -> list[tuple[bytes, bool]] | None:
+        """Add the images of `folder` itself to `images`; returns its folders (name, is a link), None if seen before."""
+        path = self.root + b"/" + folder if folder else self.root
+        if is_link and self._leads_back(path):
+            self.skipped[KNOWN_FOLDER] += 1
+            return None
+        try:
+            fd = with_retries(lambda: open_path(path, _FOLDER_FLAGS))
+        except OSError as error:
+            return self._unopened(path, folder, label, error)
+        try:
+            # Read before the listing: a change during it shows as a later time.
+            status = os.fstat(fd)
+            if (identity := (status.st_dev, status.st_ino)) in self._visited:
+                self.skipped[KNOWN_FOLDER] += 1
+                return None
+            self._visited.add(identity)
+            number = self.builder.add_folder(folder, label, status.st_mtime_ns, status.st_ino)
+            subfolders, settled = self._list(fd, folder, number, images)
+        except OSError as error:
+            raise read_error(error, path) from error
+        finally:
+            os.close(fd)
+        if not settled or status.st_mtime_ns > time.time_ns() - _SETTLING_NS:
+            self.builder.folder_mtimes[number] = UNSETTLED
+        return sorted(subfolders)
+
+    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[tuple[bytes, bool]], bool]:
+        """The folders in the open folder `fd`, and whether each change of this listing will show in its mtime."""
+        prefix = folder + b"/" if folder else b""
+        follow, skipped = self.follow_symlinks, self.skipped
+        subfolders: list[tuple[bytes, bool]] = []
+        settled = True
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = entry.name
+                if name[0] == "." or name in FOREIGN_FOLDERS:
+                    skipped[HIDDEN] += 1
+                elif not follow and entry.is_symlink():
+                    skipped[LINK] += 1
+                elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
+                    try:
+                        status = with_retries(entry.stat)
+                    except OSError as error:
+                        skipped[_reason(entry, error)] += 1
+                        settled = False
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        images.add((prefix + os.fsencode(name), number, status.st_size, status.st_mtime_ns))
+                        self._count_image()
+                    else:
+                        skipped[NOT_REGULAR] += 1
+                elif _is_folder(entry):
+                    subfolders.append((os.fsencode(name), entry.is_symlink()))
+                else:
+                    skipped[OTHER_SUFFIX] += 1
+                    settled = settled and not entry.is_symlink()  # a link may lead to a folder later
+        return subfolders, settled
+
+    def _count_image(self) -> None:
+        self._num_images += 1
+        if self._progress is not None and self._num_images % _PROGRESS_INTERVAL == 0:
+            self._progress(self._num_images)
+
+    def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[tuple[bytes, bool]]:
+        """A folder that cannot be opened: an error for the root, counted below it and tried again the next time."""
+        if not folder:
+            raise root_error(error, path) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            self.skipped[UNREADABLE] += 1
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+            self.skipped[VANISHED] += 1
+        else:
+            raise read_error(error, path) from error
+        self.builder.add_folder(folder, label, UNSETTLED, 0)
+        return []
+
+    def _leads_back(self, link: bytes) -> bool:
+        """Whether a link to a folder leads to one that is walked by its own path, or to one above the root."""
+        target = os.path.realpath(link)
+        above = self._real_root.rstrip(b"/") + b"/"
+        if (target.rstrip(b"/") + b"/").startswith(above):
+            inside = os.fsdecode(target[len(above) :])
+            return all(_is_walked(part) for part in inside.split("/") if part)
+        return above.startswith(target.rstrip(b"/") + b"/")
+
+
+def root_error(error: OSError, root: bytes) -> LoaderError:
+    """The LoaderError for a root that cannot be opened."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return LoaderError("E-NODATA", "no such folder", path=root)
+    return read_error(error, root)
+
+
+def skipped_text(skipped: dict[str, int]) -> str:
+    """`, skipped: 3 hidden, 1 not a regular file`, or nothing."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
+    return f", skipped: {reasons}" if reasons else ""
+
+
+def _is_walked(name: str) -> bool:
+    return not (name.startswith(".") or name in FOREIGN_FOLDERS or name[name.rfind(".") :].lower() in IMAGE_SUFFIXES)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link in a circle, or into a folder that is closed to this user
+
+
+def _reason(entry: os.DirEntry[str], error: OSError) -> str:
+    """Why an entry that cannot be looked at is skipped. Raises `error` where it is the storage's fault."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UNREADABLE
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        return BROKEN_LINK if entry.is_symlink() else VANISHED
+    raise error

@@ -1,0 +1,67 @@
+"""What a bad sample leads to: an error, or a substitute and a line in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.loaders.stream.contract import BadSample, EpochLedger
+from penstock.pipelines.errors import LoaderError
+
+POLICIES = ("raise", "replace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadSamplePolicy:
+    """on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
+
+    max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's samples (a
+    float below 1), or None for no limit. evaluation: a bad sample's row becomes padding, so that no sample counts
+    twice.
+    """
+
+    on_bad_sample: str = "raise"
+    max_bad: int | float | None = None
+    samples_per_epoch: int = 0
+    evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_bad_sample not in POLICIES:
+            raise ValueError(f"on_bad_sample is one of {', '.join(POLICIES)}, not {self.on_bad_sample!r}")
+        if self.max_bad is not None and self.max_bad < 0:
+            raise ValueError(f"max_bad is at least 0, not {self.max_bad}")
+
+    @property
+    def limit(self) -> float:
+        """Bad samples allowed in an epoch."""
+        if self.max_bad is None:
+            return float("inf")
+        fraction = isinstance(self.max_bad, float) and self.max_bad < 1
+        return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
+
+    def judge(self, bad: tuple[BadSample, ...], ledger: EpochLedger, *, backend: str, rank: int) -> None:
+        """Raises LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
+        if not bad:
+            return
+        where: dict[str, int | str] = {"backend": backend, "rank": rank}
+        if self.on_bad_sample == "raise":
+            raise bad[0].error(**where)
+        if len(ledger.bad) + len(bad) > self.limit:
+            raise LoaderError(
+                "E-MAXBAD",
+                f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad}; "
+                f"the latest: {bad[0].code} {bad[0].cause}",
+                sample=bad[0].sample,
+                path=bad[0].path,
+                backend=backend,
+                rank=rank,
+            )
+        lost = [entry for entry in bad if entry.substitute < 0]
+        if lost and not self.evaluation:
+            raise LoaderError(
+                "E-MAXBAD",
+                f"no good sample among those that follow it ({lost[0].code} {lost[0].cause})",
+                sample=lost[0].sample,
+                path=lost[0].path,
+                backend=backend,
+                rank=rank,
+            )

@@ -1,0 +1,35 @@
+"""Reads JSON that others may have written into typed values, and writes JSON files whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.loaders.system.durable_file import replace_file
+
+T = TypeVar("T")
+
+
+def decode_json(text: bytes | str, kind: type[T]) -> T:
+    """Return `text` as a value of `kind`, such as a dataclass or `dict[str, int]`, with every field's type checked.
+
+    Fields that `kind` does not know are ignored. Raises ValueError, in one line that names the field, for anything
+    else: text that is no JSON, wrong or missing fields, and nesting too deep to be read.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
+def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+    """Write `document` as indented JSON to `path`, whole or not at all; a missing folder is made. Raises OSError."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(os.fsencode(path), json.dumps(document, indent=2).encode() + b"\n", private=False)

@@ -1,0 +1,127 @@
+"""What a loader needs of the machine, asked for before it starts workers: the loaders refuse and the doctor advises."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from multiprocessing import forkserver, util
+from typing import Any, NamedTuple
+
+from penstock.loaders.system.machine import ensure_descriptors, ensure_memory, process_headroom
+from penstock.pipelines.errors import LoaderError
+
+DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
+# Memory that no other process shares, as it was seen with photos of 470x400 pixels: of a fork server that has imported
+# torch (with the tracker that comes with it), of a worker beyond what it has from its server, of DALI's libraries, and
+# what DALI holds for an image, in images of the size handed out (it decodes whole crops before it resizes them).
+SERVER_BYTES, WORKER_BYTES, DALI_BYTES, DALI_IMAGES = 156 << 20, 58 << 20, 48 << 20, 8
+_THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # itself, one that watches its parent, one that sends; server, tracker...
+SEMAPHORES = "semaphores of the workers' queues"
+_PAGE = 4096  # a semaphore takes one
+_LONGEST_SOCKET = 107  # bytes of a Unix socket's path
+_SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+_TEMPORARY_FIX = "name a folder on a local disk that can be written: export TMPDIR=/tmp"
+
+
+class Needs(NamedTuple):
+    """What a loader takes.
+
+    slot_bytes: memory of its batches, which `processes` worker processes share; own_bytes: of the consumer, such as
+    for normalised batches; descriptors: open files of the consumer; start_method: of the processes.
+    """
+
+    slot_bytes: int = 0
+    own_bytes: int = 0
+    processes: int = 0
+    descriptors: int = 0
+    start_method: str = ""
+
+    @property
+    def semaphore_bytes(self) -> int:
+        """Bytes in /dev/shm of the queues between the processes: three semaphores each, and eight that all share."""
+        return _PAGE * (3 * self.processes + 8) if self.processes else 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of everything, at least."""
+        return self.slot_bytes + self.own_bytes + self.process_bytes
+
+    @property
+    def process_bytes(self) -> int:
+        """The least that the worker processes take by themselves; nothing of a fork server that is there already."""
+        if not self.processes or self.start_method == "fork":
+            return 0
+        if self.start_method == "spawn":
+            return self.processes * SERVER_BYTES
+        server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+        return self.processes * WORKER_BYTES + (SERVER_BYTES if server._forkserver_pid is None else 0)
+
+
+def drop_in_needs(workers: int, prefetch: int, start_method: str) -> Needs:
+    """Needs of the drop-in DataLoader, whose batches are known when they are there: see ensure_dev_shm."""
+    return Needs(0, 0, workers, workers * (6 + 2 * prefetch) + 16, start_method)
+
+
+def ensure(needs: Needs, **where: object) -> None:
+    """Raises LoaderError E-FD, E-SHM, E-MEM or E-NOSPC for what is missing, each with its cure; raises soft limits.
+
+    A few system calls; nothing is taken. where: fields of the error, such as backend and rank.
+    """
+    try:
+        ensure_descriptors(needs.descriptors)
+        if needs.processes:
+            ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES)
+            ensure_temporary_folder()
+            ensure_processes(needs)
+        ensure_batches(needs)
+    except LoaderError as error:
+        raise error.located(**where) from None
+
+
+def ensure_batches(needs: Needs) -> None:
+    """Raises LoaderError E-SHM or E-MEM where the batches and the processes that make them do not fit into memory."""
+    if needs.slot_bytes:
+        ensure_memory(needs.slot_bytes, "batch slots", "E-SHM" if needs.processes else "E-MEM")
+    if needs.total_bytes > needs.slot_bytes:
+        processes = f" and {needs.processes} worker process{'es' * (needs.processes != 1)}" * (needs.processes > 0)
+        ensure_memory(needs.total_bytes, f"batches{processes}, at least")
+
+
+def ensure_processes(needs: Needs) -> None:
+    """Raises LoaderError E-MEM where the control group does not allow so many processes and threads."""
+    have = process_headroom()
+    needed = needs.processes * _THREADS_A_WORKER + _THREADS_OF_OTHERS if needs.processes else 0
+    if have is not None and needed > have:
+        fix = f"lower workers, or allow more processes (docker --pids-limit {max(256, 4 * needed)})"
+        raise LoaderError("E-MEM", f"processes and threads: need={needed} have={have}", fix=fix)
+
+
+def ensure_dev_shm(num_bytes: int, purpose: str) -> int:
+    """Bytes that are free in /dev/shm. Raises LoaderError E-SHM if they are fewer, or it is missing or read-only."""
+    wanted = f"{max(64, 1 << (-(-num_bytes >> 20) or 1).bit_length())}m"
+    try:
+        status = os.statvfs(DEV_SHM)
+    except OSError as error:
+        fix = f"mount it: mount -t tmpfs -o size={wanted} tmpfs {DEV_SHM} (docker --shm-size={wanted})"
+        raise LoaderError("E-SHM", f"{purpose}: {DEV_SHM}: {error.strerror}", fix=fix) from None
+    if status.f_flag & os.ST_RDONLY or not os.access(DEV_SHM, os.W_OK | os.X_OK):
+        fix = f"make it writable: mount -o remount,rw,mode=1777 {DEV_SHM}"
+        raise LoaderError("E-SHM", f"{purpose}: {DEV_SHM} cannot be written", fix=fix)
+    free = status.f_bavail * status.f_frsize
+    if num_bytes > free:
+        fix = f"mount -o remount,size={wanted} {DEV_SHM} (docker --shm-size={wanted}), or lower workers or batch_size"
+        raise LoaderError("E-SHM", f"{purpose}: {DEV_SHM} need={num_bytes:,} have={free:,} bytes", fix=fix)
+    return free
+
+
+def ensure_temporary_folder() -> str:
+    """The folder for temporary files. Raises LoaderError E-NOSPC without one, or if no socket's name fits into it."""
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise LoaderError("E-NOSPC", f"no temporary folder: {error.strerror}", fix=_TEMPORARY_FIX) from None
+    spare = _LONGEST_SOCKET - len(os.fsencode(folder)) - _SOCKET_NAME
+    if spare < 0 and not hasattr(util, "_get_base_temp_dir"):  # newer Pythons take another folder by themselves
+        cause = f"the path of the temporary folder is {-spare} bytes too long for the fork server's socket"
+        raise LoaderError("E-NOSPC", cause, fix=_TEMPORARY_FIX, path=folder)
+    return folder

@@ -1,0 +1,112 @@
+"""Arrays in anonymous shared memory, handed to worker processes by file descriptor."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import math
+import mmap
+import os
+import weakref
+from multiprocessing import context, reduction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.system.machine import ensure_memory
+from penstock.pipelines.errors import LoaderError
+
+
+class SharedArray:
+    """A numpy array that a process and the workers it starts see at the same physical pages.
+
+    The memory is a memfd: it has no name (nothing to leak in /dev/shm, whatever signal ends the processes), and it is
+    not bounded by the size of /dev/shm (64 MB in a container). Its pages are reserved at creation, so that a lack of
+    memory is an error there, not a SIGBUS at the first touch later.
+
+    Pickles only while a process is being started (`Process(args=...)` under spawn or forkserver); the worker maps the
+    same pages again. Costs two descriptors here and one in each worker, and one start passes at most about 250
+    descriptors: put many slots into one array.
+    """
+
+    def __init__(self, fd: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        """Map `fd`, which becomes this object's own even if this raises; `shape` and `dtype` as given to `create`."""
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        try:
+            # mmap keeps a duplicate of fd, closed with the mapping when the last array over it is gone.
+            mapping = mmap.mmap(fd, _num_bytes(shape, self.dtype))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd: int | None = fd
+        self._close_fd = weakref.finalize(self, os.close, fd)
+        self._array: npt.NDArray[Any] | None = np.ndarray(shape, self.dtype, buffer=mapping)
+
+    @classmethod
+    def create(cls, shape: tuple[int, ...], dtype: npt.DTypeLike, *, name: str = "penstock") -> SharedArray:
+        """Reserve zeroed memory for `shape` of `dtype`; `name` is what /proc/PID/maps shows.
+
+        Raises LoaderError E-SHM where the memory cannot be had, E-FD where the descriptors cannot, ValueError for a
+        dtype that holds Python objects.
+        """
+        dtype, shape = np.dtype(dtype), tuple(int(side) for side in shape)
+        if dtype.hasobject:
+            raise ValueError(f"shared memory holds plain numbers, not {dtype}: convert the array first")
+        num_bytes = _num_bytes(shape, dtype)
+        try:
+            # The kernel does not refuse a memfd that is too large: it kills a process, perhaps another one.
+            ensure_memory(num_bytes, "shared memory", "E-SHM")
+            return cls(_reserve(name, num_bytes), shape, dtype)
+        except OSError as error:
+            code = "E-FD" if error.errno in (errno.EMFILE, errno.ENFILE) else "E-SHM"
+            raise LoaderError(code, f"cannot reserve {num_bytes:,} bytes of shared memory: {error.strerror}") from error
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The array of `shape` and `dtype`, writable, over the shared pages. Raises ValueError after close()."""
+        if self._array is None:
+            raise ValueError("this SharedArray is closed")
+        return self._array
+
+    def close(self) -> None:
+        """Let go of the memory: unmapped with the last array over it, freed with the last process. Idempotent."""
+        self._array, self._fd = None, None
+        self._close_fd()
+
+    def __enter__(self) -> SharedArray:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if context.get_spawning_popen() is None:
+            raise RuntimeError("a SharedArray goes only to a process being started: pass it in Process(args=...)")
+        if self._fd is None:
+            raise RuntimeError("a SharedArray is sent from the process that created it, before close()")
+        return _attach, (reduction.DupFd(self._fd), self.shape, self.dtype)
+
+
+def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray:
+    """The same memory in the started process, which needs no descriptor of its own besides the mapping's."""
+    shared = SharedArray(duplicate.detach(), shape, dtype)
+    shared._fd = None
+    shared._close_fd()
+    return shared
+
+
+def _reserve(name: str, num_bytes: int) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, num_bytes)
+        # No holder of the descriptor can shrink the file under a reader, which would be SIGBUS.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return max(1, math.prod(shape) * dtype.itemsize)  # a mapping of nothing is not allowed

@@ -1,0 +1,159 @@
+"""Waiting for workers: their death is named at once, their silence after a while."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import queue
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing import connection, util
+from typing import Any
+
+from torch.utils.data import _utils
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from penstock.loaders.system.machine import oom_kills
+from penstock.loaders.workers.processes import POLL_S, SERVER_LOST, describe_exit, is_stopped, receive_message
+from penstock.pipelines.errors import LoaderError
+
+_GRACE_S = 1.0  # for workers to leave by themselves at close
+_SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
+_KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
+
+
+def _kill(workers: Sequence[Any]) -> None:
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
+class WatchedIterator(_MultiProcessingDataLoaderIter):
+    """torch's iterator, with its one waiting point replaced.
+
+    torch polls its workers every five seconds, and not at all where they are not its children (forkserver). Here the
+    workers' sentinels are waited for beside the data, so a death is seen when it happens.
+
+    `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
+    """
+
+    on_death: Callable[[int, int, str], LoaderError]  # (worker id, pid, what happened) -> the error to raise
+    on_silence: Callable[[int, int], LoaderError | None]  # (worker id waited for, pid) -> the error, if it is too long
+
+    def __init__(
+        self,
+        loader: Any,
+        on_death: Callable[[int, int, str], LoaderError],
+        on_silence: Callable[[int, int], LoaderError | None],
+    ) -> None:
+        self.on_death, self.on_silence = on_death, on_silence
+        self._oom_kills = oom_kills()
+        self._workers_status = [True] * loader.num_workers  # torch sets it last
+        try:
+            super().__init__(loader)
+        except BaseException:
+            self.shut_down()
+            raise
+        # Workers outlast the SIGTERM by which multiprocessing ends them at exit, before it waits for them.
+        util.Finalize(self, _kill, args=(self._workers,), exitpriority=0)
+        # torch's handler of SIGCHLD would raise in the middle of the user's own code; a death is seen without it.
+        _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+        self._worker_pids_set = False
+        if not self._pin_memory:
+            results: Any = self._worker_result_queue
+            receive = weakref.WeakMethod(self._receive)  # a cycle would hold the queue's descriptors for long
+            results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]  # noqa: PLW0108
+
+    def raise_if_dead(self) -> None:
+        """Raises what `on_death` makes of a worker that has ended, whether or not a batch is waited for."""
+        if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
+            self._raise_if_dead(None)
+
+    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
+        results: Any = self._worker_result_queue
+        incoming = None if self._pin_memory else results._reader
+        deadline = time.monotonic() + timeout
+        while True:
+            sentinels = [w.sentinel for alive, w in zip(self._workers_status, self._workers, strict=True) if alive]
+            if incoming is None:
+                with contextlib.suppress(queue.Empty):
+                    return True, self._data_queue.get(timeout=POLL_S)
+                ready = connection.wait(sentinels, timeout=0)
+            else:
+                ready = connection.wait([incoming, *sentinels], timeout=POLL_S)
+                if incoming in ready:
+                    try:
+                        return True, self._data_queue.get(timeout=POLL_S)
+                    except (OSError, EOFError, queue.Empty) as error:
+                        self._raise_if_dead(error)
+                        if not isinstance(error, queue.Empty):
+                            raise
+            if ready:
+                self._raise_if_dead(None)
+            self._raise_if_silent()
+            if time.monotonic() >= deadline:
+                return False, None
+
+    def _receive(self, size: int) -> io.BytesIO:
+        results: Any = self._worker_result_queue
+        return receive_message(results._reader, size, POLL_S, self._raise_if_lost)
+
+    def _raise_if_lost(self) -> None:
+        self.raise_if_dead()
+        self._raise_if_silent()
+
+    def _raise_if_silent(self) -> None:
+        awaited = self._task_info.get(self._rcvd_idx)
+        if awaited is not None:
+            silence = self.on_silence(awaited[0], self._workers[awaited[0]].pid or 0)
+            if silence is not None:
+                raise silence
+
+    def _raise_if_dead(self, cause: BaseException | None) -> None:
+        for number, worker in enumerate(self._workers):
+            if self._workers_status[number] and not worker.is_alive():
+                if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, SERVER_LOST):
+                    time.sleep(_SIGNALS_S)  # who ends a job's processes one by one is about to reach this one
+                what = describe_exit(worker.exitcode)
+                if worker.exitcode == -signal.SIGKILL and oom_kills() > self._oom_kills:
+                    what += " for memory"
+                raise self.on_death(number, worker.pid or 0, what) from cause
+
+    def shut_down(self) -> None:
+        """End all workers within seconds: asked to leave first, killed if they do not."""
+        if getattr(self, "_shutdown", True):
+            return
+        self._shutdown = True  # torch's own clean-up has nothing left to do
+        waiting = {worker.sentinel: worker for worker in self._workers}
+        try:
+            if all(worker.is_alive() and not is_stopped(worker.pid or 0) for worker in self._workers):
+                deadline = time.monotonic() + _GRACE_S
+                self._ask_to_leave()
+                while waiting and time.monotonic() < deadline:
+                    for gone in connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic())):
+                        del waiting[gone]  # type: ignore[arg-type]
+        finally:
+            for worker in waiting.values():
+                worker.kill()
+            for worker in self._workers:
+                worker.join(_KILLED_S)
+            for box in (*self._index_queues, self._worker_result_queue):
+                box.cancel_join_thread()
+                box.close()
+
+    def _ask_to_leave(self) -> None:
+        # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.
+        telling = threading.Thread(target=self._workers_done_event.set, daemon=True)
+        with contextlib.suppress(RuntimeError):  # no memory for a thread
+            telling.start()
+            telling.join(_GRACE_S)
+            if not telling.is_alive():
+                for inbox in self._index_queues:
+                    inbox.put(None)
+
+    def _shutdown_workers(self) -> None:
+        if _utils is not None and _utils.python_exit_status is False:
+            self.shut_down()

@@ -1,0 +1,1 @@
+"""The batch stage: from a uint8 batch to an augmented, normalised batch."""

@@ -1,0 +1,84 @@
+"""Erased boxes and mixed pairs of a batch, and the soft targets of mixed labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.plan.augmentations import Mixing
+
+_CPU_VALUES = 1 << 18  # of a piece whose intermediate results stay in a processor's cache
+
+
+def _rows_of(
+    boxes: npt.NDArray[np.int32], height: int, width: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pixel rows that boxes of images of this size lie in, and where in them.
+
+    boxes: int32 [n, 4], left, top, right, bottom; of no area for none. Returns int64 [m], numbers of rows of all images
+    one below the other, and bool [m, width * 3].
+    """
+    left, top, right, bottom = boxes.astype(np.int64).T
+    counts = np.where(right > left, np.maximum(bottom - top, 0), 0)
+    of_box = np.repeat(np.arange(len(boxes)), counts)
+    within = np.arange(len(of_box)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = to_device(of_box * height + top[of_box] + within, device)
+    edges = to_device(3 * np.stack((left[of_box], right[of_box])), device)[:, :, None]
+    column = torch.arange(3 * width, device=device)
+    return rows, (column >= edges[0]) & (column < edges[1])
+
+
+def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tensor) -> None:
+    """Fill a box of each image with `colour` [3], in place; images: [n, height, width, 3], colour of the same dtype."""
+    if not boxes.any():
+        return
+    n, height, width, _ = images.shape
+    rows, inside = _rows_of(boxes, height, width, images.device)
+    flat = images.view(n * height, width * 3)
+    flat.index_copy_(0, rows, torch.where(inside, colour.repeat(width), flat.index_select(0, rows)))
+
+
+def mix(images: torch.Tensor, mixing: Mixing) -> None:
+    """Mix rows 2k and 2k + 1, in place; images: [2 * pairs, height, width, 3] of floats, mixed in float32 at least."""
+    _blend(images, np.where(mixing.cut, 1.0, mixing.share))
+    if mixing.boxes.any():
+        _exchange(images, mixing.boxes)
+
+
+def _blend(images: torch.Tensor, shares: npt.NDArray[np.float64]) -> None:
+    if (shares == 1.0).all():
+        return
+    pairs = images.view(len(shares), 2, -1)
+    given = to_device((1.0 - shares).astype(np.float32)[:, None], images.device)
+    step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
+    wide = torch.promote_types(images.dtype, torch.float32)
+    for first in range(0, len(shares), step):
+        pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change
+        even, odd = (pair[:, side].to(wide) for side in (0, 1))
+        moved = (even - odd).mul_(given[first : first + step])
+        pair[:, 0].copy_(even.sub_(moved))  # of float32 in place, of others a copy
+        pair[:, 1].copy_(odd.add_(moved))
+
+
+def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
+    n, height, width, _ = images.shape
+    # a pair is one image of twice the height here, and boxes lie in its upper half
+    upper, inside = _rows_of(boxes, 2 * height, width, images.device)
+    lower = upper + height
+    flat = images.view(n * height, width * 3)
+    even, odd = flat.index_select(0, upper), flat.index_select(0, lower)
+    flat.index_copy_(0, upper, torch.where(inside, odd, even))
+    flat.index_copy_(0, lower, torch.where(inside, even, odd))
+
+
+def soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) -> torch.Tensor:
+    """float32 [batch, num_classes] of int64 [batch] labels: rows sum to 1, those of padding (label -1) to 0."""
+    share = np.repeat(mixing.share, 2).astype(np.float32)
+    own = to_device(share, labels.device) * (labels >= 0)
+    # of a pair with padding, and of padding itself, nothing is taken from the partner
+    other = to_device(1 - share, labels.device)
+    targets = torch.zeros((len(labels), num_classes), dtype=torch.float32, device=labels.device)
+    classes = torch.stack((labels, labels.view(-1, 2).flip(1).view(-1)), 1).clamp_(min=0)
+    return targets.scatter_add_(1, classes, torch.stack((own, other), 1))

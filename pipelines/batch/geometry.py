@@ -1,0 +1,52 @@
+"""Shears, translations and rotations of uint8 batches: nearest neighbour, black outside, Pillow's fixed point."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.plan.augmentations import Floats, Op
+
+OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
+_FIXED = 65536.0  # Pillow's affine_fixed: 16.16
+
+
+def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Floats:
+    """Where each output pixel comes from: float64 [n, 6], x' = a x + b y + c and y' = d x + e y + f.
+
+    torchvision's conventions: shears around the upper left corner, rotation counter-clockwise around the centre.
+    """
+    height, width = size
+    matrices = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(ops), 1))
+    # torchvision passes the slope through degrees
+    slopes = np.tan(np.radians(np.degrees(np.arctan(values))))
+    matrices[:, 1] = np.where(ops == Op.SHEAR_X, slopes, 0.0)
+    matrices[:, 3] = np.where(ops == Op.SHEAR_Y, slopes, 0.0)
+    matrices[:, 2] = np.where(ops == Op.TRANSLATE_X, -values, 0.0)
+    matrices[:, 5] = np.where(ops == Op.TRANSLATE_Y, -values, 0.0)
+    angles = -np.radians(values % 360.0)  # PIL.Image.Image.rotate
+    cos, sin = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
+    x, y = width / 2, height / 2
+    rotations = np.stack((cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y), 1)
+    return np.where((ops == Op.ROTATE)[:, None], rotations, matrices)
+
+
+def warp(images: torch.Tensor, matrices: Floats) -> None:
+    """Move the pixels of uint8 [n, height, width, 3] in place; matrices: [n, 6] as inverse_matrices gives them."""
+    n, height, width, _ = images.shape
+    a, b, c, d, e, f = matrices.T
+    # Pillow steps from the centre of the first pixel in 16.16 fixed point
+    starts = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
+    fixed = to_device(np.floor(np.stack(starts) * _FIXED + 0.5).astype(np.int32), images.device)[:, :, None, None]
+    x = torch.arange(width, dtype=torch.int32, device=images.device)
+    y = torch.arange(height, dtype=torch.int32, device=images.device)[:, None]
+    # What lies outside is taken from a black frame of one pixel.
+    framed = images.new_zeros((n, height + 2, width + 2, 3))
+    framed[:, 1:-1, 1:-1] = images
+    column = (fixed[0] * x + (fixed[1] * y + fixed[2])).bitwise_right_shift_(16).clamp_(-1, width)
+    source = (fixed[3] * x + (fixed[4] * y + fixed[5])).bitwise_right_shift_(16).clamp_(-1, height)
+    first = torch.arange(n, dtype=torch.int32, device=images.device)[:, None, None] * ((height + 2) * (width + 2))
+    source.mul_(width + 2).add_(column).add_(first + (width + 3))
+    torch.index_select(framed.view(-1, 3), 0, source.view(-1), out=images.view(-1, 3))

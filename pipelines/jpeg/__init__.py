@@ -1,0 +1,1 @@
+"""JPEG headers, strips of JPEG data, and lossless re-coding."""

@@ -1,0 +1,136 @@
+"""Restart-indexed JPEGs: the part of an image that a crop needs, cut out as a JPEG of its own.
+
+A restart marker resets the entropy coder (ITU-T T.81, F.1.1.5), so the segments between two of them can be taken from
+their place and put together anew: a header with the rectangle's size, the segments of the rectangle row by row, their
+markers renumbered modulo 8. The result is an ordinary JPEG that any decoder takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg.header import EOI, JpegHeader
+
+Window = tuple[int, int, int, int]
+
+_DRI, _RST0, _EOI = 0xDD, 0xD0, 0xD9
+
+
+class StripGeometry(NamedTuple):
+    """How a restart-indexed image is laid out: image and MCU in pixels, a segment in MCUs of one row."""
+
+    width: int
+    height: int
+    mcu_width: int
+    mcu_height: int
+    segment_mcus: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of MCUs."""
+        return -(-self.height // self.mcu_height)
+
+    @property
+    def segments(self) -> int:
+        """Segments in a row."""
+        return -(-self.width // (self.mcu_width * self.segment_mcus))
+
+
+class Cut(NamedTuple):
+    """A rectangle of segments, ends excluded, and the pixels it covers."""
+
+    row: int
+    row_end: int
+    segment: int
+    segment_end: int
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def mcu_size(header: JpegHeader) -> tuple[int, int]:
+    """(width, height) in pixels of the MCU of a single-scan JPEG; one of a single component is one block."""
+    if header.components == 1:
+        return 8, 8
+    return 8 * max(h for h, _ in header.sampling), 8 * max(v for _, v in header.sampling)
+
+
+def segment_length(header: JpegHeader, min_pixels: int) -> int:
+    """MCUs of the shortest segment that is at least `min_pixels` wide and divides a row of MCUs; at most a row."""
+    mcu_width, _ = mcu_size(header)
+    row = -(-header.width // mcu_width)
+    return next(n for n in range(1, row + 1) if row % n == 0 and (n * mcu_width >= min_pixels or n == row))
+
+
+def restart_interval(data: bytes, header: JpegHeader) -> int:
+    """MCUs between restart markers as the header declares them, 0 for none."""
+    found = 0
+    for marker, start, end in header.segments:
+        if marker == _DRI and end - start == 6:
+            found = int.from_bytes(data[start + 4 : end], "big")
+    return found
+
+
+def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Where each segment of coded bytes ends: the offsets after the restart markers."""
+    escapes = np.flatnonzero(scan[:-1] == 0xFF)
+    ends: npt.NDArray[np.int64] = escapes[(scan[escapes + 1] & 0xF8) == _RST0] + 2
+    return ends
+
+
+def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
+    """The segments that a crop (x, y, width, height) needs, with the neighbours that fancy upsampling reads.
+
+    Upsampled chroma mixes a sample with the next one (libjpeg, jdsample.c), on an axis that is subsampled: there the
+    crop needs one pixel more on either side. Blocks of 8 are not subsampled.
+    """
+    x, y, w, h = window
+    margin_x, margin_y = int(geometry.mcu_width > 8), int(geometry.mcu_height > 8)
+    step_x, step_y = geometry.segment_mcus * geometry.mcu_width, geometry.mcu_height
+    segment, row = max(0, x - margin_x) // step_x, max(0, y - margin_y) // step_y
+    segment_end = min(geometry.segments, -(-(x + w + margin_x) // step_x))
+    row_end = min(geometry.rows, -(-(y + h + margin_y) // step_y))
+    left, top = segment * step_x, row * step_y
+    width = min(geometry.width, segment_end * step_x) - left
+    height = min(geometry.height, row_end * step_y) - top
+    return Cut(row, row_end, segment, segment_end, left, top, width, height)
+
+
+def cut_jpeg(
+    header: bytes, height_offset: int, scan: npt.NDArray[np.uint8], first_row: int, geometry: StripGeometry, cut: Cut
+) -> bytes:
+    """The rectangle `cut` as a JPEG of its own.
+
+    header: the image's bytes before its first coded one, the frame's height and width at `height_offset`. scan: coded
+    bytes (uint8) of whole rows of MCUs from `first_row` on, at least to the rectangle's last, without the end-of-image
+    marker. Raises LoaderError E-CORRUPT where `scan` has not the restart markers that the geometry says.
+    """
+    size = cut.height.to_bytes(2, "big") + cut.width.to_bytes(2, "big")
+    start = header[:height_offset] + size + header[height_offset + 4 :]
+    segments, at_end = geometry.segments, cut.row_end == geometry.rows
+    bounds = np.concatenate(([0], segment_ends(scan), np.array([len(scan)] * at_end, np.int64)))
+    above, needed = (cut.row - first_row) * segments, (cut.row_end - first_row) * segments
+    if len(bounds) - 1 < needed or (at_end and len(bounds) - 1 > needed):
+        raise LoaderError("E-CORRUPT", "the restart markers of this JPEG's strips are not those of its size")
+    begins = bounds[above:needed].reshape(-1, segments)[:, cut.segment]
+    ends = bounds[above + 1 : needed + 1].reshape(-1, segments)[:, cut.segment : cut.segment_end]
+    lengths = ends[:, -1] - begins
+    if cut.segment_end - cut.segment == segments:
+        body = bytearray(scan[begins[0] : ends[-1, -1]])
+    else:
+        body = bytearray().join([scan[a:b].data for a, b in zip(begins.tolist(), ends[:, -1].tolist(), strict=True)])
+    # A segment's end is where its marker ends; the markers number the segments of the rectangle, the last ends it.
+    ahead = np.cumsum(lengths) - lengths
+    joints = (ends - (begins - ahead)[:, None]).ravel()
+    if at_end and cut.segment_end == segments:
+        body += EOI
+        joints[-1] += 2
+    coded = np.frombuffer(body, np.uint8)
+    coded[joints - 1] = _RST0 | (np.arange(len(joints)) & 7)
+    coded[-1] = _EOI
+    return b"".join((start, body))

@@ -1,0 +1,1 @@
+"""Every random draw as a pure function of seed, epoch and sample."""

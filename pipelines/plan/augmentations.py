@@ -1,0 +1,200 @@
+"""Draws of the batch stage's augmentations: a pure function of (seed, epoch, sample index)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.plan.crops import tried_sides
+from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
+from penstock.pipelines.spec import RAND_BINS, Augmentations
+
+_TRIES = 10  # torchvision.transforms.RandomErasing.get_params
+_ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)
+# Each augmentation has words of its own, so that switching one on leaves the draws of the others alone.
+_ERASE, _ERASE_X, _ERASE_Y, _FIRST_TRY = range(4)
+_JITTER, _JITTER_ORDER = _FIRST_TRY + 2 * _TRIES, _FIRST_TRY + 2 * _TRIES + 4
+_MIX_KIND, _MIX_SHARE, _MIX_ANGLE, _MIX_X, _MIX_Y = range(_JITTER_ORDER + 1, _JITTER_ORDER + 6)
+_FIRST_OP = _MIX_Y + 1
+_WORDS_OF_AN_OP = 3  # which, its sign, its magnitude
+
+Floats = npt.NDArray[np.float64]
+
+
+class Op(IntEnum):
+    """An operation on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order."""
+
+    IDENTITY = 0
+    SHEAR_X = 1
+    SHEAR_Y = 2
+    TRANSLATE_X = 3
+    TRANSLATE_Y = 4
+    ROTATE = 5
+    BRIGHTNESS = 6
+    COLOR = 7
+    CONTRAST = 8
+    SHARPNESS = 9
+    POSTERIZE = 10
+    SOLARIZE = 11
+    AUTO_CONTRAST = 12
+    EQUALIZE = 13
+    HUE = 14
+
+
+_NUM_AUTO_OPS = 14
+_BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
+_TRANSLATIONS = (Op.TRANSLATE_X, Op.TRANSLATE_Y)
+_SIGNED = np.isin(np.arange(_NUM_AUTO_OPS), (Op.SHEAR_X, Op.SHEAR_Y, *_TRANSLATIONS, Op.ROTATE, *_BLENDS))
+_ORDERS = np.array(list(itertools.permutations((Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE))), np.int8)
+
+
+class BatchKey(NamedTuple):
+    """What all draws of a batch are a function of; indices: int64 [batch] of samples, -1 in padding rows."""
+
+    seed: int
+    epoch: int
+    indices: npt.NDArray[np.int64]
+
+
+class Mixing(NamedTuple):
+    """How rows 2k and 2k + 1 of a batch are mixed, k-th of [batch / 2].
+
+    share: float64, what each of the two keeps of itself, 1 where the pair is left alone; cut: bool, whether a box is
+    exchanged instead of blending; boxes: int32 [batch / 2, 4], left, top, right, bottom in pixels.
+    """
+
+    share: Floats
+    cut: npt.NDArray[np.bool_]
+    boxes: npt.NDArray[np.int32]
+
+
+class AugmentPlan(NamedTuple):
+    """What happens to each sample of a batch, and to each pair.
+
+    ops, values: int8 and float64 [rounds, batch], operations one after another, each with its parameter: the slope of a
+    shear, pixels, degrees counter-clockwise, the factor of a blend, bits, the threshold, the turn of the hue in [-0.5,
+    0.5]. erased: int32 [batch, 4] boxes as in Mixing, of no area for none. mixing: None without it.
+    """
+
+    ops: npt.NDArray[np.int8]
+    values: Floats
+    erased: npt.NDArray[np.int32]
+    mixing: Mixing | None
+
+
+def plan_augment(augment: Augmentations, size: tuple[int, int], key: BatchKey) -> AugmentPlan:
+    """The plan of a batch of images of `size` (height, width in pixels); nothing happens to padding rows."""
+    rounds = {None: 0, "rand": augment.rand_ops, "trivial": 1}[augment.auto_augment]
+    words = random_words(key.seed, key.epoch, key.indices, STREAM_BATCH, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
+    draws = uniforms(words)
+    parts = [_auto(augment, size, draws[:, _FIRST_OP:]), _jitter(augment, draws)]
+    ops, values = (np.concatenate(pair, 0) for pair in zip(*parts, strict=True))
+    padding = key.indices < 0
+    ops[:, padding] = Op.IDENTITY
+    erased = _erased(augment.erasing, size, draws)
+    erased[padding] = 0
+    mixing = _mixing(augment, size, draws[::2], padding) if augment.mixes else None
+    return AugmentPlan(ops, values, erased, mixing)
+
+
+@lru_cache(maxsize=16)
+def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
+    """torchvision's _augmentation_space: float64 [14, 31], by op and bin.
+
+    Exact, where torchvision's float32 depends on the processor: int(16.0) pixels are 15 on some.
+    """
+    wide = kind == "trivial"
+    height, width = size
+    limits = {Op.SHEAR_X: 0.99 if wide else 0.3, Op.SHEAR_Y: 0.99 if wide else 0.3}
+    limits |= {Op.TRANSLATE_X: 32.0 if wide else 150.0 / 331.0 * width}
+    limits |= {Op.TRANSLATE_Y: 32.0 if wide else 150.0 / 331.0 * height}
+    limits |= {Op.ROTATE: 135.0 if wide else 30.0} | dict.fromkeys(_BLENDS, 0.99 if wide else 0.9)
+    bins, table = np.arange(RAND_BINS), np.zeros((_NUM_AUTO_OPS, RAND_BINS))
+    for op, limit in limits.items():
+        table[op] = limit * bins / (RAND_BINS - 1)
+    table[Op.POSTERIZE] = 8 - np.rint(bins / ((RAND_BINS - 1) / (6 if wide else 4)))
+    table[Op.SOLARIZE] = 255.0 - 255.0 * bins / (RAND_BINS - 1)
+    return table
+
+
+def _auto(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Ops and values [rounds, batch] of RandAugment or TrivialAugmentWide."""
+    kind, batch = augment.auto_augment, len(draws)
+    if kind is None:
+        return np.empty((0, batch), np.int8), np.empty((0, batch))
+    words = draws.reshape(batch, draws.shape[1] // _WORDS_OF_AN_OP, _WORDS_OF_AN_OP).transpose(2, 1, 0)
+    ops = np.floor(words[0] * _NUM_AUTO_OPS).astype(np.int8)
+    bins = np.floor(words[2] * RAND_BINS).astype(np.int64) if kind == "trivial" else augment.rand_magnitude
+    values = _magnitudes(kind, size)[ops, bins]
+    values = np.where(_SIGNED[ops] & (words[1] >= 0.5), -values, values)
+    values = np.where(np.isin(ops, _BLENDS), 1.0 + values, values)
+    return ops, np.where(np.isin(ops, _TRANSLATIONS), np.trunc(values), values)
+
+
+def _jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Ops and values [rounds, batch] of ColorJitter: what it is asked for, in an order drawn for each sample."""
+    batch = len(draws)
+    strength = np.array(augment.color_jitter or (0.0,) * 4)
+    wanted = [
+        op for op, s in zip((Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE), strength.tolist(), strict=True) if s > 0
+    ]
+    low = np.array([*np.maximum(0.0, 1 - strength[:3]), -strength[3]])
+    high = np.array([*(1 + strength[:3]), strength[3]])
+    value_of = np.zeros((batch, len(Op)))
+    value_of[:, [Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE]] = low + (high - low) * draws[:, _JITTER:_JITTER_ORDER]
+    ordered = _ORDERS[np.floor(draws[:, _JITTER_ORDER] * len(_ORDERS)).astype(np.int64)]
+    ops = ordered[np.isin(ordered, wanted)].reshape(batch, len(wanted))
+    return ops.T, np.take_along_axis(value_of, ops.astype(np.int64), 1).T
+
+
+def _erased(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
+    """torchvision's RandomErasing: the first of ten tries that is smaller than the image, or nothing."""
+    height, width = size
+    tries = draws[:, _FIRST_TRY : _FIRST_TRY + 2 * _TRIES]
+    tried_h, tried_w = tried_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)
+    fits = (tried_h < height) & (tried_w < width)
+    rows, first = np.arange(len(draws)), np.argmax(fits, axis=1)
+    h, w = tried_h[rows, first], tried_w[rows, first]
+    top = np.floor(draws[:, _ERASE_Y] * (height - h + 1))
+    left = np.floor(draws[:, _ERASE_X] * (width - w + 1))
+    boxes = np.stack((left, top, left + w, top + h), 1)
+    boxes[~(fits[rows, first] & (draws[:, _ERASE] < probability))] = 0
+    return boxes.astype(np.int32)
+
+
+def _mixing(augment: Augmentations, size: tuple[int, int], draws: Floats, padding: npt.NDArray[np.bool_]) -> Mixing:
+    """Mixup or cutmix of each pair, by the draws of its even row."""
+    height, width = size
+    cut = draws[:, _MIX_KIND] < 0.5 if augment.mixup and augment.cutmix else np.full(len(draws), augment.cutmix > 0)
+    alpha = np.where(cut, augment.cutmix or 1.0, augment.mixup or 1.0)
+    share = symmetric_beta(alpha, draws[:, _MIX_SHARE], draws[:, _MIX_ANGLE])
+    # torchvision.transforms.v2.CutMix.make_params
+    radius = 0.5 * np.sqrt(1.0 - share)
+    x, y = np.floor(draws[:, _MIX_X] * width), np.floor(draws[:, _MIX_Y] * height)
+    half_w, half_h = np.trunc(radius * width), np.trunc(radius * height)
+    left, top = np.maximum(x - half_w, 0), np.maximum(y - half_h, 0)
+    right, bottom = np.minimum(x + half_w, width), np.minimum(y + half_h, height)
+    share = np.where(cut, 1.0 - (right - left) * (bottom - top) / (height * width), share)
+    boxes = np.where(cut[:, None], np.stack((left, top, right, bottom), 1), 0)
+    alone = padding[::2] | padding[1::2]
+    share[alone], boxes[alone] = 1.0, 0
+    return Mixing(share, cut, boxes.astype(np.int32))
+
+
+def symmetric_beta(alpha: Floats, u: Floats, v: Floats) -> Floats:
+    """Beta(alpha, alpha) from two uniforms in [0, 1), without rejection.
+
+    Bailey's polar method gives Student's t with 2 alpha degrees of freedom, and (1 + t / sqrt(2 alpha + t^2)) / 2 is
+    Beta(alpha, alpha). Bailey, "Polar generation of random variates with the t-distribution", Math. Comp. 62, 1994.
+    """
+    cosine = np.cos(2 * math.pi * v)
+    with np.errstate(over="ignore", divide="ignore"):
+        inverse = 1.0 / (np.power(1.0 - u, -1.0 / alpha) - 1.0) / cosine**2  # 2 alpha / t^2
+    shares: Floats = 0.5 + 0.5 * np.sign(cosine) / np.sqrt(1.0 + inverse)
+    return shares

@@ -1,0 +1,97 @@
+"""Crop and flip draws: a pure function of (seed, epoch, sample index)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms
+from penstock.pipelines.spec import ImagePipeline
+
+_TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
+_FLIP, _X, _Y, _SPARE, _FIRST_TRY = range(5)
+
+
+class BatchPlan(NamedTuple):
+    """What happens to each sample of a batch.
+
+    windows: int32 [batch, 4], x, y, width, height in pixels of the (upright) image; flips: bool [batch].
+    """
+
+    windows: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.bool_]
+
+
+def plan_batch(
+    pipeline: ImagePipeline,
+    seed: int,
+    epoch: int,
+    index: npt.NDArray[np.int64],
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+) -> BatchPlan:
+    """Crop window and flip of every sample; `index`, `widths`, `heights` are int64 [batch], sizes in pixels."""
+    if pipeline.random:
+        draws = uniforms(random_words(seed, epoch, index, STREAM_CROP, _FIRST_TRY + 2 * _TRIES))
+        flips = draws[:, _FLIP] < pipeline.flip
+    else:
+        flips = np.zeros(len(index), np.bool_)
+    if pipeline.crop == "random_resized":
+        windows = _random_resized(pipeline, draws, widths, heights)
+    elif pipeline.crop == "center":
+        windows = _center(pipeline, widths, heights)
+    else:
+        zeros = np.zeros_like(widths)
+        windows = np.stack((zeros, zeros, widths, heights), 1)
+    return BatchPlan(windows.astype(np.int32), flips)
+
+
+def _random_resized(
+    pipeline: ImagePipeline,
+    draws: npt.NDArray[np.float64],
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """torchvision's rule: ten tries of (area, log aspect), else the largest centred window of a legal aspect."""
+    tried_w, tried_h = tried_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
+    fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
+    rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
+    w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
+    x = np.floor(draws[:, _X] * (widths - w + 1)).astype(np.int64)
+    y = np.floor(draws[:, _Y] * (heights - h + 1)).astype(np.int64)
+    missed = ~fits[rows, first]
+    if missed.any():
+        fallback_w = np.minimum(widths, np.rint(heights * pipeline.ratio[1]).astype(np.int64)).clip(1)
+        fallback_h = np.minimum(heights, np.rint(widths / pipeline.ratio[0]).astype(np.int64)).clip(1)
+        w, h = np.where(missed, fallback_w, w), np.where(missed, fallback_h, h)
+        x, y = np.where(missed, (widths - w) // 2, x), np.where(missed, (heights - h) // 2, y)
+    return np.stack((x, y, w, h), 1)
+
+
+def tried_sides(
+    draws: npt.NDArray[np.float64],
+    full: npt.NDArray[np.int64] | int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Sides in whole pixels of boxes with a share of the area `full` in `scale` and a log-uniform aspect in `ratio`.
+
+    draws: uniform float64 [batch, 2 * tries], in pairs. Returns the sides a and b, each [batch, tries], aspect a / b.
+    """
+    low, top = math.log(ratio[0]), math.log(ratio[1])
+    area, aspect = full * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2]), np.exp(low + (top - low) * draws[:, 1::2])
+    return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+
+
+def _center(
+    pipeline: ImagePipeline, widths: npt.NDArray[np.int64], heights: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The centre window of the target's aspect: `center_fraction` of the largest that fits."""
+    aspect = pipeline.size[1] / pipeline.size[0]
+    full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
+    w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)
+    h = np.rint(full_h * pipeline.center_fraction).astype(np.int64).clip(1)
+    return np.stack(((widths - w) // 2, (heights - h) // 2, w, h), 1)

@@ -1,0 +1,77 @@
+"""JPEG decoding by PyTurboJPEG: 1.x with the system's libjpeg-turbo 2, 2.x with 3."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg import header as jpeg
+
+Pixels = npt.NDArray[np.uint8]
+_FIX = (
+    "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "
+    "or 'PyTurboJPEG>=2' (libjpeg-turbo 3), or use decoder='simplejpeg'"
+)
+
+try:
+    import turbojpeg
+except ImportError as error:
+    raise LoaderError("E-DEPENDENCY", f"PyTurboJPEG cannot be imported ({error})", fix=_FIX) from None
+
+
+class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
+    """TurboJPEG that lets libjpeg's warnings pass, as the decode contract says.
+
+    Stopping below a crop warns of extraneous bytes on every image; Python's `warnings` machinery is neither free nor
+    safe in threads, so the hook that reports them is replaced. Real errors still raise OSError.
+    """
+
+    warning = ""
+
+    def _TurboJPEG__report_error(self, handle: Any) -> None:
+        self.warning = self._TurboJPEG__get_error_string(handle)
+        if not jpeg.is_warning(self.warning):
+            raise OSError(self.warning)
+
+
+class TurbojpegDecoder:
+    """Accurate DCT, fancy upsampling, into memory that is reused from image to image."""
+
+    name = "turbojpeg"
+
+    def __init__(self) -> None:
+        try:
+            self._turbo = _QuietTurboJPEG()
+        except (RuntimeError, OSError) as error:
+            raise LoaderError("E-DEPENDENCY", f"libturbojpeg cannot be used ({error})", fix=_FIX) from None
+        self._memory = np.empty(0, np.uint8)
+
+    def rgb(self, data: bytes, height: int, width: int) -> Pixels:
+        """See JpegDecoder.rgb."""
+        need = height * width * 3
+        if self._memory.size < need:
+            self._memory = np.empty(need * 5 // 4, np.uint8)
+        self._turbo.warning = ""
+        target = self._memory[:need].reshape(height, width, 3)
+        try:
+            pixels: Pixels = self._turbo.decode(
+                data, pixel_format=turbojpeg.TJPF_RGB, flags=turbojpeg.TJFLAG_ACCURATEDCT, dst=target
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
+        if pixels.shape != (height, width, 3):
+            raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
+        return pixels
+
+    @property
+    def warning(self) -> str:
+        """See JpegDecoder.warning."""
+        return str(self._turbo.warning)
+
+    def version(self) -> str:
+        """See JpegDecoder.version."""
+        return f"PyTurboJPEG {importlib.metadata.version('PyTurboJPEG')}"

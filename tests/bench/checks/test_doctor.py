@@ -1,0 +1,291 @@
+"""The doctor: the words of the loaders for what is missing, odd files, drivers, file systems, and runs under limits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import typer
+from constrained import Limit, drop_in, few_files, memory_cap, no_home, run, small_shm
+from mounts import needs_mounts
+from odd_images import exif_segment, png, scene
+from photo_folder import photo, write_folder
+from PIL import Image
+
+from penstock.bench.checks import doctor_folders, doctor_machine, doctor_software
+from penstock.bench.checks.doctor import ensure_room, examine
+from penstock.bench.checks.doctor_data import look_at, odd_files
+from penstock.bench.checks.doctor_folders import folder_findings
+from penstock.bench.checks.doctor_machine import cpu_list, machine_findings
+from penstock.bench.checks.doctor_software import decoders
+from penstock.bench.checks.file_systems import file_system_of, is_remote
+from penstock.bench.checks.finding import DoctorSettings, Finding
+from penstock.bench.commands.doctor import doctor
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.open_source import open_source
+from penstock.loaders.system import machine, memory_headroom
+from penstock.loaders.system import needs as preflight
+from penstock.pipelines import imagenet_train
+
+SMALL = DoctorSettings(workers=2, batch_size=4, size=16)
+CLI = (sys.executable, "-m", "penstock.bench.cli")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 24)
+
+
+def machine_of(settings: DoctorSettings) -> dict[str, Finding]:
+    return {finding.name: finding for finding in machine_findings(settings, settings.needs())}
+
+
+# ---- machine ----
+
+
+def no_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
+
+
+def no_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(machine, "memory_headroom", lambda: 1000)
+
+
+def no_processes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preflight, "process_headroom", lambda: 5)
+
+
+def no_semaphores(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preflight, "DEV_SHM", "/dev/shm/absent")
+
+
+LACKS = {"open files": no_files, "memory": no_memory, "processes": no_processes, "/dev/shm": no_semaphores}
+
+
+@pytest.mark.parametrize("name", LACKS)
+def test_what_is_missing_is_said_in_the_words_of_the_loader(
+    name: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine_of(SMALL)[name].state == "ok"
+    LACKS[name](monkeypatch)
+    found = machine_of(SMALL)
+    assert [finding.name for finding in found.values() if finding.state == "fail"] == [name]
+    loader = create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=2)
+    with loader, pytest.raises(LoaderError) as caught:
+        next(iter(loader))
+    assert caught.value.exit_code == 7
+    assert found[name].fix == caught.value.fix
+    said, told = (
+        text.replace("semaphores of the workers' queues", "semaphores")
+        for text in (found[name].found, caught.value.cause)
+    )
+    assert said.split(" need=")[0] == told.split(" need=")[0]
+    with pytest.raises(LoaderError, match=caught.value.code):
+        ensure_room(SMALL, 0)
+
+
+def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = machine_of(DoctorSettings(workers=10_000, batch_size=1, size=1))["processors"]
+    assert (many.state, many.fix) == ("warn", f"--workers {machine.available_cpus()}")
+    monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda root: 0.5)
+    quota = machine_of(SMALL)["processors"]
+    assert quota.state == "warn"
+    assert "quota 0.5" in quota.found
+
+
+def test_memory_that_leaves_little_for_the_model_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = SMALL.needs().total_bytes
+    for module in (machine, doctor_machine):
+        monkeypatch.setattr(module, "memory_headroom", lambda: int(1.5 * need))
+    assert machine_of(SMALL)["memory"].state == "warn"
+    for module in (machine, doctor_machine):
+        monkeypatch.setattr(module, "memory_headroom", lambda: 3 * need)
+    assert machine_of(SMALL)["memory"].state == "ok"
+
+
+def test_a_limit_of_the_control_group_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("600000\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 50000\nactive_file 100000\n")
+    monkeypatch.setattr(memory_headroom, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(memory_headroom, "CGROUP_OF_SELF", tmp_path / "absent")
+    assert memory_headroom.memory_limit() == 1_000_000
+    assert memory_headroom.memory_headroom() == 550_000
+
+
+def test_processors_of_a_node_are_read() -> None:
+    assert cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert cpu_list("\n") == set()
+
+
+# ---- folders ----
+
+
+def test_folders_that_cannot_be_written_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert [finding.state for finding in folder_findings()] == ["ok", "ok", "ok"]
+    monkeypatch.setattr(doctor_folders, "can_write", lambda folder: False)
+    temporary, profile, index = folder_findings()
+    assert (temporary.state, profile.state, index.state) == ("ok", "warn", "warn")
+    monkeypatch.setattr(doctor_folders, "file_system_of", lambda folder: "nfs4")
+    assert "export TMPDIR" in (next(folder_findings()).fix or "")
+
+
+def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    table = tmp_path / "self" / "mounts"
+    table.parent.mkdir()
+    table.write_text(
+        "/dev/vda / ext4 rw,relatime 0 0\n"
+        "server:/data /data nfs4 rw 0 0\n"
+        "host: /data/my\\040set fuse.sshfs rw 0 0\n"
+        "overlay /over overlay rw 0 0\n"
+        "o2ib /over lustre rw 0 0\n"
+    )
+    for path, kind, remote in (
+        ("/data", "nfs4", True),
+        ("/data/train/x.jpg", "nfs4", True),
+        ("/database", "ext4", False),
+        ("/data/my set/a", "fuse.sshfs", True),
+        ("/over/a", "lustre", True),
+        ("/elsewhere", "ext4", False),
+    ):
+        assert (file_system_of(path), is_remote(kind)) == (kind, remote)
+    table.unlink()
+    assert file_system_of("/") == "unknown"
+
+
+# ---- software ----
+
+
+@pytest.mark.parametrize(
+    ("wheel", "driver", "device", "state"),
+    [
+        ("nvidia-dali-cuda130", (13, 0), "cuda", "ok"),
+        ("nvidia-dali-cuda130", (12, 8), "cuda", "fail"),
+        ("nvidia-dali-cuda130", (12, 8), "cpu", "warn"),
+        ("nvidia-dali-cuda120", (13, 0), "cuda", "ok"),
+        ("nvidia-dali-cuda120", (12, 2), "cuda", "ok"),
+        ("nvidia-dali-cuda120", None, "cpu", "ok"),
+        (None, None, "cpu", "fail"),
+    ],
+)
+def test_dali_is_held_against_the_driver(
+    monkeypatch: pytest.MonkeyPatch, wheel: str | None, driver: tuple[int, int] | None, device: str, state: str
+) -> None:
+    monkeypatch.setattr(doctor_software, "_version", lambda package: "2.4.0" if package == wheel else None)
+    monkeypatch.setattr(doctor_software, "driver_cuda", lambda: driver)
+    monkeypatch.setattr(doctor_software, "import_dali", lambda: None)
+    found = doctor_software.dali(DoctorSettings(backend="dali", device=device), needed=True)
+    assert found.state == state
+    assert (found.fix is None) == (state == "ok")
+
+
+def test_a_missing_decoder_is_told_and_none_at_all_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_turbojpeg(name: str) -> Any:
+        raise LoaderError("E-DEPENDENCY", f"{name} is not there", fix=f"pip install {name}")
+
+    monkeypatch.setattr(doctor_software, "choose_jpeg_decoder", without_turbojpeg)
+    monkeypatch.setattr(doctor_software, "usable_decoders", lambda: ["simplejpeg"])
+    simple, turbo, pillow = decoders(SMALL)
+    assert [simple.state, turbo.state, pillow.state] == ["ok", "ok", "warn"]
+    assert "images/s" in simple.found
+    assert "PNG" in pillow.found
+    monkeypatch.setattr(doctor_software, "usable_decoders", list)
+    assert list(decoders(SMALL))[-1].state == "fail"
+
+
+# ---- data ----
+
+
+def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
+    whole, rgb = photo(1), scene(40, 60)
+    (tmp_path / "ok.jpg").write_bytes(whole)
+    (tmp_path / "named.jpg").write_bytes(png(rgb, depth=8, colour=2))
+    (tmp_path / "turned.jpg").write_bytes(whole[:2] + exif_segment(6) + whole[2:])
+    Image.fromarray(rgb).convert("CMYK").save(tmp_path / "inks.jpg")
+    huge = simplejpeg.encode_jpeg(np.zeros((4000, 5100, 3), np.uint8), 50, "RGB", "420")
+    (tmp_path / "huge.jpg").write_bytes(huge)
+    settings = DoctorSettings()
+    sample = look_at(open_source(tmp_path), settings)
+    assert (sample.looked_at, sample.bad) == (5, {})
+    assert {Path(path.decode()).stem for path in sample.first.values()} == {"named", "turned", "inks", "huge"}
+    found = odd_files("data", open_source(tmp_path), settings)
+    assert found.state == "warn"
+    assert "exif='apply'" in (found.fix or "")
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    source = open_source(tmp_path, rescan=True)
+    broken = odd_files("data", source, settings)
+    assert broken.state == "fail"
+    assert "1 E-TRUNC" in broken.found
+    assert "cut.jpg" in broken.found
+    assert odd_files("data", source, DoctorSettings(on_bad_sample="replace")).state == "warn"
+
+
+def test_the_command_tells_all_and_writes_it_down(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "doctor.json"
+    doctor(photos, workers=1, batch_size=4, size=16, json_file=record)
+    found = {finding["name"]: finding for finding in json.loads(record.read_text())["findings"]}
+    told = capsys.readouterr().out
+    assert {"memory", "open files", "decoder simplejpeg", "data: file system", "data: reading"} <= set(found)
+    assert len(found) == told.count("\n") - 1 - told.count("-> ")
+    assert "24 images decoded, none of them odd" in found["data: a sample"]["found"]
+    no_files(monkeypatch)
+    with pytest.raises(typer.Exit) as caught:
+        doctor(workers=1, batch_size=4, size=16)
+    assert caught.value.exit_code == 7
+    assert "fail  open files" in capsys.readouterr().out
+    for wrong in ({"backend": "tf"}, {"on_bad_sample": "skip"}):
+        with pytest.raises(ValueError, match="is"):
+            doctor(**wrong)
+
+
+def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
+    found = [finding for finding in examine(SMALL, tmp_path / "absent") if finding.name == "data"]
+    assert [(finding.state, finding.fix) for finding in found] == [("fail", LoaderError("E-NODATA", "x").fix)]
+
+
+# ---- under limits, for real ----
+
+
+@needs_mounts
+def test_one_run_under_many_limits_says_what_mends_each(photos: Path) -> None:
+    """A /dev/shm of 8 MB, 128 open files and no HOME: 8 workers are too many, 0 are fine."""
+    shm, files, home = small_shm(), few_files(), no_home()
+    limit = Limit((*shm.prefix, *files.prefix), home.without)
+    done = run(limit, (*CLI, "doctor", "--workers", 8))
+    assert done.code == 7, done.output + done.errors
+    lines = done.output.splitlines()
+    fails = [number for number, line in enumerate(lines) if line.startswith("fail")]
+    assert [lines[number].split()[1:3] for number in fails] == [["open", "files"]]
+    assert "ulimit -n 4096" in lines[fails[0] + 1]
+    warned = " ".join(line for line in lines if line.startswith("warn"))
+    assert "/dev/shm need=" in warned
+
+
+@needs_mounts
+def test_the_drop_in_names_a_small_dev_shm_and_the_cure(tmp_path: Path) -> None:
+    done = run(small_shm(), drop_in(tmp_path, workers=1))  # batches of 9.6 MB
+    assert done.code == 7, done.errors
+    assert "LoaderError[E-SHM]" in done.told
+    assert "--shm-size" in done.told
+
+
+def test_commands_refuse_instead_of_being_killed_for_memory(photos: Path) -> None:
+    with memory_cap(400) as limit:
+        if limit is None:
+            pytest.skip("no control group may be made here")
+        done = run(limit, (*CLI, "bench", photos, "--batch-size", 8, "--workers", 1))
+    assert done.code == 7, done.errors
+    assert "LoaderError[E-MEM]" in done.told
+    assert "docker --memory" in done.told

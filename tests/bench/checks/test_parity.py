@@ -1,0 +1,484 @@
+"""`penstock parity`: equal engines pass, and whatever one of them serves otherwise is found and named."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from odd_images import encoded, scene
+from photo_folder import photo, write_folder
+
+from penstock.bench import cli
+from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.checks import parity as parity_run
+from penstock.bench.checks.parity import Candidate, tolerance_between
+from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, PixelDistance
+from penstock.loaders import Batch, EpochLedger, Loader, LoaderError, create_loader, open_source
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.pipelines import imagenet_eval
+
+COUNT, BAD = 21, 4
+BASE = ("--size", 32, "--batch-size", 8)
+ENGINES = [f"{backend}/{decoder}" for backend in ("torch", "hdf5") for decoder in usable_decoders()]
+NUM_PAIRS = len(ENGINES) * (len(ENGINES) - 1) // 2
+OTHER = "torch/pillow"  # the engine that is made to serve something else
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources 0 to 20: JPEGs, one of them cut off, and a PNG."""
+    root = write_folder(tmp_path_factory.mktemp("photos"), COUNT - 1)
+    (root / "class2" / "x.png").write_bytes(encoded(scene(40, 50), "PNG"))
+    (root / "class0" / f"{3 * BAD:04d}.jpg").write_bytes(photo(3 * BAD)[:-200])
+    return root
+
+
+@pytest.fixture(scope="module")
+def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cache") / "x.h5"
+    build_cache(open_source(photos), path, workers=0)
+    return path
+
+
+class Creation:
+    """What create_loader is asked for, and the errors it is to raise: backend or decoder -> error."""
+
+    def __init__(self) -> None:
+        self.settings: list[dict[str, Any]] = []
+        self.errors = {"dali": LoaderError("E-DEPENDENCY", "DALI is not installed", fix="pip install it")}
+
+    def __call__(self, source: Any, **settings: Any) -> Loader:
+        for name in (settings["backend"], settings.get("decoder")):
+            if name in self.errors:
+                raise self.errors[name]
+        self.settings.append(settings)
+        return create_loader(source, **settings)
+
+
+@pytest.fixture(autouse=True)
+def creation(monkeypatch: pytest.MonkeyPatch) -> Creation:
+    """Every test's own: DALI is missing unless the test says otherwise."""
+    creation = Creation()
+    monkeypatch.setattr(parity_run, "create_loader", creation)
+    return creation
+
+
+class Run:
+    """What one run of the command came to."""
+
+    def __init__(self, code: int, output: str, errors: str, written: Path) -> None:
+        self.code, self.output, self.errors = code, output, errors
+        self.text = written.read_text() if written.exists() else "{}"
+        self.record: dict[str, Any] = json.loads(self.text)
+
+    @property
+    def last(self) -> str:
+        return self.output.splitlines()[-1]
+
+    def lines(self, start: str) -> list[str]:
+        return [line for line in self.output.splitlines() if line.startswith(start)]
+
+    def names(self) -> list[str]:
+        return [candidate["name"] for candidate in self.record["candidates"]]
+
+
+@pytest.fixture
+def parity(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Run]:
+    """Runs the command in this process."""
+
+    def run(data: Path, *arguments: object) -> Run:
+        written = tmp_path / "records" / "parity.json"
+        parts = ["penstock", "parity", data, *BASE, "--json", written, *arguments]
+        monkeypatch.setattr(sys, "argv", list(map(str, parts)))
+        monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
+        monkeypatch.setattr(cli.app, "registered_commands", [])  # main adds them
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return Run(int(str(caught.value.code or 0)), *capfd.readouterr(), written)
+
+    return run
+
+
+# ---- equal engines ----
+
+
+def test_equal_engines_pass(photos: Path, parity: Callable[..., Run]) -> None:
+    """Among a broken file and a PNG, with a temporary cache."""
+    run = parity(photos)
+    assert run.code == 0, run.errors
+    assert len(ENGINES) >= 4
+    assert run.last == f"parity: {len(ENGINES)} engines, {NUM_PAIRS} pairs, all inside the tolerance"
+    assert run.lines("left out: ") == ["left out: dali: DALI is not installed (pip install it)"]
+    record, source = run.record, open_source(photos)
+    assert (record["inside"], record["images_compared"]) == (True, COUNT)
+    assert record["data"] == {
+        "summary": source.describe(),
+        "images": COUNT,
+        "fingerprint": source.fingerprint,
+    }
+    assert run.names() == ENGINES
+    told = [(c["loader"]["backend"], c["loader"]["decoder"]) for c in record["candidates"]]
+    assert ["/".join(each) for each in told] == ENGINES
+    assert len({tuple(pair["engines"]) for pair in record["pairs"]}) == NUM_PAIRS
+    equal = {
+        "equal": {"order": True, "labels": True, "crops": True, "ledger": True},
+        "differing_rows": {"order": 0, "labels": 0, "crops": 0, "ledger": 0},
+        "pixels": {"mean": 0.0, "p99_9": 0, "max": 0, "worst_image": None, "worst_image_mean": 0.0},
+        "tolerance": "exact",
+        "outside": [],
+    }
+    assert all({**equal, "engines": pair["engines"]} == pair for pair in record["pairs"])
+    assert [tolerance["name"] for tolerance in record["tolerances"]] == [t.name for t in (EXACT, DALI_CPU, DALI_GPU)]
+    assert record["left_out"] == [{"name": "dali", "cause": "DALI is not installed", "fix": "pip install it"}]
+    assert record["environment"]["packages"]["torch"]
+    assert str(photos.parent) not in run.text
+    assert "/" not in json.dumps(record["data"])
+
+
+def test_evaluation_compares_the_whole_data_set_as_one_rank(
+    photos: Path,
+    cache: Path,
+    parity: Callable[..., Run],
+    creation: Creation,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = parity(photos, "--eval", "--cache", cache, "--batch-size", 500)
+    assert run.code == 0, run.errors
+    assert run.record["images_compared"] == COUNT - 1  # the broken one's row is padding
+    assert run.names() == ENGINES
+    assert {settings["pipeline"] for settings in creation.settings} == {imagenet_eval(32)}
+    assert {settings["batch_size"] for settings in creation.settings} == {COUNT}
+
+
+def test_a_cache_is_compared_with_itself(cache: Path, parity: Callable[..., Run], creation: Creation) -> None:
+    run = parity(cache, "--images", 5)
+    assert (run.code, run.record["images_compared"]) == (0, 5), run.errors
+    assert {settings["batch_size"] for settings in creation.settings} == {5}
+    assert run.names() == ENGINES
+    assert "HDF5 cache: jpeg, lossless" in run.record["data"]["summary"]
+    assert str(cache.parent) not in run.text
+
+
+# ---- what differs ----
+
+
+class Altered:
+    """A loader that serves what another does, changed."""
+
+    def __init__(self, loader: Loader, change: Change) -> None:
+        self._loader, self._change = loader, change
+
+    def batches(self) -> Iterator[Batch]:
+        return map(self._change.of_batch, self._loader.batches())
+
+    def ledger(self, epoch: int) -> EpochLedger:
+        ledger = self._loader.ledger(epoch)
+        return replace(ledger, bad=[bad._replace(**self._change.of_ledger) for bad in ledger.bad])
+
+    def describe(self) -> dict[str, object]:
+        return self._loader.describe()
+
+    def __enter__(self) -> Altered:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.close()
+
+
+class Change:
+    """What is changed in row 2 of step 1, field by field, and in every entry of the ledger."""
+
+    def __init__(self, of_ledger: dict[str, Any] | None = None, **of_row: int) -> None:
+        self._of_row, self.of_ledger = of_row, of_ledger or {}
+
+    def of_batch(self, batch: Batch) -> Batch:
+        if batch.step != 1:
+            return batch
+        parts = {}
+        for name, change in self._of_row.items():
+            part = getattr(batch, name)
+            if isinstance(part, int):
+                parts[name] = part ^ change
+                continue
+            parts[name] = part.clone() if hasattr(part, "clone") else part.copy()
+            parts[name][2] ^= change
+        return replace(batch, **parts)
+
+
+CHANGES = {
+    "one level": (Change(images=1), {}, r": mean distance 0\.0476 is above 0; 99\.9th percentile 1 is above 0$"),
+    "order": (Change(index=1), {"order": 1}, "order differs in 1 row, first at step 1, row 2$"),
+    "step": (Change(step=7), {"order": 8}, r"order differs in 8 rows, first at step \d, row 0$"),
+    "labels": (Change(labels=4), {"labels": 1}, "labels differ in 1 row, first at step 1, row 2$"),
+    "window": (Change(windows=1), {"crops": 1}, "crops differ in 1 row, first at step 1, row 2$"),
+    "flip": (Change(flips=True), {"crops": 1}, "crops differ in 1 row, first at step 1, row 2$"),
+    "code": (Change(of_ledger={"code": "E-EOI"}), {"ledger": 1}, r"ledger differs in 1 row, first at step \d, row \d$"),
+    "substitute": (
+        Change(of_ledger={"substitute": 0}),
+        {"ledger": 1},
+        r"ledger differs in 1 row, first at step \d, row \d$",
+    ),
+}
+
+
+def serve_otherwise(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    whole = Candidate.open
+
+    def open_changed(self: Candidate, settings: Any) -> Any:
+        loader = whole(self, settings)
+        return Altered(loader, change) if self.name == OTHER else loader
+
+    monkeypatch.setattr(Candidate, "open", open_changed)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_one_engine_serves_otherwise_is_found_and_named(
+    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    change, differing, words = CHANGES[name]
+    serve_otherwise(monkeypatch, change)
+    run = parity(photos, "--cache", cache)
+    assert (run.code, run.record["inside"]) == (3, False), run.errors
+    outside = [pair for pair in run.record["pairs"] if pair["outside"]]
+    assert [pair["engines"] for pair in outside] == [p["engines"] for p in run.record["pairs"] if OTHER in p["engines"]]
+    for pair in outside:
+        assert {what: count for what, count in pair["differing_rows"].items() if count} == differing
+        assert pair["pixels"]["max"] == (name == "one level")
+    lines = run.lines("outside: ")
+    assert len(lines) == len(ENGINES) - 1
+    for line in lines:
+        assert OTHER in line
+        assert re.search(words, line), line
+    total = f"parity: {len(ENGINES)} engines, {NUM_PAIRS} pairs, {len(lines)} outside the tolerance"
+    assert run.last == f"{total}, each with {OTHER}"
+
+
+def test_the_worst_image_is_named(
+    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_otherwise(monkeypatch, Change(images=1))
+    run = parity(photos, "--cache", cache, "--seed", 3)
+    worst = {pair["pixels"]["worst_image"] for pair in run.record["pairs"] if OTHER in pair["engines"]}
+    with create_loader(
+        photos, backend="torch", batch_size=8, seed=3, workers=0, drop_last=False, on_bad_sample="replace"
+    ) as loader:
+        batches = loader.batches()
+        next(batches)
+        assert worst == {int(next(batches).index[2])}
+    altered = [pair["pixels"] for pair in run.record["pairs"] if OTHER in pair["engines"]]
+    assert all(pixels["worst_image_mean"] == 1.0 for pixels in altered)
+    assert all(pixels["mean"] == pytest.approx(1 / COUNT) for pixels in altered)
+
+
+def test_another_seed_is_another_stream(
+    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Candidate.open
+
+    def open_seeded(self: Candidate, settings: Any) -> Loader:
+        return whole(self, replace(settings, seed=9) if self.name == OTHER else settings)
+
+    monkeypatch.setattr(Candidate, "open", open_seeded)
+    run = parity(photos, "--cache", cache, "--images", 16)
+    assert run.code == 3
+    for pair in run.record["pairs"]:
+        assert pair["equal"] == dict.fromkeys(("order", "labels", "crops", "ledger"), OTHER not in pair["engines"])
+        assert bool(pair["outside"]) == (OTHER in pair["engines"])
+
+
+def test_rows_beyond_the_wanted_images_are_not_compared(
+    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_otherwise(monkeypatch, Change(images=1, labels=4, index=1))
+    assert parity(photos, "--cache", cache, "--images", 10).code == 0
+    run = parity(photos, "--cache", cache, "--images", 11)
+    assert (run.code, run.record["images_compared"]) == (3, 11)
+
+
+# ---- distances and tolerances ----
+
+
+def test_distances_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(5)
+    first = rng.integers(0, 256, (7, 13, 11, 3), dtype=np.uint8)
+    second = np.clip(first.astype(int) + rng.integers(-9, 10, first.shape), 0, 255).astype(np.uint8)
+    second[3], second[5] = first[3], 255 - first[5]
+    distance = PixelDistance()
+    for index in range(7):
+        distance.add(100 + index, first[index], second[index])
+    levels = np.abs(first.astype(int) - second.astype(int))
+    assert distance.as_dict() == {
+        "mean": pytest.approx(levels.mean(), rel=1e-12),
+        "p99_9": np.quantile(levels, 0.999, method="inverted_cdf"),
+        "max": levels.max(),
+        "worst_image": 105,
+        "worst_image_mean": pytest.approx(levels[5].mean(), rel=1e-12),
+    }
+
+
+@pytest.mark.parametrize("number", [1, 7, 999, 1000, 1001, 20_000])
+@pytest.mark.parametrize("per_mille", [1, 500, 999, 1000])
+def test_percentiles_of_the_histogram_are_those_of_numpy(number: int, per_mille: int) -> None:
+    rng = np.random.default_rng(number)
+    distance = PixelDistance()
+    values = np.concatenate([rng.integers(0, 4, number - number // 500), rng.integers(0, 256, number // 500)])
+    distance.histogram += np.bincount(values, minlength=256)
+    assert distance.percentile(per_mille) == np.quantile(values, per_mille / 1000, method="inverted_cdf")
+
+
+def test_each_kind_of_pair_has_its_tolerance(photos: Path) -> None:
+    source = open_source(photos)
+
+    def candidate(backend: str, device: str = "cpu") -> Candidate:
+        return Candidate(name="x", needs="x", source=source, backend=backend, device=device, options={})
+
+    own, dali, gpu = candidate("torch"), candidate("dali"), candidate("dali", "cuda")
+    assert tolerance_between(own, candidate("hdf5")) is EXACT
+    assert {tolerance_between(own, dali), tolerance_between(dali, own), tolerance_between(dali, dali)} == {DALI_CPU}
+    assert {tolerance_between(*pair) for pair in ((own, gpu), (gpu, own), (gpu, dali), (gpu, gpu))} == {DALI_GPU}
+    assert (EXACT.mean, EXACT.p99_9) == (0, 0)
+    assert (DALI_CPU.mean, DALI_CPU.p99_9, DALI_GPU.mean, DALI_GPU.p99_9) == (1, 2, 2, 16)
+
+
+@pytest.mark.parametrize(("apart", "rows", "inside"), [(1, 21, True), (3, 1, False), (2, 21, False)])
+def test_dali_may_be_a_level_apart(
+    photos: Path,
+    cache: Path,
+    parity: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    apart: int,
+    rows: int,
+    inside: bool,
+) -> None:
+    """The mean and the percentile decide, each alone; the rest of the pairs stay exact."""
+    whole, found = Candidate.open, parity_run.candidates
+
+    def open_apart(self: Candidate, settings: Any) -> Any:
+        loader = whole(replace(self, backend="torch") if self.backend == "dali" else self, settings)
+        return Apart(loader, apart, rows) if self.backend == "dali" else loader
+
+    def fewer(*sources: Any) -> Any:
+        return [each for each in found(*sources) if each.name in ("torch/simplejpeg", OTHER, "dali/files/cpu")]
+
+    monkeypatch.setattr(Candidate, "open", open_apart)
+    monkeypatch.setattr(parity_run, "candidates", fewer)
+    run = parity(photos, "--cache", cache)
+    assert run.code == (0 if inside else 3), run.errors
+    assert [(pair["tolerance"], not pair["outside"]) for pair in run.record["pairs"]] == [
+        ("exact", True),
+        (DALI_CPU.name, inside),
+        (DALI_CPU.name, inside),
+    ]
+    assert f"{DALI_CPU.name}: mean 1, 99.9 % 2" in run.output
+
+
+@pytest.mark.parametrize("evaluate", [(), ("--eval",)], ids=["train", "eval"])
+def test_dali_itself_is_inside(
+    photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation, evaluate: tuple[str, ...]
+) -> None:
+    """The real one, from files and from the cache, which it decodes to the same pixels."""
+    creation.errors.clear()
+    run = parity(photos, "--cache", cache, *evaluate)
+    assert run.code == 0, run.errors
+    assert run.names() == [*ENGINES, "dali/files/cpu", "dali/cache/cpu"]
+    pixels = {tuple(pair["engines"]): pair["pixels"] for pair in run.record["pairs"]}
+    assert pixels["dali/files/cpu", "dali/cache/cpu"]["max"] == 0
+    assert 0 < pixels["torch/simplejpeg", "dali/files/cpu"]["mean"] < 0.5
+
+
+class Apart(Altered):
+    """A loader whose first `rows` images lie so many levels apart."""
+
+    def __init__(self, loader: Loader, levels: int, rows: int) -> None:
+        super().__init__(loader, Change())
+        self._levels, self._left = levels, rows
+
+    def batches(self) -> Iterator[Batch]:
+        for batch in self._loader.batches():
+            images = batch.images.clone()
+            chosen = images[: self._left]
+            chosen += (chosen < 128).to(chosen.dtype) * 2 * self._levels - self._levels  # uint8 wraps: plus or minus
+            self._left = max(0, self._left - len(images))
+            yield replace(batch, images=images)
+
+
+# ---- what is left out ----
+
+
+def test_a_large_source_without_a_cache_leaves_hdf5_out(
+    photos: Path, parity: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity_run, "MOST_CACHED", COUNT - 1)
+    run = parity(photos)
+    assert run.code == 0, run.errors
+    assert run.names() == [name for name in ENGINES if name.startswith("torch/")]
+    (line, _) = run.lines("left out: ")
+    assert line.startswith(f"left out: hdf5: no cache is built in passing of {COUNT} images")
+    assert "--cache FILE.h5" in line
+    run = parity(photos, "--cache", tmp_path / "new.h5")
+    assert run.code == 0, run.errors
+    assert run.names() == ENGINES
+    assert (tmp_path / "new.h5").is_file()
+
+
+def test_a_missing_package_leaves_out_what_needs_it(
+    photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation
+) -> None:
+    creation.errors["pillow"] = LoaderError("E-DEPENDENCY", "Pillow is not installed", fix="pip install pillow")
+    run = parity(photos, "--cache", cache)
+    assert run.code == 0, run.errors
+    assert run.names() == [name for name in ENGINES if not name.endswith("/pillow")]
+    assert run.lines("left out: ")[0] == "left out: pillow: Pillow is not installed (pip install pillow)"
+    assert len(run.lines("left out: ")) == 2
+
+
+def test_another_fault_of_an_engine_is_an_error(
+    photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation
+) -> None:
+    creation.errors["dali"] = LoaderError("E-MEM", "out of memory")
+    run = parity(photos, "--cache", cache)
+    assert (run.code, run.output, run.record) == (7, "", {})
+    assert run.errors.startswith("LoaderError[E-MEM]")
+
+
+def test_one_engine_alone_is_exit_2(
+    photos: Path, parity: Callable[..., Run], creation: Creation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity_run, "MOST_CACHED", 0)
+    for name in ("turbojpeg", "pillow"):
+        creation.errors[name] = LoaderError("E-DEPENDENCY", f"no {name}", fix=f"get {name}")
+    run = parity(photos)
+    assert (run.code, run.output, run.errors.count("\n")) == (2, "", 1)
+    assert run.errors.startswith("LoaderError[E-MISUSE]")
+    for words in ("torch/simplejpeg", "--cache FILE.h5", "get turbojpeg", "get pillow"):
+        assert words in run.errors, words
+
+
+def test_a_lossy_cache_is_refused_unless_it_is_the_data(
+    photos: Path, parity: Callable[..., Run], tmp_path: Path
+) -> None:
+    path = tmp_path / "small.h5"
+    build_cache(open_source(photos), path, Encoding(kind="raw", resize=32), workers=0)
+    run = parity(photos, "--cache", path)
+    assert (run.code, run.errors.count("\n")) == (2, 1)
+    assert "is not lossless (raw, lossy: shorter side 32)" in run.errors
+    assert parity(path, "--images", 8).code == 0
+
+
+def test_an_impossible_size_is_said_before_a_cache_is_built(
+    photos: Path, parity: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = parity(photos, "--size", 20_000, "--cache", tmp_path / "new.h5")
+    assert (run.code, run.errors.count("\n")) == (2, 1)
+    assert "16384" in run.errors
+    assert not (tmp_path / "new.h5").exists()

@@ -1,0 +1,82 @@
+"""`penstock train` with augmentations: the options reach the loader, and the loss counts soft targets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from photo_folder import write_folder
+from typer.testing import CliRunner
+
+from penstock.bench.commands import train as command_train
+from penstock.loaders import create, create_loader
+from penstock.pipelines.spec import Augmentations, ImagePipeline, imagenet_train
+
+OPTIONS = (
+    *("--auto-augment", "trivial", "--color-jitter", ".4", ".3", ".2", ".1"),
+    *("--erasing", ".25", "--mixup", ".2", "--cutmix", "1"),
+)
+
+
+@pytest.fixture
+def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[ImagePipeline]:
+    """Filled with the pipelines of the stages that are made."""
+    seen: list[ImagePipeline] = []
+
+    class Noted(create.BatchStage):
+        def __init__(self, pipeline: ImagePipeline, *args: Any, **kwargs: Any) -> None:
+            seen.append(pipeline)
+            super().__init__(pipeline, *args, **kwargs)
+
+    monkeypatch.setattr(create, "BatchStage", Noted)
+    return seen
+
+
+def train(folder: Path, *options: str) -> tuple[int, str]:
+    data = write_folder(folder / "photos", 24)
+    common = ("--epochs", "1", "--size", "16", "--batch-size", "8", "--workers", "0", "--device", "cpu")
+    app = typer.Typer()
+    app.command()(command_train.train)
+    result = CliRunner().invoke(app, [str(data), *common, *options])
+    return result.exit_code, f"{result.output}{result.exception or ''}"
+
+
+def test_the_options_reach_the_batches_and_the_run_is_finite(tmp_path: Path, pipelines: list[ImagePipeline]) -> None:
+    code, output = train(tmp_path, *OPTIONS, "--json", str(tmp_path / "report.json"))
+    assert code == 0, output
+    assert [p.augment for p in pipelines] == [
+        Augmentations(auto_augment="trivial", color_jitter=(0.4, 0.3, 0.2, 0.1), erasing=0.25, mixup=0.2, cutmix=1.0)
+    ]
+    (epoch,) = json.loads((tmp_path / "report.json").read_text())["epochs"]
+    assert epoch["images"] == 24
+    assert 0 < epoch["loss"] < 20
+
+
+def test_without_options_nothing_is_augmented(tmp_path: Path, pipelines: list[ImagePipeline]) -> None:
+    code, output = train(tmp_path)
+    assert code == 0, output
+    assert [p.augment.active for p in pipelines] == [False]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--auto-augment", "strong"), "auto_augment is None, 'rand' or 'trivial'"),
+        (("--erasing", "2"), "erasing is a probability"),
+        (("--mixup", "1", "--batch-size", "7"), "batch_size must be even"),
+    ],
+)
+def test_what_cannot_work_is_said(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    code, output = train(tmp_path, *options)
+    assert code != 0
+    assert words in output
+
+
+def test_one_class_cannot_be_mixed() -> None:
+    images, labels = np.zeros((8, 16, 16, 3), np.uint8), np.zeros(8, np.int64)
+    with pytest.raises(ValueError, match="only one"):
+        create_loader((images, labels), pipeline=imagenet_train(16, cutmix=1.0), batch_size=4, workers=0)

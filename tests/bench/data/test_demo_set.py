@@ -1,0 +1,268 @@
+"""The demo set: bytes that depend on nothing but their key, a folder that survives interruption, labels to be seen."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from penstock.bench.data.demo_photo import ODD_KINDS, class_name, odd_kind, photo_bytes
+from penstock.bench.data.demo_set import CHUNK, MANIFEST, SPLITS, SynthReport, synthesise
+from penstock.pipelines.errors import LoaderError
+
+SMALL = {"images": 14, "validation": 6, "classes": 3}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def rgb(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("synth") / "demo"
+    synthesise(folder, **SMALL, workers=0)
+    return folder
+
+
+def test_layout_and_report(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = synthesise(tmp_path / "new" / "demo", **SMALL, workers=0, progress=lambda *at: seen.append(at))
+    files = sorted((tmp_path / "new" / "demo").rglob("*.jpg"))
+    counts = {split: [len(list(c.iterdir())) for c in sorted((report.folder / split).iterdir())] for split in SPLITS}
+    assert counts == {"train": [5, 5, 4], "val": [2, 2, 2]}
+    assert report == SynthReport(
+        folder=tmp_path / "new" / "demo",
+        images=14,
+        validation=6,
+        classes=3,
+        num_written=20,
+        total_bytes=sum(f.stat().st_size for f in files),
+    )
+    assert report.mean_bytes == report.total_bytes / 20
+    assert seen == [(CHUNK, 20), (20, 20)]
+
+
+def test_class_folders_sort_in_the_order_of_labels() -> None:
+    names = [class_name(label) for label in range(200)]
+    assert sorted(map(str.encode, names)) == [n.encode() for n in names]
+    assert len({n.partition("_")[2] for n in names}) == 200
+
+
+def test_bytes_do_not_depend_on_processes_or_the_size_of_the_set(demo: Path, tmp_path: Path) -> None:
+    synthesise(tmp_path / "many", images=44, validation=0, classes=4, workers=2)
+    many = contents(tmp_path / "many")
+    shared = [name for name in contents(demo) if name in many and name != MANIFEST]
+    assert len(shared) == 14
+    assert all(many[name] == (demo / name).read_bytes() for name in shared)
+
+
+def test_each_part_of_the_key_changes_the_photo() -> None:
+    keys = [(0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1), (0, 0, 0, 2)]
+    assert len({photo_bytes(*key) for key in keys}) == len(keys)
+    assert photo_bytes(*keys[0]) == photo_bytes(*keys[0])
+
+
+def test_a_complete_folder_is_left_alone_and_an_incomplete_one_completed(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    synthesise(folder, **SMALL, workers=0)
+    before, stamps = contents(folder), {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    assert synthesise(folder, **SMALL).num_written == 0
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == stamps
+
+    victims = sorted(folder.rglob("*.jpg"))[::7]
+    victims[0].write_bytes(b"")
+    for victim in victims[1:]:
+        victim.unlink()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (victims[0].parent / f".0001.jpg.tmp.{dead.pid}").write_bytes(b"half")
+    assert synthesise(folder, **SMALL, workers=0).num_written == len(victims) == 3
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("change", [{"images": 15}, {"validation": 9}, {"classes": 2}, {"seed": 1}])
+def test_other_settings_are_refused(demo: Path, change: dict[str, int]) -> None:
+    before = contents(demo)
+    with pytest.raises(LoaderError, match="choose another folder") as caught:
+        synthesise(demo, **{**SMALL, **change}, workers=0)
+    assert caught.value.code == "E-MISUSE"
+    assert contents(demo) == before
+
+
+def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
+    synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    for text in (json.dumps({**manifest, "format": manifest["format"] + 1}), "{", "[]"):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(LoaderError, match="E-MISUSE"):
+            synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
+
+
+def test_a_run_killed_before_its_manifest_is_no_obstacle(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f".{MANIFEST}.tmp.{dead.pid}").write_bytes(b"{")
+    synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
+    assert sorted(contents(tmp_path)) == [MANIFEST, f"train/{class_name(0)}/0000.jpg"]
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    for target in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(LoaderError, match="E-MISUSE"):
+            synthesise(target, **SMALL, workers=0)
+    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"classes": 0}, {"images": 9}, {"validation": 9}, {"validation": -1}, {"seed": -1}, {"workers": -1}],
+)
+def test_settings_that_cannot_work_raise(tmp_path: Path, settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"not|too few"):
+        synthesise(tmp_path / "demo", **settings)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_missing_pillow_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(LoaderError, match=r"pip install 'penstock\[pillow\]'") as caught:
+        synthesise(tmp_path / "demo", **SMALL, workers=0)
+    assert caught.value.code == "E-DEPENDENCY"
+
+
+def test_a_full_disk_is_named_and_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if target.name == "0002.jpg":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(source, target)
+
+    monkeypatch.setattr("penstock.bench.data.demo_set.os.replace", replace)
+    with pytest.raises(LoaderError, match="free disk space") as caught:
+        synthesise(tmp_path / "demo", **SMALL, workers=0)
+    assert caught.value.code == "E-NOSPC"
+    assert len(list((tmp_path / "demo").rglob("*.jpg"))) == 6
+    assert not list((tmp_path / "demo").rglob(".*"))
+
+
+def test_a_killed_run_leaves_no_process_and_is_completed(tmp_path: Path) -> None:
+    settings = {"images": 160, "validation": 0, "classes": 4}
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys, pathlib\n"
+        "from penstock.bench.data.demo_set import synthesise\n"
+        "if __name__ == '__main__':\n"
+        "    report = lambda *at: print(at, flush=True)\n"
+        f"    synthesise(pathlib.Path(sys.argv[1]), **{settings}, workers=2, progress=report)\n"
+    )
+    with subprocess.Popen([sys.executable, script, tmp_path / "demo"], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        workers = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGKILL)
+    assert len(workers) >= 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    done = [p.name for p in (tmp_path / "demo").rglob("*.jpg")]
+    assert 0 < len(done) < 160
+    assert not list((tmp_path / "demo").rglob(".*"))
+
+    report = synthesise(tmp_path / "demo", **settings, workers=0)
+    assert report.num_written == 160 - len(done)
+    for label in range(4):
+        for number in range(0, 40, 9):
+            path = tmp_path / "demo" / "train" / class_name(label) / f"{number:04d}.jpg"
+            assert path.read_bytes() == photo_bytes(0, 0, label, number)
+
+
+def test_each_odd_kind_occurs_and_is_what_it_says() -> None:
+    keys = {odd_kind(label, number): (label, number) for label in range(10) for number in range(64)}
+    assert set(keys) == {None, *ODD_KINDS}
+    odd = {kind: photo_bytes(0, 0, *keys[kind]) for kind in ODD_KINDS}
+    images = {kind: Image.open(io.BytesIO(data)) for kind, data in odd.items()}
+    assert {kind: image.format for kind, image in images.items()} == dict.fromkeys(ODD_KINDS, "JPEG") | {"png": "PNG"}
+    assert {kind: i.mode for kind, i in images.items() if i.mode != "RGB"} == {"grey": "L", "cmyk": "CMYK"}
+    assert [kind for kind, i in images.items() if i.info.get("progressive")] == ["progressive"]
+    assert {kind: i.getexif()[274] for kind, i in images.items() if i.getexif()} == {"rotated": 3}
+    assert [kind for kind, data in odd.items() if b"\xff\xdd\x00\x04" in data] == ["restart"]
+    assert images["tiny"].size == (64, 48)
+    assert all(rgb(data).std() > 10 for data in odd.values())
+
+
+def test_photos_have_the_statistics_of_photos() -> None:
+    photos = [photo_bytes(0, 0, number % 10, number // 10) for number in range(160)]
+    assert np.mean([len(data) for data in photos]) == pytest.approx(110_000, rel=0.15)
+    images = [Image.open(io.BytesIO(data)) for data in photos]
+    assert sum(max(image.size) == 500 for image in images) > 80
+    assert sum(image.size[1] > image.size[0] for image in images) > 16
+
+    slopes, correlations = [], []
+    for image in [i for i in images if i.mode == "RGB" and min(i.size) >= 256][:40]:
+        pixels = np.asarray(image)[:256, :256].astype(float)
+        window = np.hanning(256)
+        spectrum = np.abs(np.fft.fft2((pixels.mean(2) - pixels.mean()) * window[:, None] * window))
+        radius = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.fftfreq(256)) * 256
+        rings = np.arange(2, 128)
+        mean = [spectrum[(radius >= r - 0.5) & (radius < r + 0.5)].mean() for r in rings]
+        slopes.append(np.polyfit(np.log(rings), np.log(mean), 1)[0])
+        correlations.append(np.corrcoef(pixels.reshape(-1, 3).T)[np.triu_indices(3, 1)])
+    assert -1.6 < np.mean(slopes) < -0.9
+    assert 0.8 < np.mean(correlations) < 0.99
+
+
+def crop_features(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """What any convolution could see in a crop of a quarter of the area, mirrored or not: hue, and oriented energy."""
+    height, width = (side // 2 for side in pixels.shape[:2])
+    top, left = rng.integers(0, (height, width))
+    side = min(height, width)
+    crop = pixels[top : top + side, left : left + side].astype(float)
+    crop = crop[:, ::-1] if rng.random() < 0.5 else crop
+    red, green, blue = crop.mean((0, 1))
+    taper = np.hanning(side)
+    spectrum = np.abs(np.fft.fft2((crop.mean(2) - crop.mean()) * taper[:, None] * taper))
+    frequency = np.fft.fftfreq(side) * side
+    radius, angle = np.hypot(frequency[:, None], frequency), np.abs(np.arctan2(frequency[:, None], frequency))
+    lean = np.minimum(angle, np.pi - angle)
+    band = (radius >= 3) & (radius <= 6.5)
+    sectors = [band & (lean >= a) & (lean < b) for a, b in ((0, 0.39), (0.39, 1.18), (1.18, 1.6))]
+    total = np.log(spectrum[band].mean() / spectrum[(radius > 1) & (radius < 12)].mean())
+    energy = [np.log(spectrum[s].mean() / spectrum[band].mean()) for s in sectors]
+    peak = [np.log(np.partition(spectrum[s], -3)[-3:].mean() / spectrum[band].mean()) for s in sectors]
+    return np.array([(red - blue) / 20, (red - green) / 20, total, *energy, *peak])
+
+
+def test_labels_can_be_told_from_a_quarter_of_the_photo() -> None:
+    rng = np.random.default_rng(0)
+    features: dict[int, np.ndarray] = {}
+    for split, count in enumerate((16, 6)):
+        rows = [
+            crop_features(rgb(photo_bytes(0, split, label, number)), rng)
+            for number in range(1, 1 + count)
+            for label in range(10)
+        ]
+        features[split] = np.array(rows)
+    labels = {split: np.arange(len(rows)) % 10 for split, rows in features.items()}
+    centre, scale = features[0].mean(0), features[0].std(0)
+    quadratic = {
+        split: np.hstack([z, *(z[:, i:] * z[:, i : i + 1] for i in range(z.shape[1])), np.ones((len(z), 1))])
+        for split, z in ((split, (rows - centre) / scale) for split, rows in features.items())
+    }
+    ridge = quadratic[0].T @ quadratic[0] + 5 * np.eye(quadratic[0].shape[1])
+    weights = np.linalg.solve(ridge, quadratic[0].T @ np.eye(10)[labels[0]])
+    accuracy = ((quadratic[1] @ weights).argmax(1) == labels[1]).mean()
+    assert accuracy > 0.7

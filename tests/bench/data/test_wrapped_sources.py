@@ -1,0 +1,49 @@
+"""A small data set served as a large one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cache_files import pixel_item, write_cache
+from photo_folder import write_folder
+
+from penstock.bench.data.wrapped_sources import repeated
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines import imagenet_train
+
+PIXELS = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
+
+
+def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
+    source = repeated(open_source(write_folder(tmp_path, 6)), 20)
+    assert isinstance(source, Source)
+    assert not isinstance(source, WindowSource)
+    assert len(source) == 20
+    assert source.read(7) == source.read(1) == source.read(19)
+    assert source.path(8) == source.path(2)
+    assert source.labels(np.arange(12)).tolist() == source.labels(np.arange(6)).tolist() * 2
+    assert source.fingerprint not in (
+        open_source(tmp_path).fingerprint,
+        repeated(open_source(tmp_path), 21).fingerprint,
+    )
+    assert source.describe().startswith("20 entries, repeating 6 images")
+    with pytest.raises(ValueError, match="at least 1"):
+        repeated(open_source(tmp_path), 0)
+
+
+def test_a_repeated_cache_still_hands_out_windows(tmp_path: Path) -> None:
+    cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
+    source = repeated(cache, 12)
+    assert isinstance(source, WindowSource)
+    assert source.stored_size(10) == (40, 30, 1)
+    part = source.read_window(4, (5, 20, 10, 5)).data
+    assert (np.unique(part), len(part)) == ([20], 14)  # the second strip: rows 16 to 29
+    with create_loader(
+        source, backend="hdf5", workers=2, pipeline=imagenet_train(16), batch_size=12, with_index=True
+    ) as loader:
+        _, labels, index = next(iter(loader))
+    assert sorted(index.tolist()) == list(range(12))
+    assert labels.tolist() == [i % 3 % 2 for i in index.tolist()]

@@ -1,0 +1,162 @@
+"""`penstock compare`: ratios, noise, refusals, exit codes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from penstock.bench.commands.compare import compare as command
+from penstock.bench.record.comparison import compare, read_record
+
+RECORD: dict[str, Any] = {
+    "settings": {"batch_size": 64, "rounds": 3, "workers": None},
+    "workers": 2,
+    "decoder": "simplejpeg",
+    "data": {"fingerprint": "f"},
+    "environment": {"cpu": "a CPU", "cpus": 2, "gpu": None, "packages": {"torch": "2.9"}, "commit": "abc"},
+    "measured": [
+        {"kind": "loader", "name": "ours", "images_per_s": 1000.0, "low": 950.0, "high": 1100.0},
+        {"kind": "both", "name": "ours + model", "images_per_s": 500.0, "low": 490.0, "high": 510.0},
+        {"kind": "baseline", "name": "theirs", "images_per_s": 400.0, "low": 400.0, "high": 400.0},
+        {"kind": "ceiling", "name": "old", "images_per_s": 9.0, "low": 9.0, "high": 9.0},
+    ],
+}
+
+
+def changed(**rates: tuple[float, float, float]) -> dict[str, Any]:
+    """RECORD with other (median, low, high) of measurements, by kind."""
+    record = copy.deepcopy(RECORD)
+    for measured in record["measured"]:
+        if measured["kind"] in rates:
+            measured["images_per_s"], measured["low"], measured["high"] = rates[measured["kind"]]
+    return record
+
+
+def run(folder: Path, after: dict[str, Any], *arguments: str) -> tuple[int, str, BaseException | None]:
+    for name, record in (("a", RECORD), ("b", after)):
+        (folder / f"{name}.json").write_text(json.dumps(record))
+    app = Typer()
+    app.command()(command)
+    files = [str(folder / "a.json"), str(folder / "b.json")]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*files, *arguments])
+    return result.exit_code, result.output, result.exception
+
+
+@pytest.mark.parametrize(
+    ("after", "noise"),
+    [
+        ((1050, 990, 1060), True),  # each inside the other's spread
+        ((1050, 1040, 1060), False),  # the first record's median is outside the second's
+        ((1110, 990, 1120), False),  # the second's is outside the first's
+        ((1000, 1000, 1000), True),
+    ],
+)
+def test_noise_is_what_lies_inside_both_spreads(after: tuple[float, float, float], noise: bool) -> None:
+    change = compare(RECORD, changed(loader=after)).changes[0]
+    assert (change.ratio, change.within_noise) == (after[0] / 1000, noise)
+
+
+def test_only_what_is_in_both_is_compared() -> None:
+    after = changed()
+    after["measured"] = [*after["measured"][:2], {**after["measured"][3], "name": "new"}]
+    assert [change.name for change in compare(RECORD, after).changes] == ["ours", "ours + model"]
+    after["measured"] = after["measured"][2:]
+    with pytest.raises(ValueError, match="no measurement is in both"):
+        compare(RECORD, after)
+
+
+@pytest.mark.parametrize(
+    ("rates", "code"),
+    [
+        ({"loader": (800, 790, 810)}, 3),
+        ({"both": (400, 390, 410)}, 3),
+        ({"loader": (800, 700, 1010)}, 3),  # its own median is outside the first record's spread
+        ({"loader": (960, 950, 1010)}, 0),  # within the noise
+        ({"loader": (920, 910, 930)}, 0),  # slower, and above the ratio
+        ({"baseline": (40, 40, 40), "ceiling": (1, 1, 1)}, 0),  # not ours
+    ],
+)
+def test_fail_below_is_about_our_loader_beyond_the_noise(
+    tmp_path: Path, rates: dict[str, tuple[float, float, float]], code: int
+) -> None:
+    assert (
+        run(tmp_path, changed(**rates), "--fail-below", "0.9" if rates.get("loader", (0,))[0] != 960 else "0.99")[0]
+        == code
+    )
+    assert run(tmp_path, changed(**rates))[0] == 0
+
+
+def test_the_table_names_ratio_and_noise(tmp_path: Path) -> None:
+    after = changed(loader=(800, 790, 810), baseline=(440, 440, 440))
+    after["environment"]["packages"] = {"torch": "2.10"}
+    code, output, _ = run(tmp_path, after, "--fail-below", "0.9")
+    lines = [" ".join(line.replace("│", " ").split()) for line in output.splitlines()]
+    assert code == 3
+    assert "loader ours 1,000 (950 to 1,100) 800 (790 to 810) 0.800 slower" in lines
+    assert "both ours + model 500 (490 to 510) 500 (490 to 510) 1.000 within the noise" in lines
+    assert "baseline theirs 400 (400 to 400) 440 (440 to 440) 1.100 faster" in lines
+    assert "Versions: torch '2.9' and '2.10'" in lines
+    assert "slower than 0.9 times: ours, 0.800 times" in lines
+
+
+def test_json_holds_the_same(tmp_path: Path) -> None:
+    code, output, _ = run(tmp_path, changed(loader=(800, 790, 810)), "--json", "--fail-below", "0.9")
+    document = json.loads(output)
+    assert code == 3
+    assert document["slower"] == ["ours"]
+    assert document["changes"][0]["ratio"] == 0.8
+    assert document["changes"][0]["before_spread"] == [950, 1100]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("environment", "cpu"), "another", "machine: cpu 'a CPU' and 'another'"),
+        (("environment", "gpu"), "H100", "machine: gpu None and 'H100'"),
+        (("data", "fingerprint"), "g", "data: fingerprint 'f' and 'g'"),
+        (("settings", "batch_size"), 32, "settings: batch_size 64 and 32"),
+        (("settings", "dtype"), "uint8", "settings: dtype 'float32' and 'uint8'"),  # its default, in an older record
+        (("workers",), 4, "settings: workers 2 and 4"),
+    ],
+)
+def test_what_is_not_comparable_is_refused_unless_forced(
+    tmp_path: Path, path: tuple[str, ...], value: object, words: str
+) -> None:
+    after = changed()
+    *inner, last = path
+    (after[inner[0]] if inner else after)[last] = value
+    code, _, error = run(tmp_path, after)
+    assert code != 0
+    assert isinstance(error, ValueError)  # which the command line ends with 2
+    assert words in str(error)
+    assert "--force" in str(error)
+    code, output, _ = run(tmp_path, after, "--force")
+    assert code == 0
+    assert f"Not the same: {words}" in output
+
+
+@pytest.mark.parametrize(("name", "value"), [("rounds", 9), ("workers", 2), ("baseline", True)])
+def test_settings_of_no_consequence_are_no_reason(name: str, value: object) -> None:
+    after = changed()
+    after["settings"][name] = value
+    assert compare(RECORD, after).differs == ()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "nonsense", '{"measured": [{}]}', '{"measured": []}'])
+def test_another_file_is_said_to_be_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.json: this is no record of `penstock bench`"):
+        read_record(tmp_path / "x.json")
+
+
+def test_records_of_this_repository_are_read() -> None:
+    path = Path(__file__).resolve().parents[3] / "bench" / "results" / "cpu-2-photos-uint8.json"
+    found = compare(read_record(path), read_record(path))
+    assert found.differs == ()
+    assert all(change.ratio == 1 and change.within_noise for change in found.changes)

@@ -1,0 +1,139 @@
+"""`penstock cache advise`: every encoding is built of the user's data, measured in turn, and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Running, penstock_here
+from photo_folder import photo, write_folder
+from processes import eventually
+
+from penstock.bench.data.sampled_source import SampledSource
+from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings
+from penstock.bench.run import cache_kinds as cache_advice
+from penstock.bench.run.cache_kinds import ENCODINGS, advise_cache, build_options
+from penstock.loaders import open_source
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines import LoaderError
+
+FAST = AdviceSettings(sample=12, size=32, batch_size=4, workers=0, seconds=0.05, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 36)
+
+
+def test_a_sample_is_spread_over_the_data(photos: Path) -> None:
+    source = open_source(photos)
+    sample = SampledSource(source, 12)
+    assert isinstance(sample, Source)
+    assert [sample.path(k) for k in range(12)] == [source.path(3 * k) for k in range(12)]
+    assert sample.read(5) == source.read(15)
+    assert sample.labels(np.arange(12)).tolist() == source.labels(np.arange(0, 36, 3)).tolist()
+    assert len(SampledSource(source, 100)) == 36
+    assert len({SampledSource(source, k).fingerprint for k in (11, 12, 100)} | {source.fingerprint}) == 4
+    with pytest.raises(ValueError, match="at least 1"):
+        SampledSource(source, 0)
+
+
+def test_each_offer_is_measured_in_turn_and_nothing_is_left(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_advice.tempfile, "tempdir", str(tmp_path))
+    asked: list[tuple[int, int, str]] = []
+    present: list[int] = []
+
+    def progress(*now: object) -> None:
+        asked.append(now)  # type: ignore[arg-type]
+        present.append(len(list(tmp_path.rglob("*.h5"))))
+
+    source = open_source(photos)
+    advice = advise_cache(source, FAST, progress)
+    names = [offer.name for offer in advice.offers]
+    lossy = ["--resize 500 --quality 90", "--resize 400 --quality 90", "--resize 256 --quality 90"]
+    assert names == [FILES, LOSSLESS, *lossy, "--encoding raw --resize 256"]
+    assert [what for _, _, what in asked[5:]] == names * 2
+    assert [(done, total) for done, total, _ in asked] == [(k, 17) for k in range(17)]
+    assert present == [0, 1, 2, 3, 4, *[5] * 12]
+    assert os.listdir(tmp_path) == []
+    json.dumps(advice.as_dict())
+    files = advice.offers[0]
+    assert files.bytes_an_image == sum(len(source.read(3 * k)) for k in range(12)) / 12
+    for offer in advice.offers:
+        assert len(offer.rounds) == 2
+        assert min(offer.rounds) <= offer.images_per_s <= max(offer.rounds)
+        assert offer.whole_bytes == 36 * offer.bytes_an_image
+        assert (offer.psnr_db is None) == offer.lossless == (offer.name in (FILES, LOSSLESS))
+
+
+def test_sizes_are_those_of_a_cache_of_the_sample(photos: Path, tmp_path: Path) -> None:
+    encoding = Encoding(kind="raw", resize=16)
+    advice = advise_cache(open_source(photos), FAST, lambda *_: None, (encoding,))
+    build_cache(SampledSource(open_source(photos), 12), tmp_path / "x.h5", encoding, workers=0)
+    assert advice.offers[1].bytes_an_image == pytest.approx((tmp_path / "x.h5").stat().st_size / 12, rel=0.02)
+    assert 10 < (advice.offers[1].psnr_db or 0) < 60
+
+
+def test_what_cannot_be_built_here_is_left_out_with_its_reason(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = build_cache
+
+    def refusing(sample: Source, path: Path, encoding: Encoding, *, workers: int) -> None:
+        if encoding.lossless:
+            raise LoaderError("E-DEPENDENCY", "jpegtran is not here")
+        plain(sample, path, encoding, workers=workers)
+
+    monkeypatch.setattr(cache_advice, "build_cache", refusing)
+    advice = advise_cache(open_source(photos), FAST, lambda *_: None, (ENCODINGS[0], ENCODINGS[-1]))
+    assert [offer.name for offer in advice.offers] == [FILES, "--encoding raw --resize 256"]
+    assert advice.notes == ("jpeg, lossless was left out: jpegtran is not here",)
+
+
+def test_a_cache_is_no_data_to_advise_on(photos: Path, tmp_path: Path) -> None:
+    build_cache(open_source(photos), tmp_path / "x.h5", workers=0)
+    with pytest.raises(ValueError, match="a cache already"):
+        advise_cache(open_source(tmp_path / "x.h5"), FAST, lambda *_: None)
+
+
+@pytest.mark.parametrize(("encoding", "options"), [(ENCODINGS[0], ""), (ENCODINGS[4], "--encoding raw --resize 256")])
+def test_options_are_those_of_the_command(encoding: Encoding, options: str) -> None:
+    assert build_options(encoding) == options
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"rounds": 0}, {"sample": 0}])
+def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        AdviceSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path: Path) -> None:
+    fast = ("--sample", 8, "--seconds", 0.1, "--rounds", 1, "--workers", 0, "--size", 32, "--batch-size", 4)
+    run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "150"})
+    assert (run.returncode, run.stderr) == (0, "")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["data"]["sample"] == 8
+    lines = [" ".join(line.replace("│", " ").split()) for line in run.stdout.splitlines()]
+    for offer in document["offers"]:
+        (line,) = [line for line in lines if line.startswith(f"{offer['name']} {offer['bytes_an_image']:,.0f} ")]
+        assert f" {offer['images_per_s']:,.0f} " in line
+        assert line.endswith("lossless" if offer["lossless"] else f"{offer['psnr_db']:.1f} dB")
+
+
+def test_a_signal_removes_what_was_built(tmp_path: Path) -> None:
+    root = tmp_path / "many"
+    root.mkdir()
+    for number in range(60):
+        (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True))
+    with Running("cache", "advise", root, "--workers", 2) as running:
+        assert eventually(lambda: list(running.temporary.glob("penstock-advise-*/0.h5")) != [], within_s=60)
+        code, errors = running.end(signal.SIGTERM, group=False)
+        assert running.leaves_nothing(), running.left_behind()
+    assert code == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1] == "penstock: stopped by SIGTERM"

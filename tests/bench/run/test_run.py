@@ -1,0 +1,513 @@
+"""`penstock bench` measures what it says, on a small folder, and saves what it chose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from photo_folder import photo, write_folder
+from typer.testing import CliRunner
+
+from penstock.bench.ceilings import all_ceilings as ceiling_probes
+from penstock.bench.ceilings.decode import DecodeCeiling, usable_decoders
+from penstock.bench.commands.bench import _save_choice
+from penstock.bench.measure.clock import Rate
+from penstock.bench.measure.environment import describe_environment
+from penstock.bench.record.record import (
+    DECODE,
+    LOSSLESS_CACHE,
+    NORMALISE,
+    READ_COLD,
+    READ_MANY,
+    READ_WARM,
+    REPLAYED,
+    RESIZE,
+    BenchSettings,
+    bf16_name,
+    decode_name,
+    replayed_model_name,
+)
+from penstock.bench.run import run as bench_run
+from penstock.bench.run.dali_pipeline import PEER_NAME
+from penstock.bench.run.pillow_loader import PillowDataset, baseline_loader
+from penstock.bench.run.run import BenchRun
+from penstock.bench.search import trial as trials
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.loader import Loader
+from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
+from penstock.loaders.system.machine import available_cpus
+from penstock.pipelines import LoaderError, imagenet_train
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 40)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch's threads spin while they wait for each other, for ever where others are at work too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
+    settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
+    asked: list[tuple[int, int]] = []
+    record = BenchRun(photos, settings, lambda done, total, what: asked.append((done, total))).run()
+    kinds = [measured.kind for measured in record.measured]
+    names = {measured.name for measured in record.measured if measured.kind == "ceiling"}
+    assert names - {READ_COLD} == {
+        *map(decode_name, usable_decoders()),
+        *(DECODE, RESIZE, READ_WARM, READ_MANY, NORMALISE, LOSSLESS_CACHE, REPLAYED),
+        *(replayed_model_name("resnet18"), bf16_name("resnet18")),
+    }
+    assert (READ_COLD in names) != any(note.startswith(f"{READ_COLD} was left out: ") for note in record.notes)
+    assert {"loader", "baseline", "model", "both"} <= set(kinds)
+    probes = len(kinds) + (READ_COLD not in names)
+    assert {total for _, total in asked} == {2 * probes}
+    assert [done for done, _ in asked] == list(range(len(asked)))
+    for kind in ("loader", "both"):
+        taken = (record.find(kind) or pytest.fail(kind)).resources
+        assert taken is not None
+        assert 0 < taken.cpu_cores <= 2 * available_cpus()
+        assert (taken.memory_mb or 0) > 50
+        time = (record.find(kind) or pytest.fail(kind)).workers
+        assert time is not None
+        assert 0 < time.busy <= 1
+        assert 0 < time.read_share < 1
+        assert 0 < time.read_s < time.worker_s
+    for measured in record.measured:
+        assert len(measured.rounds) == 2
+        assert 0 < measured.low <= measured.images_per_s <= measured.high
+    assert 0 <= (record.find("both") or pytest.fail("no run of loader and model")).wait_share <= 1  # type: ignore[operator]
+    document = json.loads(json.dumps(record.as_dict()))
+    assert document["settings"]["rounds"] == 2
+    assert document["data"]["bytes_an_image"] == open_source(photos).num_bytes // 40  # type: ignore[attr-defined]
+    assert document["data"]["fingerprint"] == open_source(photos).fingerprint
+
+
+def test_a_cache_is_built_for_the_loader_and_the_baseline_still_reads_the_files(photos: Path, tmp_path: Path) -> None:
+    from penstock.bench.verdict.verdict import judge
+
+    settings = BenchSettings(
+        backend="hdf5",
+        cache=str(tmp_path / "photos.h5"),
+        entries=100,
+        batch_size=8,
+        size=32,
+        workers=0,
+        seconds=0.1,
+        rounds=1,
+        baseline=True,
+        model=None,
+    )
+    run = BenchRun(photos, settings, lambda *_: None)
+    record = run.run()
+    assert (len(run.source), record.data["images"]) == (40, 100)
+    assert "HDF5 cache: jpeg, lossless" in str(record.data["summary"])
+    assert all(measured.images_per_s > 0 for measured in record.measured)
+    assert f"cache={settings.cache!r}" in judge(record, str(photos)).call
+    assert str(tmp_path) not in json.dumps(record.as_dict())
+
+
+def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        source = open_source(cache)
+    read: list[int] = []
+    whole = type(source).read
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
+        assert ceiling.measure(0.2).median > 0
+        windows = type(source).read_window
+        patch.setattr(
+            type(source), "read_window", lambda self, i, window: (read.append(i), windows(self, i, window))[1]
+        )
+        ceiling.decode(0.05)
+        assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
+        assert len(read) == 7 * 40
+        del read[:40]
+        assert ceiling.resize(0.05).images > len(read)
+    assert len(read) == 6 * 40 + 32
+
+
+def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceiling_probes.tempfile, "tempdir", str(tmp_path))
+    source, pipeline = open_source(photos), imagenet_train(32)
+    ceiling = ceiling_probes.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
+    assert ceiling is not None
+    assert list(tmp_path.iterdir()) == []
+    assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
+    assert ceiling.measure(0.05).images % 40 == 0
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    assert ceiling_probes.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
+
+
+def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
+
+    monkeypatch.setattr(ceiling_probes, "build_cache", missing)
+    settings = BenchSettings(
+        backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8"
+    )
+    record = BenchRun(photos, settings, lambda *_: None).run()
+    assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
+    assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
+    assert record.rate("loader")
+
+
+def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
+    with pytest.raises(ValueError, match="--batch-size"):
+        BenchRun(photos, BenchSettings(batch_size=64), lambda *_: None)
+
+
+def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photos: Path, tmp_path: Path) -> None:
+    from typer import Typer
+
+    from penstock.bench.commands.bench import bench
+
+    app = Typer()
+    app.command()(bench)
+    saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
+    arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
+    extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
+    more = ["--device", "cpu", "--dtype", "uint8"]
+    result = CliRunner().invoke(app, [str(photos), *arguments, *extra, *more], catch_exceptions=False)
+    assert result.exit_code == 0
+    for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
+        assert words in result.output, words
+    document = json.loads(written.read_text())
+    assert document["verdict"]["limit"] in ("decode", "resize", "cpu", "loader", "storage")
+    profile = load_profile(saved)
+    assert profile is not None
+    assert (profile.workers, profile.cpus) == (0, available_cpus())
+    with create_loader(photos, backend="auto", profile=saved, batch_size=8, pipeline=imagenet_train(32)) as loader:
+        assert loader.describe()["workers"] == 0
+    with create_loader(photos, backend="auto", profile=saved, batch_size=8, workers=1) as loader:
+        assert loader.describe()["workers"] == 1  # what is said wins over what was saved
+
+
+def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    save_profile(Profile(workers=3, cpus=available_cpus() + 1), path)
+    assert load_profile(path) is None
+    assert load_profile(tmp_path / "none.json") is None
+    path.write_text('{"backend": "torch"}')
+    with pytest.raises(LoaderError, match="E-MISUSE"):
+        load_profile(path)
+    assert profile_path("default").name == "default.json"
+
+
+def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_take(photos: Path, tmp_path: Path) -> None:
+    path, cpus = tmp_path / "p.json", available_cpus()
+    chosen = Profile(
+        backend="dali", workers=2, prefetch=1, cpus=cpus, options={"readers": 2, "preallocate": [640, 480]}
+    )
+    save_profile(chosen, path)
+    assert load_profile(path) == chosen
+    with create_loader(photos, backend="auto", profile=path, batch_size=8, pipeline=imagenet_train(32)) as loader:
+        about = loader.describe()
+    assert [about[name] for name in ("backend", "workers", "prefetch", "readers")] == ["dali", 2, 1, 2]
+    with create_loader(photos, backend="auto", profile=path, batch_size=8, readers=1) as loader:
+        assert loader.describe()["readers"] == 1  # what is said wins over what was saved
+    for wrong, words in (
+        (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' takes .*, not readers"),
+        (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers is at least 1"),
+        (Profile(backend="grain", cpus=cpus), "no backend 'grain'"),
+        (Profile(cpus=cpus, options={"workers": {"all": 2}}), "plain values"),
+    ):
+        save_profile(wrong, path)
+        with pytest.raises(LoaderError, match=f"E-MISUSE.*p.json.*{words}.*delete it"):
+            create_loader(photos, backend="auto", profile=path, batch_size=8)
+
+
+def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
+    result, written = bench_dali(photos, tmp_path, "--baseline", "--save", str(tmp_path / "p.json"))
+    document = json.loads(written.read_text())
+    tried = [each["options"] for each in document["candidates"]]
+    assert {"workers": 1, "readers": 1, "prefetch": 2} in tried
+    searched = {knob for knobs in tried for knob, value in knobs.items() if value != tried[0][knob]}
+    assert searched == {"readers", "prefetch"}  # --workers was said
+    assert all(each["images_per_s"] > 0 for each in document["candidates"])
+    chosen = document["chosen"]["options"]
+    assert chosen in tried
+    assert "Tried dali of the files, simplejpeg, workers 1, readers 1, prefetch 2, images/s by" in " ".join(
+        result.split()
+    )
+    rates = {m["name"]: m["images_per_s"] for m in document["measured"] if m["kind"] == "baseline"}
+    assert set(rates) == {"torch DataLoader + Pillow", PEER_NAME}
+    assert min(rates.values()) > 0
+    assert document["loader"]["readers"] == chosen["readers"]
+    assert "searching the settings of dali first, for at most 60 s; --no-tune" in " ".join(result.split())
+    assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
+    assert f"readers={chosen['readers']}," in result
+    profile = load_profile(tmp_path / "p.json")
+    assert profile is not None
+    assert (profile.prefetch, profile.options) == (chosen["prefetch"], {"readers": chosen["readers"]})
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], float]) -> None:
+    """Has every measurement of a loader's batches tell `rate(what the loader says of itself)`."""
+
+    def measured(loader: Loader, *, seconds: float, device: str) -> Rate:
+        about = getattr(loader, "_batches", loader).describe()  # what is watched, or the loader itself
+        return Rate.from_steps([round(rate(about))], [1.0])
+
+    monkeypatch.setattr(bench_run, "loader_rate", measured)
+    monkeypatch.setattr(trials, "loader_rate", measured)
+
+
+def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(
+        monkeypatch, lambda about: 1000 * (1.5 if about["readers"] == 2 else 1) * (1.2 if about["prefetch"] == 3 else 1)
+    )
+    settings = BenchSettings(
+        backend="dali", batch_size=8, size=32, workers=1, seconds=0.1, rounds=1, model=None, decoder="simplejpeg"
+    )
+    asked: list[tuple[int, int, str]] = []
+    record = BenchRun(photos, settings, lambda *now: asked.append(now)).run()
+    assert record.rate("loader") == 1800
+    assert (record.loader["readers"], record.loader["prefetch"], record.loader["workers"]) == (2, 3, 1)
+    assert record.options == {"readers": 2, "prefetch": 3}
+    assert [round(tried.images_per_s or 0) for tried in record.candidates] == [1000, 1500, 1800, 1200]
+    assert asked[1][1:] == (60, "searching: dali of the files, simplejpeg, workers 1, readers 1, prefetch 2")
+    _save_choice(record, str(tmp_path / "p.json"))
+    saved = load_profile(tmp_path / "p.json")
+    assert saved is not None
+    assert (saved.workers, saved.prefetch, saved.options) == (1, 3, {"readers": 2})
+
+
+def small(**more: Any) -> BenchSettings:
+    return BenchSettings(**{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, **more})
+
+
+def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With scripted rates: hdf5 by threads of the cache, one worker; the figures of the machine are real."""
+    rates = {"hdf5": 1000, "torch": 800, "dali": 300}
+    scripted(
+        monkeypatch,
+        lambda about: (
+            rates[about["backend"]]
+            * (1.2 if about.get("workers_are") == "threads" and about["backend"] == "hdf5" else 1)
+            * (1.1 if about["prefetch"] == 1 else 1)
+        ),
+    )
+    cache = tmp_path / "photos.h5"
+    settings = small(cache=str(cache), workers=1, decoder="simplejpeg")
+    record = BenchRun(photos, settings, lambda *_: None).run()
+    assert record.chosen is not None
+    assert record.chosen.options == {"workers": 1, "prefetch": 1, "workers_are": "threads"}
+    assert (record.chosen.backend, record.chosen.cached, record.rate("loader")) == ("hdf5", True, 1320)
+    others = {measured.name: measured.images_per_s for measured in record.all_of("other")}
+    assert others == {"penstock, torch backend": 800}
+    assert [tried.backend for tried in record.candidates if "not searched further" in tried.why] == ["dali"]
+    assert "HDF5 cache" in str(record.data["summary"])
+    assert json.loads(json.dumps(record.as_dict()))["candidates"][0]["options"]["workers"] == 1
+    assert str(tmp_path) not in json.dumps(record.as_dict())
+    saved = tmp_path / "p.json"
+    _save_choice(record, str(saved))
+    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8) as loader:
+        about = loader.describe()
+    told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "workers_are": "threads", "decoder": "simplejpeg"}
+    assert {name: about[name] for name in told} == told
+    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}
+    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8, **by_hand) as loader:
+        about = loader.describe()
+    assert {name: about[name] for name in by_hand} == by_hand  # what is said wins over what was saved
+    with create_loader(cache, backend="auto", profile=saved, batch_size=8, workers_are="processes") as loader:
+        assert loader.describe() == {
+            "backend": "hdf5",
+            "workers": 1,
+            "prefetch": 1,
+            "start_method": "forkserver",
+            **{name: about for name, about in loader.describe().items() if name.startswith("decoder")},
+        }
+
+
+def test_the_final_rounds_may_recommend_another_backend_than_the_search(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.bench.verdict.verdict import judge
+
+    scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
+    settings = small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False)
+    run = BenchRun(photos, settings, lambda *_: None)
+    loaders = bench_run.loader_rate
+    monkeypatch.setattr(  # after the search torch has the better machine
+        bench_run,
+        "loader_rate",
+        lambda loader, **more: (
+            Rate.from_steps([1100], [1.0])
+            if getattr(loader, "_batches", loader).describe()["backend"] == "torch"
+            else loaders(loader, **more)
+        ),
+    )
+    record = run.run()
+    assert (run.chosen.backend, record.loader["backend"], record.rate("loader")) == ("hdf5", "hdf5", 1000)
+    assert record.choice.backend == "torch"
+    assert record.choice.images_per_s == 1100
+    assert any("in the final rounds it had 1.10 times the images/s of hdf5" in note for note in record.notes)
+    call = judge(record, "photos").call
+    assert "backend='torch'" in call
+    assert "cache=" not in call
+
+
+def test_another_loader_that_fails_in_the_final_rounds_is_left_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
+    run = BenchRun(photos, small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False), lambda *_: None)
+    searched = bench_run.loader_rate
+
+    def lost(loader: Loader, **more: Any) -> Rate:
+        if getattr(loader, "_batches", loader).describe()["backend"] == "torch":
+            raise LoaderError("E-OOM", "killed for memory")
+        return searched(loader, **more)
+
+    monkeypatch.setattr(bench_run, "loader_rate", lost)
+    record = run.run()
+    assert (record.choice.backend, record.all_of("other")) == ("hdf5", [])
+    assert "penstock, torch backend was left out: killed for memory" in record.notes
+
+
+def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, tmp_path: Path) -> None:
+    from penstock.bench.verdict.verdict import judge
+
+    cache = tmp_path / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        pass
+    settings = small(max_cpu=8, max_memory=4000, tune_seconds=1, decoder="simplejpeg", dtype="uint8")
+    record = BenchRun(cache, settings, lambda *_: None).run()
+    assert "backend torch was left out: DATA is a cache, which hdf5 reads with the same workers" in record.notes
+    assert record.choice.cached
+    assert "cache=" not in judge(record, str(cache)).call
+    for tried in record.candidates:
+        if not tried.why:
+            assert 0 <= (tried.cpu_cores or 0) <= 8 * 1.05
+            assert 0 < (tried.memory_mb or 0) <= 4000
+    with pytest.raises(
+        ValueError, match=r"smallest need was that of torch .* 1: over budget: \d+ MB, --max-memory is 1$"
+    ):
+        BenchRun(cache, small(backend="torch", max_memory=1, workers=1), lambda *_: None).run()
+    with pytest.raises(ValueError, match="--no-tune"):
+        small(max_cpu=1, tune=False)
+
+
+def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    bench_dali(photos, tmp_path, "--cache", str(cache), "--no-tune")
+    result, written = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
+    document = json.loads(written.read_text())
+    assert document["candidates"] == []
+    assert document["loader"]["backend"] == "dali"
+    assert "HDF5 cache" in document["data"]["summary"]
+    assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]
+    assert notes_of(document) == [
+        f"{PEER_NAME} was left out: readers.file reads files, and the data are no folder of files"
+    ]
+    assert "was left out" in result
+
+
+def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "photos", 32)
+    (folder / "class1" / "0031.jpg").write_bytes(b"not an image")
+    _, written = bench_dali(folder, tmp_path, "--no-tune", "--baseline", "--entries", "64")
+    document = json.loads(written.read_text())
+    torch_out, peer_out = sorted(notes_of(document), key=lambda note: note.startswith(PEER_NAME))
+    assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
+    assert "cannot identify image file" in torch_out
+    assert peer_out.startswith(f"{PEER_NAME} was left out: DALI: ")
+    assert [m["kind"] for m in document["measured"] if m["kind"] != "ceiling"] == ["loader"]
+    assert document["measured"][-1]["images_per_s"] > 0
+
+
+def notes_of(document: dict[str, Any]) -> list[str]:
+    """The notes but that on storage, which depends on where temporary files lie."""
+    return [note for note in document["notes"] if not note.startswith(READ_COLD)]
+
+
+def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
+    """What `penstock bench --backend dali` prints of a short run without a model, and where its record is."""
+    from typer import Typer
+
+    from penstock.bench.commands.bench import bench
+
+    app = Typer()
+    app.command()(bench)
+    written = folder / "bench.json"
+    fast = [
+        "--model",
+        "none",
+        "--workers",
+        "1",
+        "--batch-size",
+        "8",
+        "--size",
+        "32",
+        "--seconds",
+        "0.1",
+        "--rounds",
+        "1",
+        "--no-apply",
+    ]
+    every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
+    result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output, written
+
+
+def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> None:
+    source = open_source(photos)
+    loader = baseline_loader(source, imagenet_train(32), batch_size=8, workers=0, dtype=torch.float32, pin_memory=False)
+    batches = list(loader)
+    assert [tuple(images.shape) for images, _ in batches] == [(8, 3, 32, 32)] * 5
+    assert sorted(int(label) for _, labels in batches for label in labels) == sorted(source.labels(np.arange(40)))
+    raw = PillowDataset(source, imagenet_train(32), torch.uint8)
+    assert raw[0][0].dtype == torch.uint8
+    assert abs(float(batches[0][0].mean())) < 2
+
+
+def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path, 6, classes=1)
+    (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
+    source = open_source(tmp_path)
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    sizes = [simplejpeg.decode_jpeg_header(photo(number))[1::-1] for number in (0, 2, 3, 4, 5)]
+    assert ceiling.largest == max(sizes, key=lambda size: size[0] * size[1])
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
+    assert ceiling.measure(0.05).images % 5 == 0
+    assert ceiling.measure(0.05, resize=False).median > 0
+    assert ceiling.decode(0.05).median > 0
+    assert ceiling.resize(0.05).median > 0
+
+
+def test_the_environment_names_versions_and_nobody() -> None:
+    import getpass
+    import socket
+
+    text = json.dumps(describe_environment())
+    assert torch.__version__ in text
+    assert "simplejpeg" in text
+    for private in (socket.gethostname(), f"/{getpass.getuser()}/", str(Path.home())):
+        assert private not in text

@@ -1,0 +1,235 @@
+"""Advice that the benchmark takes itself: what is changed, in which turn it is measured, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import penstock_here
+from one_thread import one_thread  # noqa: F401  (an autouse fixture)
+from photo_folder import write_folder
+from torch import nn
+
+from penstock.bench.measure.resources import Resources
+from penstock.bench.record.record import Applied, BenchRecord, BenchSettings, Measured
+from penstock.bench.report.applied_report import applied_parts
+from penstock.bench.run import take_advice as applied
+from penstock.bench.run.run import BenchRun
+from penstock.bench.run.take_advice import OpenedSides, changed, take_advice
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.bench.verdict.advice import BOTH, Advice, Change
+from penstock.bench.verdict.verdict import judge
+from penstock.loaders import open_source
+from penstock.pipelines import LoaderError, imagenet_train
+
+PRESENT = Candidate(backend="torch", options={"workers": 2, "prefetch": 3})
+
+
+def record(**rates: float) -> BenchRecord:
+    return BenchRecord(
+        settings=BenchSettings(),
+        workers=2,
+        decoder="simplejpeg",
+        data={},
+        environment={},
+        loader={},
+        measured=tuple(Measured.of(kind, kind, [rate]) for kind, rate in rates.items()),
+    )
+
+
+def advice(what: str, images_per_s: float | None, change: Change | None, quantity: str = "loader") -> Advice:
+    return Advice(what=what, images_per_s=images_per_s, why="it does", quantity=quantity, change=change)
+
+
+class FakeSides:
+    """Rates from a list, in the order asked for; remembers what was asked."""
+
+    def __init__(self, rates: list[float], note: str = "") -> None:
+        self.rates, self.note = rates, note
+        self.asked: list[tuple[Candidate, str, str, str]] = []
+
+    def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
+        self.asked.append((candidate, quantity, amp, self.note))
+        return self.rates.pop(0)
+
+    @contextmanager
+    def of_a_sample(self) -> Iterator[tuple[FakeSides, str]]:
+        self.note = "of 9 images"
+        yield self, self.note
+        self.note = ""
+
+
+def take(sides: FakeSides, *advices: Advice, **rates: float) -> tuple[Applied, ...]:
+    return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, sides, lambda *_: None)
+
+
+def test_a_change_is_measured_in_turn_with_what_was() -> None:
+    sides = FakeSides([100.0, 190.0, 170.0, 120.0])
+    (taken,) = take(sides, advice("--workers 4", 2000.0, Change(workers=4)))
+    four = replace(PRESENT, options={"workers": 4, "prefetch": 3})
+    assert [candidate for candidate, *_ in sides.asked] == [PRESENT, four, four, PRESENT]
+    assert taken == Applied(
+        what="--workers 4",
+        quantity="loader",
+        predicted=220.0,  # twice what was measured beside it, not beside the run
+        before=110.0,
+        measured=180.0,
+        rounds=((100.0, 190.0), (120.0, 170.0)),
+    )
+    assert taken.gain == pytest.approx(180 / 110)
+
+
+def test_a_cache_is_measured_on_a_sample_and_precision_with_the_model() -> None:
+    sides = FakeSides([1.0] * 8)
+    lossless, bf16 = Change(cache="lossless"), Change(amp="bf16")
+    cached, precise = take(
+        sides, advice("cache", 1500.0, lossless), advice("bf16", 150.0, bf16, BOTH), loader=1000.0, both=100.0
+    )
+    assert (cached.note, precise.note) == ("of 9 images", "")
+    assert {note for *_, note in sides.asked[:4]} == {"of 9 images"}
+    assert sides.asked[1][0] == replace(PRESENT, backend="hdf5", cached=True)
+    assert [asked[1:] for asked in sides.asked[4:]] == [(BOTH, amp, "") for amp in ("off", "bf16", "bf16", "off")]
+    assert [candidate for candidate, *_ in sides.asked[4:]] == [PRESENT] * 4
+    assert (cached.predicted, precise.predicted) == (1.5, 1.5)
+
+
+def test_only_what_can_be_done_and_promises_something_is_taken() -> None:
+    sides = FakeSides([1.0] * 12)
+    taken = take(
+        sides,
+        advice("another machine", 9000.0, None),
+        advice("unknown", None, Change(workers=3)),
+        advice("noise", 1010.0, Change(workers=3)),
+        *(advice(f"--workers {n}", 1000.0 * n, Change(workers=n)) for n in (6, 5, 4, 3)),
+    )
+    assert [each.what for each in taken] == ["--workers 6", "--workers 5", "--workers 4"]
+    assert sides.rates == []
+
+
+def test_what_cannot_be_opened_is_told_and_the_rest_goes_on() -> None:
+    class Failing(FakeSides):
+        def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
+            if candidate.decoder == "turbojpeg":
+                raise LoaderError("E-DEPENDENCY", "no such decoder")
+            return super().rate(candidate, quantity=quantity, amp=amp)
+
+    failed, fine = take(
+        Failing([1.0] * 5),
+        advice("--decoder turbojpeg", 2000.0, Change(decoder="turbojpeg")),
+        advice("uint8", 1900.0, Change(dtype="uint8")),
+    )
+    assert (failed.failed, failed.gain) == ("no such decoder", None)
+    assert (fine.failed, fine.gain) == ("", 1.0)
+
+
+def test_every_field_of_a_change_reaches_the_candidate() -> None:
+    made = changed(PRESENT, Change(workers=1, decoder="pillow", dtype="uint8", cache="lossless"))
+    assert made == Candidate(
+        backend="hdf5", decoder="pillow", dtype="uint8", cached=True, options={"workers": 1, "prefetch": 3}
+    )
+    assert changed(PRESENT, Change(amp="bf16")) == PRESENT
+
+
+def test_the_report_shows_predicted_beside_measured_and_what_did_not_hold() -> None:
+    from rich.console import Console
+
+    def shown(*taken: Applied, others: float = 0.1) -> str:
+        console = Console(width=200, record=True, file=io.StringIO())
+        busy = replace(
+            Measured.of("x", "loader", [1.0]), resources=Resources(cpu_cores=1.0, cpu_share=0.5, others_share=others)
+        )
+        for part in applied_parts(replace(record(), applied=taken, measured=(busy,))):
+            console.print(part)
+        return " ".join(console.export_text().split())
+
+    good = Applied(what="--workers 4", quantity="loader", predicted=220.0, before=110.0, measured=180.0, note="of 9")
+    failed = Applied(what="x", quantity=BOTH, predicted=None, failed="y")
+    text = shown(good, replace(good, quantity=BOTH, measured=99.0), failed)
+    for words in (
+        "220",
+        "180",
+        "2.00",
+        "1.64",
+        "loader, of 9",
+        "loader + model",
+        "--workers 4 did not hold here: 0.90 ",
+    ):
+        assert words in text, words
+    assert "x could not be tried: y" in text
+    assert "did not hold" not in shown(good)
+    assert "Other programs" not in shown(good)
+    assert "Other programs kept 40% of the processors busy" in shown(good, others=0.4)
+    assert shown() == ""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 24)
+
+
+def test_the_sides_serve_the_same_sample_from_files_and_from_its_cache(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applied, "create_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
+    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
+    opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
+    sides = OpenedSides(settings, imagenet_train(32), opener)
+    present = replace(PRESENT, options={"workers": 0})
+    with pytest.raises(ValueError, match="no cache"):
+        sides.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
+    with sides.of_a_sample() as (on_sample, note):
+        assert note == "of 24 images"
+        assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
+        for candidate in (present, changed(present, Change(cache="lossless"))):
+            assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
+    trained = replace(present, dtype="float32")
+    assert sides.rate(trained, quantity=BOTH, amp="bf16") > 0
+
+
+def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Candidate] = []
+    monkeypatch.setattr(OpenedSides, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
+    told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
+    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda *_: (told,))
+    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
+    run = BenchRun(photos, settings, lambda *_: None)
+    record = run.run()
+    document = json.loads(json.dumps(run.with_applied(record, judge(record, "").advice).as_dict()))
+    assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
+    assert [(a["what"], a["before"], a["measured"]) for a in document["applied"]] == [("--workers 1", 5.0, 5.0)]
+    unasked = BenchRun(photos, replace(settings, apply=False), lambda *_: None)
+    assert unasked.with_applied(record, (told,)).applied == ()
+
+
+def test_the_verdict_is_computed_once_for_every_output(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda record, limit: (judged.append(limit), ())[1])
+    small = (
+        "--backend",
+        "torch",
+        "--model",
+        "none",
+        "--workers",
+        0,
+        "--batch-size",
+        8,
+        "--size",
+        32,
+        "--device",
+        "cpu",
+    )
+    short = ("--seconds", 0.1, "--rounds", 1, "--no-cache-tradeoff", "--apply")
+    files = tmp_path / "record.json", tmp_path / "page.html"
+    run = penstock_here("bench", photos, *small, *short, "--json", files[0], "--report", files[1])
+    assert (run.returncode, files[1].is_file()) == (0, True)
+    told = json.loads(files[0].read_text())["verdict"]
+    assert judged == [told["limit"]]
+    assert "'DATA'" in told["call"]
+    assert str(photos) not in files[0].read_text()

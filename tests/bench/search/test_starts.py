@@ -1,0 +1,170 @@
+"""Which backends and decoders enter the search, with which settings, and how a candidate is opened and measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from photo_folder import write_folder
+
+from penstock.bench.ceilings.decode import DecodeCeiling
+from penstock.bench.measure.clock import Rate
+from penstock.bench.measure.resources import tree_memory_mb
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search import starts as module
+from penstock.bench.search import trial as trials_module
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.bench.search.starts import entrants
+from penstock.bench.search.trial import Trials, trial_seconds
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines import LoaderError, imagenet_train
+
+PIPELINE = imagenet_train(32)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Source]:
+    """A folder of images, and its cache."""
+    photos = write_folder(tmp_path_factory.mktemp("photos"), 16)
+    cache = tmp_path_factory.mktemp("cache") / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        return open_source(photos), open_source(cache)
+
+
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Decoder -> images/s of its ceiling, and two processors."""
+    told = {"simplejpeg": 1000.0, "turbojpeg": 960.0, "pillow": 500.0}
+    monkeypatch.setattr(module, "usable_decoders", lambda: list(told))
+    monkeypatch.setattr(module, "default_workers", lambda: 2)
+
+    def measure(ceiling: DecodeCeiling, seconds: float) -> Rate:
+        return Rate.from_steps([round(told[ceiling.name])], [1.0])
+
+    monkeypatch.setattr(DecodeCeiling, "measure", measure)
+    monkeypatch.setattr(DecodeCeiling, "name", property(lambda ceiling: ceiling.said), raising=False)
+    monkeypatch.setattr(DecodeCeiling, "__init__", lambda ceiling, *a, **_: setattr(ceiling, "said", a[2]))
+    monkeypatch.setattr(DecodeCeiling, "decodes", True)
+    return told
+
+
+def settings(**more: object) -> BenchSettings:
+    return BenchSettings(**{"batch_size": 8, "size": 32, "dtype": "uint8", **more})  # type: ignore[arg-type]
+
+
+def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Source], rates: dict[str, float]) -> None:
+    files, cache = sources
+    found = entrants(settings(), LoaderOpener(settings(), PIPELINE, files, cache), PIPELINE)
+    starts = {entrant.start.backend: entrant.start for entrant in found.found}
+    assert list(starts) == ["hdf5", "torch", "dali"]
+    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3, workers_are processes")
+    assert starts["torch"].describe() == "torch of the files, simplejpeg, workers 2, prefetch 3"
+    assert starts["dali"].describe() == "dali of the cache, workers 2, readers 1, prefetch 2"
+    spaces = {entrant.start.backend: list(entrant.space) for entrant in found.found}
+    assert spaces["hdf5"] == ["workers", "decoder", "prefetch", "workers_are"]
+    assert "decoder" not in spaces["dali"]
+    assert found.backends == {}
+    without = entrants(settings(), LoaderOpener(settings(), PIPELINE, files, None), PIPELINE)
+    assert [entrant.start.backend for entrant in without.found] == ["torch", "dali"]
+    assert without.backends == {"hdf5": "there is no cache (--cache)"}
+
+
+def test_a_decoder_is_tried_only_where_its_ceiling_is_close_to_the_best(
+    sources: tuple[Source, Source], rates: dict[str, float]
+) -> None:
+    opener = LoaderOpener(settings(backend="torch", tune=True), PIPELINE, sources[0], None)
+    [entrant] = entrants(settings(backend="torch", tune=True), opener, PIPELINE).found
+    assert entrant.space["decoder"] == ("simplejpeg", "turbojpeg")
+    rates["turbojpeg"], rates["simplejpeg"] = 1500.0, 1000.0
+    found = entrants(settings(backend="torch", tune=True), opener, PIPELINE)
+    assert found.found[0].start.decoder == "turbojpeg"
+    assert "decoder" not in found.found[0].space
+    told = {candidate.decoder: why for candidate, why in found.decoders.values()}
+    assert told == {
+        "simplejpeg": "its ceiling is 0.67 of that of turbojpeg: not tried",
+        "pillow": "its ceiling is 0.33 of that of turbojpeg: not tried",
+    }
+    wanted = settings(backend="torch", tune=True, decoder="pillow")
+    [told_so] = entrants(wanted, opener, PIPELINE).found
+    assert (told_so.start.decoder, "decoder" in told_so.space) == ("pillow", False)
+
+
+def test_the_time_may_end_before_the_decoders_are_compared(
+    sources: tuple[Source, Source], rates: dict[str, float]
+) -> None:
+    wanted = settings(backend="torch", tune=True)
+    for limit, first in ((0, "simplejpeg"), (1, "simplejpeg"), (2, "turbojpeg")):
+        rates["turbojpeg"] = 1500.0
+        asked = iter(range(100))
+        opener = LoaderOpener(wanted, PIPELINE, sources[0], None)
+        found = entrants(wanted, opener, PIPELINE, None, lambda: next(asked) >= limit)  # noqa: B023
+        assert found.found[0].start.decoder == first
+        whys = {candidate.decoder: why for candidate, why in found.decoders.values()}
+        assert whys["pillow"] == "there was no time to measure its ceiling: not tried"
+
+
+@pytest.mark.parametrize(("max_cpu", "workers"), [(None, 2), (1.9, 1), (0.5, 0), (64, 2)])
+def test_the_search_begins_with_as_many_workers_as_may_be_busy(
+    sources: tuple[Source, Source], rates: dict[str, float], max_cpu: float | None, workers: int
+) -> None:
+    wanted = settings(backend="hdf5", max_cpu=max_cpu, tune=True)
+    [entrant] = entrants(wanted, LoaderOpener(wanted, PIPELINE, *sources), PIPELINE).found
+    assert (entrant.start.workers, entrant.fixed_workers) == (workers, False)
+    fixed = settings(backend="hdf5", max_cpu=max_cpu, workers=3)
+    [entrant] = entrants(fixed, LoaderOpener(fixed, PIPELINE, *sources), PIPELINE).found
+    assert (entrant.start.workers, entrant.fixed_workers, "workers" in entrant.space) == (3, True, False)
+
+
+def test_data_that_are_a_cache_are_called_so(sources: tuple[Source, Source]) -> None:
+    opener = LoaderOpener(settings(), PIPELINE, sources[1], None)
+    assert (opener.has(cached=True), opener.has(cached=False)) == (True, False)
+    candidate = Candidate(backend="hdf5", dtype="uint8", cached=True, options={"workers": 0, "workers_are": "threads"})
+    with opener.open(candidate) as loader:
+        assert next(iter(loader))[0].shape == (8, 3, 32, 32)
+    with pytest.raises(ValueError, match="DATA is a cache"):
+        opener.open(Candidate(backend="torch"))
+    with pytest.raises(ValueError, match="pass --cache"):
+        LoaderOpener(settings(), PIPELINE, sources[0], None).open(candidate)
+    found = entrants(settings(tune=False), opener, PIPELINE)
+    assert "torch" in found.backends
+    assert {(entrant.start.backend, entrant.start.cached) for entrant in found.found} == {
+        ("hdf5", True),
+        ("dali", True),
+    }
+    assert all(not entrant.space for entrant in found.found)
+
+
+def test_arrays_have_no_decoders_to_compare() -> None:
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    wanted = settings(backend="torch", tune=True)
+    [entrant] = entrants(wanted, LoaderOpener(wanted, PIPELINE, pixels, None), PIPELINE).found
+    assert (entrant.start.decoder, "decoder" in entrant.space) == ("auto", False)
+
+
+def test_without_dali_the_others_are_compared(sources: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise LoaderError("E-DEPENDENCY", "nvidia.dali cannot be imported")
+
+    monkeypatch.setattr(module, "import_dali", missing)
+    found = entrants(settings(tune=False), LoaderOpener(settings(), PIPELINE, *sources), PIPELINE)
+    assert [entrant.start.backend for entrant in found.found] == ["hdf5", "torch"]
+    assert found.backends == {"dali": "nvidia.dali cannot be imported"}
+
+
+def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
+    sources: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slots of a thread's batches, 2.4 MB each, lie in new memory or in what earlier tests have let go of."""
+    monkeypatch.setattr(trials_module, "tree_memory_mb", lambda: tree_memory_mb() - 50)
+    wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
+    trials = Trials(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
+    candidate = Candidate(backend="hdf5", cached=True, options={"workers": 1, "prefetch": 6, "workers_are": "threads"})
+    there = np.ones(400 << 20, np.uint8)
+    with trials.opened(candidate) as measure:
+        found = measure()
+    assert found.images_per_s > 0
+    assert 40 < (found.memory_mb or 0) < 300
+    assert there.all()
+    assert trial_seconds(4.0) == 1.0
+    assert trial_seconds(1.0) == 0.625  # half a second beyond warm-up
+    assert trial_seconds(0.1) == 0.1

@@ -1,0 +1,133 @@
+"""The bundled ResNets against the paper, and timm by name."""
+
+import copy
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from penstock.bench.step.models import MODELS, create_model
+from penstock.pipelines.errors import LoaderError
+
+
+def activations(model: nn.Module) -> list[nn.ReLU]:
+    return [module for module in model.modules() if isinstance(module, nn.ReLU)]
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
+def test_parameters_are_those_of_the_paper(name, parameters):
+    with torch.device("meta"):
+        model = MODELS[name]()
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(("name", "convolutions"), [("resnet18", 20), ("resnet50", 53)])
+def test_no_convolution_has_a_bias_and_each_is_followed_by_a_norm(name, convolutions):
+    model = create_model(name, 10)
+    pairs = [
+        (first, second)
+        for block in model.modules()
+        if isinstance(block, nn.Sequential)
+        for first, second in zip(block, list(block)[1:], strict=False)
+        if isinstance(first, nn.Conv2d)
+    ]
+    assert len(pairs) == convolutions == sum(isinstance(module, nn.Conv2d) for module in model.modules())
+    for conv, norm in pairs:
+        assert conv.bias is None
+        assert isinstance(norm, nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 17), ("resnet50", 49)])
+def test_every_relu_works_in_place(name, count):
+    found = activations(create_model(name, 10))
+    assert len(found) == count
+    assert all(relu.inplace for relu in found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_place_work_leaves_the_gradients_right(name):
+    model = create_model(name, 5, seed=0).double()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):  # zero gammas would hide what flows through the branches
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+    apart = copy.deepcopy(model)
+    for relu in activations(apart):
+        relu.inplace = False
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    for net in (model, apart):
+        net(images).square().sum().backward()
+    for own, other in zip(model.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_channels_last_gives_the_same_output(name):
+    model = create_model(name, 10, seed=0).double().eval()
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    with torch.inference_mode():
+        expected = model(images)
+        model.to(memory_format=torch.channels_last)
+        got = model(images.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(("name", "small_inputs", "side"), [("resnet18", False, 2), ("resnet50", True, 4)])
+def test_resolution_before_the_head(name, small_inputs, side):
+    model = create_model(name, 10, small_inputs=small_inputs).eval()
+    with torch.inference_mode():
+        features = model.blocks(model.stem(torch.zeros(1, 3, 64, 64)))
+        logits = model(torch.zeros(1, 3, 64, 64))
+    assert features.shape[2:] == (side, side)
+    assert logits.shape == (1, 10)
+
+
+def test_zero_init_makes_blocks_begin_as_their_shortcut():
+    model = MODELS["resnet18"](10).eval()
+    block = model.blocks[0]
+    features = torch.rand(1, 64, 8, 8)
+    torch.testing.assert_close(block(features), features)
+    assert not torch.allclose(MODELS["resnet18"](10, zero_init=False).eval().blocks[0](features), features)
+
+
+def test_a_seed_fixes_the_weights_and_spares_the_global_generator():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first, second, other = (create_model("resnet18", 4, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first["head.2.weight"], other["head.2.weight"])
+
+
+def test_timm_absent_is_one_clear_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*convnext_tiny.*penstock\[timm\]"):
+        create_model("convnext_tiny", 10)
+
+
+def test_timm_models_are_made_by_name(monkeypatch):
+    made = {}
+
+    def make(name, **arguments):
+        made[name] = arguments
+        return nn.Linear(1, arguments["num_classes"])
+
+    timm = SimpleNamespace(
+        is_model=lambda name: name == "convnext_tiny",
+        list_models=lambda: ["convnext_tiny", "vit_base"],
+        create_model=make,
+    )
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    assert create_model("convnext_tiny", 7).out_features == 7
+    assert made == {"convnext_tiny": {"num_classes": 7, "pretrained": False}}
+    with pytest.raises(ValueError, match=r"resnet18, resnet50.*convnext_tiny"):
+        create_model("convnext_tinny", 7)
+    with pytest.raises(ValueError, match="small_inputs"):
+        create_model("convnext_tiny", 7, small_inputs=True)
+
+
+def test_a_classifier_has_a_class():
+    with pytest.raises(ValueError, match="num_classes"):
+        create_model("resnet18", 0)

@@ -1,0 +1,195 @@
+"""One training step, against plain PyTorch."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from penstock.bench.step.optimizers import sgd
+from penstock.bench.step.schedules import cosine_with_warmup
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import class_loss, is_labelled, make_step, on_device
+
+
+def tiny_model(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 4),
+        )
+
+
+def tiny_batch(seed=0, size=16):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(4, (size,), generator=generator)
+    images = torch.randn(size, 3, 12, 12, generator=generator) + labels.view(-1, 1, 1, 1)
+    return images, labels
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padding_does_not_change_the_loss(smoothing):
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, -1, -1])
+    expected = cross_entropy(logits[:4], labels[:4], label_smoothing=smoothing)
+    torch.testing.assert_close(class_loss(logits, labels, label_smoothing=smoothing), expected)
+
+
+def test_a_batch_of_padding_alone_gives_no_gradient():
+    logits = torch.randn(3, 4, requires_grad=True)
+    loss = class_loss(logits, torch.full((3,), -1))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not logits.grad.any()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_soft_targets_count_as_in_torch_and_rows_of_zeros_do_not(smoothing):
+    logits = torch.randn(6, 4, requires_grad=True)
+    targets = torch.rand(6, 4).softmax(1)
+    targets[[2, 5]] = 0.0
+    rows = [0, 1, 3, 4]
+    expected = cross_entropy(logits[rows], targets[rows], label_smoothing=smoothing)
+    loss = class_loss(logits, targets, label_smoothing=smoothing)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert not logits.grad[[2, 5]].any()
+    assert logits.grad[rows].any(1).all()
+    assert is_labelled(targets).tolist() == [True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_targets_of_one_class_give_the_loss_of_labels(smoothing):
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, -1, 2, 3, -1])
+    targets = nn.functional.one_hot(labels.clamp(min=0), 4).float() * (labels >= 0)[:, None]
+    torch.testing.assert_close(
+        class_loss(logits, targets, label_smoothing=smoothing), class_loss(logits, labels, label_smoothing=smoothing)
+    )
+    assert is_labelled(targets).tolist() == is_labelled(labels).tolist()
+
+
+def test_soft_targets_of_padding_alone_give_no_gradient():
+    logits = torch.randn(3, 4, requires_grad=True)
+    loss = class_loss(logits, torch.zeros(3, 4), label_smoothing=0.1)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not logits.grad.any()
+
+
+def test_a_step_learns_from_soft_targets():
+    step = make_step(tiny_model(), TrainSettings(lr=0.05))
+    images, labels = tiny_batch()
+    targets = 0.9 * nn.functional.one_hot(labels, 4) + 0.1 * nn.functional.one_hot(labels.flip(0), 4)
+    losses = [step(images, targets) for _ in range(20)]
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_the_loss_is_taken_in_float32():
+    assert class_loss(torch.randn(2, 4, dtype=torch.bfloat16), torch.tensor([0, 1])).dtype == torch.float32
+
+
+def test_on_device_prepares_images():
+    batch = (torch.randn(2, 3, 8, 8, dtype=torch.float16), torch.tensor([0, 1]), torch.tensor([7, 9]))
+    [(images, labels)] = on_device([batch], TrainSettings(channels_last=True))
+    assert images.dtype == torch.float32
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels is batch[1]
+    [(images, _)] = on_device([batch], TrainSettings(amp="bf16", channels_last=False))
+    assert images.dtype == torch.float16  # autocast casts it
+
+
+def test_integer_images_are_refused():
+    with pytest.raises(TypeError, match=r"torch\.uint8"):
+        next(on_device([(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.tensor([0]))], TrainSettings()))
+
+
+def test_steps_lower_the_loss_and_carry_no_graph():
+    step = make_step(tiny_model(), TrainSettings(lr=0.05))
+    losses = [step(*tiny_batch()) for _ in range(20)]
+    assert all(loss.grad_fn is None and not loss.requires_grad for loss in losses)
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(p.grad is None for p in step.module.parameters())
+
+
+def test_one_step_is_sgd_with_nesterov_momentum_and_decay_of_weights_alone():
+    settings = TrainSettings(lr=0.1, weight_decay=0.01, schedule="constant", channels_last=False)
+    step = make_step(tiny_model(), settings)
+    reference = tiny_model()
+    plain = torch.optim.SGD(
+        [{"params": [p], "weight_decay": 0.01 if p.ndim > 1 else 0.0} for p in reference.parameters()],
+        lr=0.1,
+        momentum=0.9,
+        nesterov=True,
+    )
+    for seed in range(3):
+        images, labels = tiny_batch(seed)
+        loss = cross_entropy(reference(images), labels)
+        plain.zero_grad()
+        loss.backward()
+        plain.step()
+        torch.testing.assert_close(step(images, labels), loss.detach())
+    for own, other in zip(step.module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def overflow_then_step(device):
+    """A parameter before and after two steps of `sgd` with gradient one, the first of which overflows."""
+    model = nn.Linear(4, 4, bias=False, device=device)
+    before = model.weight.detach().clone()
+    optimizer = sgd(model, TrainSettings(lr=0.1, weight_decay=0.0))
+    for found_inf in (1.0, 0.0):
+        model.weight.grad = torch.full_like(model.weight, math.inf if found_inf else 1.0)
+        # What GradScaler hands to an optimiser that handles overflow itself.
+        optimizer.found_inf = torch.tensor(found_inf, device=device)
+        optimizer.grad_scale = torch.tensor(1.0, device=device)
+        optimizer.step()
+    return before, model.weight.detach()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_first_step_that_overflows_changes_nothing(device, monkeypatch):
+    # What the optimiser leaves uninitialised must show, and not be zero by chance.
+    monkeypatch.setattr(torch, "empty_like", lambda like, **_: torch.full_like(like, math.nan))
+    before, after = overflow_then_step(device)
+    torch.testing.assert_close(after, before - 0.1 * 1.9)  # one Nesterov step from rest: lr * (1 + momentum) * gradient
+
+
+def test_bf16_agrees_with_float32_within_its_noise():
+    losses = {}
+    for amp in ("off", "bf16"):
+        step = make_step(tiny_model(), TrainSettings(lr=0.05, amp=amp, schedule="constant"))
+        losses[amp] = torch.stack([step(*tiny_batch(seed)) for seed in range(30)])
+        assert all(p.dtype == torch.float32 for p in step.module.parameters())
+    assert losses["off"][-5:].mean() < 0.6 * losses["off"][:5].mean()
+    # bfloat16 keeps 8 bits: a relative error of 2^-9 a rounding, here over a handful of layers.
+    torch.testing.assert_close(losses["bf16"], losses["off"], rtol=0.05, atol=0.02)
+    assert not torch.equal(losses["bf16"], losses["off"])
+
+
+@pytest.mark.parametrize(("warmup", "total"), [(0.25, 8), (0.0, 5), (0.9, 4), (0.5, 2), (0.3, 1)])
+def test_the_schedule_rises_to_lr_and_falls_towards_zero(warmup, total):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)
+    schedule = cosine_with_warmup(optimizer, warmup=warmup, total_steps=total)
+    rates = []
+    for _ in range(total):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    peak = max(1, round(warmup * total)) - 1
+    assert rates[peak] == pytest.approx(0.4)
+    assert rates[: peak + 1] == pytest.approx([0.4 * (k + 1) / (peak + 1) for k in range(peak + 1)])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert all(rate > 0 for rate in rates)
+    assert schedule.get_last_lr()[0] == pytest.approx(0.0)
+
+
+def test_without_a_length_lr_is_constant():
+    step = make_step(tiny_model(), TrainSettings(schedule="cosine", lr=0.03))
+    step(*tiny_batch())
+    assert step.schedule is None
+    assert {group["lr"] for group in step.optimizer.param_groups} == {0.03}

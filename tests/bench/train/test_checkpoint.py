@@ -1,0 +1,421 @@
+"""A run that is stopped and goes on: the same losses, the same weights, on the same ranks or on others."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import pytest
+import torch
+from gloo_ranks import run_ranks
+from one_thread import one_thread  # noqa: F401
+from photo_folder import write_folder
+from torch import nn
+
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import make_step
+from penstock.bench.train.checkpoint import load_checkpoint
+from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+from penstock.bench.train.loop import train
+from penstock.bench.train.signals import SignalExit
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.errors import LoaderError
+
+SETTINGS = TrainSettings(epochs=3, lr=0.02, accumulate=2)
+NUM_PHOTOS, BATCH = 40, 4  # ten steps and five updates an epoch
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+def new_loader(photos):
+    return create_loader(photos, pipeline=imagenet_train(16), batch_size=BATCH, workers=0)
+
+
+def new_judge(photos):
+    return create_loader(photos, pipeline=imagenet_eval(16), batch_size=BATCH, workers=0)
+
+
+def new_model():
+    """With what a checkpoint must hold besides weights: running statistics, and dropout's random state."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(8 * 49, 3),
+        )
+
+
+def run(photos, settings=SETTINGS, *, validate=True, **plan):
+    model = new_model()
+    with new_loader(photos) as loader, new_judge(photos) as judge:
+        report = train(
+            model,
+            loader,
+            settings,
+            validation=judge if validate else None,
+            checkpoint=CheckpointPlan(**plan) if plan else None,
+        )
+    return report, model.state_dict()
+
+
+def losses(report):
+    return [(epoch.epoch, epoch.loss, epoch.images, epoch.validation) for epoch in report.epochs]
+
+
+def assert_same_state(own, other):
+    assert own.keys() == other.keys()
+    assert all(torch.equal(own[key], other[key]) for key in own)
+
+
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory):
+    """An uninterrupted run, which saves itself now and then."""
+    return run(photos, file=tmp_path_factory.mktemp("whole") / "run.pt", every=4)
+
+
+@pytest.mark.parametrize("stop_after", [2, 5, 8, 14])
+def test_a_stopped_run_goes_on_to_the_same_bits(photos, whole, tmp_path, stop_after):
+    file = tmp_path / "deeper" / "run.pt"
+    first, _ = run(photos, file=file, stop_after=stop_after)
+    assert not first.finished
+    assert len(first.epochs) == (stop_after - 1) // 5
+    second, weights = run(photos, file=file, resume=True)
+    assert second.finished
+    assert losses(first) + losses(second) == losses(whole[0])
+    assert_same_state(weights, whole[1])
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "technique",
+    [{"optimizer": "adamw", "schedule": "onecycle"}, {"schedule": "cyclic"}, {"optimizer": "lamb"}],
+    ids=["adamw", "cyclic", "lamb"],
+)
+def test_other_optimisers_and_schedules_go_on_too(photos, tmp_path, technique):
+    settings = dataclasses.replace(SETTINGS, epochs=2, accumulate=1, **technique)
+    expected, weights = run(photos, settings, validate=False, file=tmp_path / "a.pt")
+    run(photos, settings, validate=False, file=tmp_path / "b.pt", stop_after=7)
+    resumed, others = run(photos, settings, validate=False, file=tmp_path / "b.pt", resume=True)
+    assert losses(resumed) == losses(expected)
+    assert_same_state(others, weights)
+
+
+class Drawing:
+    """A loader whose start draws from torch's generator, as that of torch's DataLoader does for its workers."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        torch.rand(1)
+        return iter(self._loader)
+
+
+def test_what_the_loader_draws_changes_nothing(photos, whole, tmp_path):
+    file = tmp_path / "run.pt"
+    reports = []
+    for plan in (CheckpointPlan(file=file, stop_after=8), CheckpointPlan(file=file, resume=True)):
+        model = new_model()
+        with new_loader(photos) as loader, new_judge(photos) as judge:
+            reports.append(train(model, Drawing(loader), SETTINGS, validation=Drawing(judge), checkpoint=plan))
+    assert losses(reports[0]) + losses(reports[1]) == losses(whole[0])
+    assert_same_state(model.state_dict(), whole[1])
+
+
+def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_path):
+    file = tmp_path / "run.pt"
+
+    class Killed(Exception):
+        pass
+
+    class Dying:
+        """The loader, which fails in the 17th step: update 8 of the run is made, update 9 half."""
+
+        def __init__(self, loader):
+            self._loader, self._served = loader, 0
+
+        def __getattr__(self, name):
+            return getattr(self._loader, name)
+
+        def __len__(self):
+            return len(self._loader)
+
+        def __iter__(self):
+            for batch in self._loader:
+                self._served += 1
+                if self._served == 18:
+                    raise Killed
+                yield batch
+
+    with new_loader(photos) as loader, pytest.raises(Killed):
+        train(new_model(), Dying(loader), SETTINGS, checkpoint=CheckpointPlan(file=file, every=3))
+    report, weights = run(photos, file=file, resume=True)
+    assert losses(report) == losses(whole[0])[1:]
+    assert_same_state(weights, whole[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path, number):
+    file = tmp_path / "run.pt"
+
+    class Terminating(nn.Sequential):
+        """The model, to whose 13th batch a signal comes: the first of the seventh update. Twice, as under torchrun."""
+
+        batches = 0
+
+        def forward(self, images):
+            self.batches += self.training
+            if self.training and self.batches == 13:
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)
+            return super().forward(images)
+
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        model = Terminating(*new_model())
+        with new_loader(photos) as loader, new_judge(photos) as judge, pytest.raises(SignalExit) as caught:
+            train(model, loader, SETTINGS, validation=judge, checkpoint=CheckpointPlan(file=file))
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert caught.value.code == 128 + number
+    assert caught.value.note == f"saved to {str(file)!r} after update 2 of epoch 2"
+    report, _ = run(photos, file=file, resume=True)
+    assert losses(report) == losses(whole[0])[1:]
+
+
+def test_sigterm_that_takes_the_workers_first_saves_the_last_update(photos, whole, tmp_path):
+    """As of torchrun and batch systems, which signal all processes of a job."""
+    file = tmp_path / "run.pt"
+
+    class Bereft(Drawing):
+        served = 0
+
+        def __iter__(self):
+            for batch in self._loader:
+                self.served += 1
+                if self.served == 15:  # seven updates are made
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    raise LoaderError("E-WORKER", "worker process killed by SIGTERM")
+                yield batch
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with new_loader(photos) as loader, new_judge(photos) as judge, pytest.raises(SignalExit) as caught:
+            train(new_model(), Bereft(loader), SETTINGS, validation=judge, checkpoint=CheckpointPlan(file=file))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.note == f"saved to {str(file)!r} after update 2 of epoch 2"
+    report, weights = run(photos, file=file, resume=True)
+    assert losses(report) == losses(whole[0])[1:]
+    assert_same_state(weights, whole[1])
+
+
+def test_without_a_file_a_run_starts_and_a_finished_one_has_nothing_to_do(photos, whole, tmp_path):
+    file = tmp_path / "run.pt"
+    report, _ = run(photos, file=file, resume=True, every=15)
+    assert losses(report) == losses(whole[0])
+    again, weights = run(photos, validate=False, file=file, resume=True)
+    assert [epoch.steps for epoch in again.epochs] == [0]  # the last epoch is told again, from what was saved
+    assert losses(again)[0][:3] == losses(whole[0])[-1][:3]
+    assert_same_state(weights, whole[1])
+
+
+@pytest.fixture(scope="module")
+def saved(photos, tmp_path_factory):
+    file = tmp_path_factory.mktemp("saved") / "run.pt"
+    run(photos, validate=False, file=file, stop_after=3)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": 0.03}, "lr=0.02, this run has 0.03"),
+        ({"epochs": 4}, "epochs=3, this run has 4"),
+        ({"optimizer": "adamw"}, "optimizer='sgd'"),
+        ({"accumulate": 1}, "5 updates an epoch, this one 10"),
+    ],
+)
+def test_another_run_is_refused(photos, saved, change, words):
+    with pytest.raises(LoaderError, match=r"E-STATE") as caught:
+        run(photos, dataclasses.replace(SETTINGS, **change), validate=False, file=saved, resume=True)
+    assert words in str(caught.value)
+
+
+def test_other_data_is_refused(saved, tmp_path):
+    others = write_folder(tmp_path / "others", NUM_PHOTOS - 1)
+    with pytest.raises(LoaderError, match=r"E-STATE"):
+        run(others, validate=False, file=saved, resume=True)
+
+
+def test_another_model_is_refused(saved):
+    step = make_step(nn.Linear(3, 3), SETTINGS, total_steps=15)
+    with pytest.raises(LoaderError, match=r"E-STATE.*does not fit this run"):
+        load_checkpoint(saved, step, updates_per_epoch=5)
+
+
+def test_damaged_files_are_refused_and_run_nothing(photos, saved, tmp_path):
+    content = saved.read_bytes()
+    weight = content.index(torch.load(saved, weights_only=True)["model"]["5.weight"].numpy().tobytes())
+    flipped = content[:weight] + bytes([content[weight] ^ 1]) + content[weight + 1 :]
+    for number, damaged in enumerate((content[: len(content) // 2], b"", b"nonsense" * 99, flipped)):
+        file = tmp_path / str(number)
+        file.write_bytes(damaged)
+        with pytest.raises(LoaderError, match=r"E-STATE.*cannot be read"):
+            run(photos, file=file, resume=True)
+
+    class Bomb:
+        def __reduce__(self):
+            return (tmp_path / "exploded").touch, ()
+
+    torch.save({"version": 1, "model": Bomb()}, tmp_path / "bomb")
+    with pytest.raises(LoaderError, match=r"E-STATE.*cannot be read"):
+        run(photos, file=tmp_path / "bomb", resume=True)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_plans_and_loaders_that_cannot_work(tmp_path):
+    with pytest.raises(ValueError, match="every"):
+        CheckpointPlan(file=tmp_path / "a", every=0)
+    with pytest.raises(ValueError, match="stop_after"):
+        CheckpointPlan(file=tmp_path / "a", stop_after=0)
+    batches = [(torch.zeros(2, 3, 16, 16), torch.zeros(2, dtype=torch.int64))]
+    with pytest.raises(ValueError, match="state_dict"):
+        train(new_model(), batches, SETTINGS, checkpoint=CheckpointPlan(file=tmp_path / "a"))
+
+
+RANKS = """
+import dataclasses, json, os, signal, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch import nn
+from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+from penstock.bench.train.signals import SignalExit
+from penstock.bench.train.loop import train
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import make_step
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_train
+from penstock.pipelines.errors import LoaderError
+
+rank, world, store, out, photos = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
+runs = json.loads(sys.argv[6])
+torch.set_num_threads(1)
+if world > 1:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+
+class Model(nn.Module):  # without batch norm, whose statistics are of a rank's own
+    def __init__(self, term_at):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 49, 3))
+        self.term_at, self.batches = term_at, 0
+
+    def forward(self, images):
+        self.batches += 1
+        if self.batches == self.term_at and rank == world - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.net(images)
+
+results = []
+for name, batch_size, accumulate, term_at in runs:
+    settings = TrainSettings(epochs=2, lr=0.02, accumulate=accumulate)
+    plan = CheckpointPlan(file=Path(name.format(rank=rank)), resume=True)
+    with create_loader(photos, pipeline=imagenet_train(16), batch_size=batch_size, workers=0) as loader:
+        try:
+            report = train(Model(term_at), loader, settings, checkpoint=plan)
+            results.append([(epoch.epoch, epoch.loss, epoch.images) for epoch in report.epochs])
+        except SignalExit as error:
+            results.append(error.note)
+        except LoaderError as error:
+            results.append(error.line())
+
+# How often ranks exchange gradients: once an update, however many batches it has.
+if world > 1:
+    step = make_step(Model(0), TrainSettings(accumulate=3))
+    exchanged = []
+    def hook(state, bucket):
+        exchanged.append(1)
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0] / world)
+    step.parallel.register_comm_hook(None, hook)
+    counts = []
+    generator = torch.Generator().manual_seed(rank)
+    for number in range(6):
+        # Uneven padding: the mean is over the samples of both ranks, and both make the same update.
+        labels = torch.tensor([0, 1, -1 if rank else 2, -1 if rank else 0])
+        step(torch.randn(4, 3, 16, 16, generator=generator), labels)
+        counts.append(len(exchanged))
+    weights = [p.detach().double().sum().item() for p in step.module.parameters()]
+    results.append([counts, weights])
+Path(f"{out}.{rank}.json").write_text(json.dumps(results))
+os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_train_distributed.py
+"""
+
+
+def run_on(folder, photos, world, runs):
+    """`runs` one after the other on gloo ranks: (checkpoint, batch size, accumulate, batch at which SIGTERM comes)."""
+    return run_ranks(RANKS, folder, world, str(photos), json.dumps(runs))
+
+
+@pytest.fixture(scope="module")
+def ranks(photos, tmp_path_factory):
+    """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank.
+
+    Between them one that would go on from a file that the first rank alone sees.
+    """
+    folder = tmp_path_factory.mktemp("ranks")
+    names = [str(folder / name) for name in ("whole", "stopped", "copy", "file.{rank}")]
+    (folder / "file.0").symlink_to("stopped")
+    two = run_on(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4), (names[3], 4, 1, 0)])
+    (folder / "copy").write_bytes((folder / "stopped").read_bytes())
+    [one] = run_on(folder, photos, 1, [(names[1], 8, 1, 0), (names[2], 4, 2, 0)])
+    return two, one
+
+
+def test_sigterm_to_one_rank_stops_all_of_them_at_the_same_update(ranks):
+    two, _ = ranks
+    notes = [rank[1] for rank in two]
+    assert notes[0] == notes[1]
+    assert "after update 5 of epoch 1" in notes[0]  # it came in the fourth; they agree one later
+
+
+def test_ranks_that_see_different_files_are_refused(ranks):
+    two, _ = ranks
+    for rank in two:
+        assert rank[2].startswith("LoaderError[E-STATE]")
+        assert "(0: epoch 1, update 5, 1: epoch 1, update 0)" in rank[2]
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["a batch twice as large", "two batches an update"])
+def test_a_run_of_two_ranks_goes_on_with_one(ranks, way):
+    two, one = ranks
+    assert two[0][0] == two[1][0]
+    for resumed, expected in zip(one[way], two[0][0], strict=True):
+        assert resumed[0] == expected[0]
+        assert resumed[1] == pytest.approx(expected[1], rel=1e-4)
+        assert resumed[2] == expected[2] == NUM_PHOTOS
+
+
+def test_ranks_exchange_gradients_once_an_update_and_agree(ranks):
+    two, _ = ranks
+    for rank in two:
+        counts, _ = rank[-1]
+        buckets = counts[2]
+        assert counts == [0, 0, buckets, buckets, buckets, 2 * buckets]
+        assert buckets > 0
+    assert two[0][-1][1] == two[1][-1][1]

@@ -1,0 +1,305 @@
+"""Finders of learning rate and batch size, the ablation, the trace of steps, and the commands around them."""
+
+import dataclasses
+import json
+import math
+import sys
+from itertools import cycle
+
+import pytest
+import torch
+from command_line import penstock, penstock_here
+from one_thread import one_thread  # noqa: F401
+from photo_folder import write_folder
+from torch import nn
+
+from penstock.bench.report.lr_plot import plot_sweep
+from penstock.bench.step.models import create_model
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.step import make_step
+from penstock.bench.train.ablation import TECHNIQUES, ablate
+from penstock.bench.train.batch_finder import check_budget, find_batch_size, step_probe
+from penstock.bench.train.loop import train
+from penstock.bench.train.lr_finder import LrSweep, find_lr, steepest
+from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
+from penstock.bench.train.restored_step import state_kept
+from penstock.pipelines.errors import LoaderError
+
+SETTINGS = TrainSettings(lr=0.05, schedule="constant")
+
+
+def tiny_model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 4)
+        )
+
+
+def learnable(size=16):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (size,), generator=generator)
+    return torch.randn(size, 3, 12, 12, generator=generator) + labels.view(-1, 1, 1, 1), labels
+
+
+def state_of(step):
+    """Everything that the next update depends on, as it is now."""
+    return json.dumps(
+        [
+            {name: tensor.tolist() for name, tensor in step.module.state_dict().items()},
+            {
+                str(number): {name: torch.as_tensor(value).tolist() for name, value in state.items()}
+                for number, state in step.optimizer.state_dict()["state"].items()
+            },
+            [group["lr"] for group in step.optimizer.param_groups],
+            [p.grad is None for p in step.module.parameters()],
+            step.updates,
+            torch.get_rng_state().tolist(),
+        ]
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
+def test_a_step_that_is_tried_out_is_left_as_it_was(optimizer):
+    step = make_step(tiny_model(), dataclasses.replace(SETTINGS, optimizer=optimizer, accumulate=2))
+    for _ in range(3):
+        step(*learnable(), last=True)
+    before = state_of(step)
+
+    def tried():
+        with state_kept(step):
+            step(*learnable(), last=True)
+            step(*learnable())  # gradients without an update
+            torch.rand(3)
+            step.optimizer.param_groups[0]["lr"] = 9.0
+            assert state_of(step) != before
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        tried()
+    assert state_of(step) == before
+
+
+def test_the_steepest_descent_of_a_known_curve():
+    rates = [10 ** (number / 10 - 6) for number in range(70)]
+    losses = [2 / (1 + math.exp(4 * (math.log10(rate) + 3))) + (rate > 0.3) * rate * 9 for rate in rates]
+    assert steepest(rates, losses) == pytest.approx(1e-3, rel=0.3)  # the middle of the logistic curve
+    with pytest.raises(ValueError, match="at no learning rate"):
+        steepest(rates, list(range(70)))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_sweep_finds_a_rate_that_learns_and_leaves_the_step_alone(accumulate):
+    step = make_step(tiny_model(), dataclasses.replace(SETTINGS, accumulate=accumulate))
+    step(*learnable(), last=True)
+    before = state_of(step)
+    sweep = find_lr(step, cycle([learnable()]), lowest=1e-5, highest=100.0, num_updates=60)
+    assert state_of(step) == before
+    assert sweep.rates[0] == pytest.approx(1e-5)
+    assert sweep.rates[1] / sweep.rates[0] == pytest.approx(1e7 ** (1 / 59))
+    assert len(sweep.rates) == len(sweep.losses) == len(sweep.smoothed)
+    assert sweep.smoothed[0] == pytest.approx(sweep.losses[0])
+    assert 1e-4 < sweep.suggestion < 10
+    step = make_step(tiny_model(), dataclasses.replace(SETTINGS, lr=sweep.suggestion))
+    losses = [step(*learnable()).item() for _ in range(20)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_sweeps_that_cannot_be():
+    step = make_step(tiny_model(), SETTINGS)
+    for bad in ({"lowest": 1.0, "highest": 0.1}, {"lowest": 0.0}, {"num_updates": 3}):
+        with pytest.raises(ValueError, match="sweep"):
+            find_lr(step, cycle([learnable()]), **bad)
+    scheduled = make_step(tiny_model(), TrainSettings(), total_steps=10)
+    with pytest.raises(ValueError, match="schedule"):
+        find_lr(scheduled, cycle([learnable()]))
+
+
+def test_without_matplotlib_there_is_one_line(tmp_path, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    sweep = LrSweep(rates=(0.1,), losses=(1.0,), smoothed=(1.0,), suggestion=0.1)
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*penstock\[report\]"):
+        plot_sweep(dataclasses.asdict(sweep), tmp_path / "sweep.png")
+
+
+@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError])
+@pytest.mark.parametrize("capacity", [0, 1, 5, 8, 120, 128, 5000, 10**6])
+def test_the_largest_batch_is_found_to_a_sixteenth(error, capacity):
+    tried = []
+
+    def probe(size):
+        tried.append(size)
+        if size > capacity:
+            raise error("full")
+        return 10 * size
+
+    found = find_batch_size(probe, start=8, limit=4096)
+    assert [trial.batch_size for trial in found.trials] == tried
+    assert len(set(tried)) == len(tried) < 20
+    assert all(trial.fits == (trial.batch_size <= capacity) for trial in found.trials)
+    assert all(trial.peak_bytes == (10 * trial.batch_size if trial.fits else None) for trial in found.trials)
+    if capacity == 0:
+        assert found.largest is None
+    else:
+        best = min(capacity, 4096)
+        assert best - best // 16 <= found.largest <= best
+
+
+def test_a_batch_that_does_not_fit_leaves_the_step_as_it_was():
+    class Limited(nn.Sequential):
+        def forward(self, images):
+            if self.training and len(images) > 20:
+                torch.rand(3)
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory (injected)")
+            return super().forward(images)
+
+    step = make_step(Limited(*tiny_model()), dataclasses.replace(SETTINGS, accumulate=2, optimizer="adamw"))
+    step(*learnable(), last=True)
+    before = state_of(step)
+    found = find_batch_size(step_probe(step, size=12, num_classes=4), start=4)
+    assert found.largest == 20
+    assert [trial.batch_size for trial in found.trials if not trial.fits]
+    assert state_of(step) == before
+    assert step(*learnable(), last=True).isfinite()
+
+
+def test_a_budget_is_a_limit():
+    check_budget(10, 10)
+    check_budget(None, 10)
+    check_budget(10, None)
+    with pytest.raises(MemoryError, match="11 bytes"):
+        check_budget(11, 10)
+
+
+BASE = ResidentRun(settings=SETTINGS, num_classes=4, batch_size=8, size=32, seconds=0.01)
+
+
+def test_an_ablation_measures_each_technique_with_and_without():
+    asked = []
+
+    def measure(run):
+        asked.append(run)
+        if run.settings.compile != "off":
+            raise CannotRun("no compiler")
+        if run.settings.optimizer == "lamb":
+            raise MemoryError("full")
+        rate = 100.0 + len(asked) / 1000
+        return ResidentResult(
+            images_per_s=rate / 2 if run.settings.checkpointing == "blocks" else rate,
+            peak_bytes=10 if run.settings.checkpointing == "blocks" else 30,
+        )
+
+    found = ablate(BASE, measure, rounds=2)
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == [*(technique.name for technique in TECHNIQUES), "DataParallel"]
+    blocks = rows["checkpointing of blocks"]
+    assert blocks.images_per_s[0] == pytest.approx(50, rel=0.01)
+    assert blocks.images_per_s[1] == pytest.approx(100, rel=0.01)
+    assert found.base_images_per_s == pytest.approx(100, rel=0.01)
+    assert blocks.peak_bytes == (10, 30)
+    assert [len(part) for part in blocks.rounds] == [2, 2]
+    assert rows["torch.compile"].reason == "no compiler"
+    assert rows["LAMB for SGD"].reason == "out of memory (full)"
+    assert "needs a CUDA device" in rows["AMP, float16"].reason
+    assert "changes nothing" in rows["TF32"].reason
+    assert "two CUDA devices" in rows["DataParallel"].reason
+    # Rounds alternate, what failed is not tried again, the base is measured once a round.
+    first, second = asked[: len(asked) // 2 + 1], asked[len(asked) // 2 + 1 :]
+    assert list(reversed(second)) == [
+        run for run in first if run.settings.compile == "off" and run.settings.optimizer != "lamb"
+    ]
+    assert asked.count(BASE) == 2
+    record = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert record["environment"]["packages"]["torch"] == torch.__version__
+    assert record["base"]["settings"]["model"] == "resnet18"
+
+
+def test_each_technique_has_settings_that_differ_and_exist():
+    for technique in TECHNIQUES:
+        assert technique.on.keys() == technique.off.keys()
+        assert all(technique.on[name] != technique.off[name] for name in technique.on)
+        assert all(hasattr(SETTINGS, name) for name in technique.on)
+
+
+def test_a_base_that_cannot_run_is_an_error():
+    def refuse(run):
+        raise CannotRun("nothing works")
+
+    with pytest.raises(CannotRun, match="nothing works"):
+        ablate(BASE, refuse)
+    with pytest.raises(ValueError, match="rounds"):
+        ablate(BASE, refuse, rounds=0)
+    with pytest.raises(ValueError, match="divided"):
+        dataclasses.replace(BASE, settings=dataclasses.replace(SETTINGS, accumulate=3))
+
+
+def test_a_run_in_a_process_of_its_own_tells_rate_memory_and_reasons():
+    settings = dataclasses.replace(SETTINGS, accumulate=2)
+    found = measure_in_child(dataclasses.replace(BASE, settings=settings, batch_size=64, size=64))
+    assert found.images_per_s > 0
+    weights = sum(p.numel() * 4 for p in create_model("resnet18", 4).parameters())
+    assert found.peak_bytes > 3 * weights  # weights, gradients, momentum; then activations
+
+
+def test_what_a_model_cannot_do_is_a_reason(monkeypatch):
+    monkeypatch.setattr("penstock.bench.train.resident_run.build_model", lambda settings, num_classes: nn.Linear(1, 1))
+    segments = dataclasses.replace(BASE, settings=dataclasses.replace(SETTINGS, checkpointing="segments"))
+    with pytest.raises(CannotRun, match="checkpointing='segments'"):
+        measure_here(segments)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("photos"), 24)
+
+
+def test_a_trace_of_steps_is_written(tmp_path):
+    batches = [learnable()] * 6
+    file = tmp_path / "deeper" / "trace.json"
+    train(tiny_model(), batches, dataclasses.replace(SETTINGS, epochs=1, profile=str(file)))
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {event.get("name") for event in events}
+    assert {"aten::convolution", "aten::cross_entropy_loss"} <= names
+    assert {f"ProfilerStep#{number}" for number in (2, 3, 4)} == {n for n in names if str(n).startswith("ProfilerStep")}
+    with pytest.raises(ValueError, match="profile needs a run of 5 steps"):
+        train(tiny_model(), batches[:4], dataclasses.replace(SETTINGS, epochs=1, profile=str(file)))
+
+
+def test_the_command_stops_and_goes_on(photos, tmp_path):
+    command = ("train", photos, "--size", 32, "--batch-size", 8, "--workers", 0, "--epochs", 2, "--device", "cpu")
+    techniques = ("--accumulate", 2, "--clip-norm", 1, "--no-inplace", "--schedule", "onecycle", "--optimizer", "lamb")
+    file = tmp_path / "run.pt"
+    stopped = penstock(*command, *techniques, "--checkpoint", file, "--stop-after", 3)
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert stopped.stdout.splitlines()[-1] == f"stopped after 3 updates; saved to {file}"
+    report = tmp_path / "report.json"
+    resumed = penstock_here(*command, *techniques, "--checkpoint", file, "--resume", "--json", report)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    record = json.loads(report.read_text())
+    assert [epoch["epoch"] for epoch in record["epochs"]] == [1]
+    assert (record["settings"]["accumulate"], record["settings"]["inplace"]) == (2, False)
+    other = penstock_here(*command, "--checkpoint", file, "--resume")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert other.stderr.startswith("LoaderError[E-STATE]")
+
+
+def test_the_command_of_the_ablation(photos, tmp_path, monkeypatch, capsys):
+    from penstock.bench.commands import ablate as command_ablate
+    from penstock.bench.train import resident_run
+
+    result = ResidentResult(images_per_s=10.0, peak_bytes=2**20)
+    monkeypatch.setattr(resident_run, "measure_in_child", lambda run: result)
+    options = {name: getattr(TrainSettings(), name) for name in TrainSettings.__dataclass_fields__}
+    named = ("model", "device", "seed", "batch_size", "epochs", "small_inputs", "label_smoothing")
+    techniques = {name: value for name, value in options.items() if name not in named}
+    file = tmp_path / "deeper" / "record.json"
+    command_ablate.ablate(
+        data=photos, model="resnet18", batch_size=8, size=32, device="cpu", seconds=0.1, rounds=1, seed=0,
+        json_file=file, **techniques,
+    )  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert "resident (no loader)" in lines[0]
+    assert any(line.startswith("AMP, float16") and "needs a CUDA device" in line for line in lines)
+    assert any(line.startswith("channels_last") and "x 1.00" in line for line in lines)
+    assert json.loads(file.read_text())["base"]["num_classes"] == 3

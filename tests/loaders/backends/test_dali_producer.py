@@ -1,0 +1,197 @@
+"""Who decodes a row: what goes to DALI, what is decoded here, what is refused before anything is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jpeg_parts as jp
+import numpy as np
+import numpy.typing as npt
+import pytest
+from broken_scans import broken_behind_the_scan, undecodable
+from cache_files import file_item, pixel_item, write_cache
+from memory_source import MemorySource
+from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
+from photo_folder import photo
+
+from penstock.loaders.backends.dali_producer import CheckedCropProducer, CropProducer
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.engine.producer import ROW_DTYPE, Producer, ProducerSettings
+from penstock.loaders.stream.contract import BadSample, Cursor
+from penstock.loaders.stream.order import Schedule
+from penstock.pipelines import ImagePipeline, imagenet_train
+from penstock.pipelines.sample.dali_graph import CropTask
+
+SIZE = 24
+
+
+class Made:
+    """What one producer makes of one batch of all samples in their order: tasks by row, pixels (7 where none), rows."""
+
+    def __init__(self, producer: type[Producer], source: Any, pipeline: ImagePipeline, **settings: Any) -> None:
+        n = len(source)
+        schedule = Schedule(n=n, batch_size=n, seed=3, rank=0, world_size=1, shuffle=False, drop_last=False)
+        known = {"decoder": "auto", "substitute": True, "evaluation": False}
+        made = producer(ProducerSettings(source=source, pipeline=pipeline, schedule=schedule, **{**known, **settings}))
+        self.pixels = np.full((n, *pipeline.size, 3), 7, np.uint8)
+        self.rows: npt.NDArray[Any] = np.zeros(n, ROW_DTYPE)
+        self.worked_on: list[int] = []
+        self.bad: tuple[BadSample, ...]
+        self.bad, self.seconds = made.produce(Cursor(0, 0), self.pixels, self.rows, self.worked_on.append)
+        self.tasks: dict[int, CropTask] = dict(made.tasks())
+        self.order = [row for row, _ in made.tasks()]
+
+
+def both(
+    items: list[bytes | npt.NDArray[np.uint8]], pipeline: ImagePipeline | None = None, **settings: Any
+) -> tuple[Made, Made]:
+    """The batch as every other backend makes it, and as it is made for DALI."""
+    pipeline = pipeline or imagenet_train(SIZE)
+    return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (Producer, CropProducer))  # type: ignore[return-value]
+
+
+def named(*names: str) -> list[bytes]:
+    every = {image.name: image.data for image in corpus()}
+    return [every[name] for name in names]
+
+
+def test_ordinary_jpegs_and_pixels_go_to_dali_with_their_windows_and_flips() -> None:
+    pixels = [np.ascontiguousarray(textured(50, 60)), np.ascontiguousarray(textured(41, 33))]
+    items = [photo(0), pixels[0], photo(1), pixels[1], photo(2)]
+    ours, made = both(items)
+    assert made.order == [0, 1, 2, 3, 4]
+    assert (made.rows == ours.rows).all()
+    assert (made.pixels == 7).all()
+    assert len(set(made.rows["flip"].tolist())) == 2
+    for row, task in made.tasks.items():
+        x, y, width, height = made.rows["window"][row].tolist()
+        assert task.flip == made.rows["flip"][row]
+        if isinstance(items[row], bytes):
+            assert task.data is items[row]
+            assert task.window == (x, y, width, height)
+        else:
+            assert isinstance(task.data, np.ndarray)
+            assert task.data.flags.c_contiguous
+            assert task.window == (0, 0, width, height)
+            assert np.array_equal(task.data, items[row][y : y + height, x : x + width])
+    assert made.worked_on == ours.worked_on
+    assert made.seconds > 0
+
+
+def test_what_dali_would_decode_otherwise_is_decoded_here() -> None:
+    rgb = scene(61, 83)
+    items = [
+        *named("jpeg_cmyk_pillow", "jpeg_ycck_420", "jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_factors_410"),
+        encoded(rgb, "PNG"),
+        encoded(rgb, "WEBP"),
+        photo(1),
+    ]
+    ours, made = both(items)
+    assert made.order == [len(items) - 1]
+    assert np.array_equal(made.pixels[:-1], ours.pixels[:-1])
+    assert (made.rows == ours.rows).all()
+    assert made.bad == ours.bad == ()
+
+
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+def test_images_to_be_turned_are_turned_here(exif: str) -> None:
+    plain = jpeg(scene(61, 83), subsampling=2)
+    items = [jp.inserted(plain, exif_segment(value)) for value in range(1, 9)]
+    ours, made = both(items, imagenet_train(SIZE, exif=exif))
+    assert made.order == ([0] if exif == "apply" else list(range(8)))
+    here = [row for row in range(8) if row not in made.tasks]
+    assert np.array_equal(made.pixels[here], ours.pixels[here])
+    assert (made.rows == ours.rows).all()
+
+
+def test_a_window_of_one_column_is_decoded_here() -> None:
+    """libjpeg, asked for one column at the left edge, does not upsample its chroma as it does that of the image."""
+    pixels = [np.ascontiguousarray(textured(48, 48)[:side, :side]) for side in (1, 2, 2, 3, 3, 3, 3, 3)]
+    ours, made = both([jpeg(each, subsampling=2) for each in pixels])
+    narrow = [row for row in range(8) if made.rows["window"][row, 2] == 1]
+    assert narrow
+    assert made.order == [row for row in range(8) if row not in narrow]
+    assert made.order
+    assert np.array_equal(made.pixels[narrow], ours.pixels[narrow])
+
+
+HEADER_BAD = (b"", b"<html>", photo(3)[:-2], photo(4)[:200], jp.SOI + jp.EOI)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_what_can_be_refused_without_decoding_is_refused_here(evaluation: bool) -> None:
+    stray = bytearray(photo(5))
+    stray[-40:-38] = b"\xff\xd8"  # a start of image within the scan
+    items = [photo(0), *HEADER_BAD, bytes(stray), photo(1)]
+    ours, made = both(items, evaluation=evaluation)
+    assert [entry.sample for entry in made.bad] == [1, 2, 3, 4, 5, 6]
+    assert [entry._replace(cause="") for entry in made.bad] == [entry._replace(cause="") for entry in ours.bad]
+    assert (made.rows == ours.rows).all()
+    if evaluation:
+        assert made.order == [0, 7]
+        assert not made.pixels[1:7].any()
+    else:  # the substitute is DALI's to decode
+        assert made.order == list(range(8))
+        assert all(made.tasks[row].data is items[7] for row in range(1, 8))
+
+
+def test_what_only_decoding_shows_is_found_by_the_second_look() -> None:
+    items = [photo(0), undecodable(photo(1), "no quantiser"), undecodable(photo(2), "unknown component"), photo(3)]
+    ours, first = both(items)
+    assert first.order == [0, 1, 2, 3]
+    assert first.bad == ()
+    second = Made(CheckedCropProducer, MemorySource(items), imagenet_train(SIZE))
+    assert second.bad == ours.bad
+    assert [(entry.sample, entry.substitute) for entry in second.bad] == [(1, 3), (2, 3)]
+    assert (second.rows == ours.rows).all()
+    assert [second.tasks[row].data is items[3] for row in range(4)] == [False, True, True, True]
+
+
+def test_what_is_broken_behind_the_scan_is_not_dalis_to_accept() -> None:
+    items = [photo(0), broken_behind_the_scan(photo(1)), photo(2)]
+    ours, made = both(items)
+    assert [entry.sample for entry in ours.bad] == [1]
+    assert made.bad == ours.bad
+
+
+def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
+    """In an evaluation such a row is padding: a task left over from the refused sample would fill it."""
+    items = [photo(0), undecodable(photo(1), "no quantiser"), photo(2)]
+    second = Made(CheckedCropProducer, MemorySource(items), imagenet_train(SIZE), evaluation=True)
+    assert second.order == [0, 2]
+    assert not second.pixels[1].any()
+
+
+def test_tasks_are_of_the_latest_batch_only() -> None:
+    items = [photo(0), encoded(scene(30, 30), "PNG"), encoded(scene(30, 30), "PNG"), photo(1)]
+    schedule = Schedule(n=4, batch_size=2, seed=3, rank=0, world_size=1, shuffle=False, drop_last=False)
+    settings = ProducerSettings(
+        source=MemorySource(items),
+        pipeline=imagenet_train(SIZE),
+        schedule=schedule,
+        decoder="auto",
+        substitute=False,
+        evaluation=False,
+    )
+    producer, pixels, rows = CropProducer(settings), np.zeros((2, SIZE, SIZE, 3), np.uint8), np.zeros(2, ROW_DTYPE)
+    seen = []
+    for position in (0, 2, 0):
+        producer.produce(Cursor(0, position), pixels, rows, lambda _: None)
+        seen.append([(row, task.data is items[position + row]) for row, task in producer.tasks()])
+    assert seen == [[(0, True)], [(1, True)], [(0, True)]]
+    assert Producer(settings).tasks() == ()
+
+
+def test_of_a_cache_only_the_crops_part_is_handed_over(tmp_path: Path) -> None:
+    pixels = [np.ascontiguousarray(textured(90, 70 + k)) for k in range(6)]
+    path = write_cache(tmp_path / "x.h5", [*(pixel_item(each) for each in pixels), file_item(photo(1))])
+    cache = open_cache(path)
+    made = Made(CropProducer, cache, imagenet_train(SIZE))
+    assert made.order == list(range(7))
+    for row in range(6):
+        x, y, width, height = made.rows["window"][row].tolist()
+        task = made.tasks[row]
+        assert task.window == (0, 0, width, height)
+        assert np.array_equal(task.data, pixels[row][y : y + height, x : x + width])
+    assert made.tasks[6].data == photo(1)

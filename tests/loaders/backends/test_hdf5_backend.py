@@ -1,0 +1,318 @@
+"""The hdf5 backend: a cache is built once, checked ever after, and serves the stream of the files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cache_files import Item, write_cache
+from faulty_source import FaultySource
+from photo_folder import photo, write_folder
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.backends.hdf5_backend import Hdf5Engine, Hdf5Options
+from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.engine.process_engine import ProcessEngine
+from penstock.loaders.engine.thread_engine import ThreadEngine
+from penstock.loaders.open_source import open_source
+from penstock.loaders.profile import Profile, save_profile
+from penstock.loaders.system.machine import available_cpus
+from penstock.pipelines import imagenet_train
+from penstock.pipelines.jpeg.recode import jpegtran_path
+
+NUM_PHOTOS = 40
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos", NUM_PHOTOS)
+
+
+def stream(source: Any, pipeline: Any = None, **settings: Any) -> list[tuple[Any, ...]]:
+    defaults = {"batch_size": 8, "dtype": torch.uint8, "seed": 5, "workers": 0}
+    seen = []
+    with create_loader(source, pipeline=pipeline or imagenet_train(48), **{**defaults, **settings}) as loader:
+        for _ in range(2):
+            for batch in loader.batches():
+                pixels = batch.images.permute(0, 2, 3, 1).contiguous().numpy()
+                crcs = [zlib.crc32(image.tobytes()) for image in pixels]
+                windows = batch.windows.tolist()
+                seen.append((batch.index.tolist(), batch.labels.tolist(), windows, batch.flips.tolist(), crcs))
+    return seen
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "turbojpeg", "pillow"])
+def test_the_stream_of_a_cache_is_that_of_the_files(photos: Path, tmp_path: Path, decoder: str) -> None:
+    files, cache = stream(photos, decoder=decoder), tmp_path / "photos.h5"
+    assert stream(photos, backend="hdf5", cache=cache, decoder=decoder) == files
+    for backend, options in (
+        ("torch", {"workers": 0}),
+        ("torch", {"workers": 2}),
+        ("hdf5", {"workers": 3, "workers_are": "threads"}),
+        ("hdf5", {"workers": 2, "workers_are": "processes"}),
+    ):
+        assert stream(cache, backend=backend, decoder=decoder, **options) == files
+    kinds = open_cache(cache).records["kind"].tolist()
+    assert kinds == [STRIPS if jpegtran_path() else FILE] * NUM_PHOTOS
+
+
+def test_raw_pixels_in_full_size_serve_the_same_stream(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "raw.h5"
+    assert stream(photos, backend="hdf5", cache=cache, encoding=Encoding(kind="raw")) == stream(photos)
+    assert (open_cache(cache).records["kind"] == PIXELS).all()
+    assert open_cache(cache).fingerprint == open_source(photos).fingerprint
+
+
+def test_a_state_goes_over_from_the_files_to_a_lossless_cache_and_not_to_a_lossy_one(
+    photos: Path, tmp_path: Path
+) -> None:
+    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as loader:
+        batches = loader.batches()
+        next(batches)
+        state = loader.state_dict()
+        rest = [batch.index.tolist() for batch in batches]
+    settings = {"backend": "hdf5", "pipeline": imagenet_train(32), "batch_size": 8, "workers": 0}
+    with create_loader(photos, cache=tmp_path / "same.h5", **settings) as loader:
+        loader.load_state_dict(state)
+        assert [batch.index.tolist() for batch in loader.batches()] == rest
+    smaller = Encoding(resize=64)
+    with (
+        create_loader(photos, cache=tmp_path / "small.h5", encoding=smaller, **settings) as loader,
+        pytest.raises(LoaderError, match="E-STATE"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_exif_orientation_applies_to_a_cache_as_to_files(tmp_path: Path) -> None:
+    from PIL import Image
+
+    folder = tmp_path / "photos" / "class"
+    folder.mkdir(parents=True)
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        pixels = np.random.default_rng(orientation).integers(0, 256, (12, 9, 3), np.uint8)
+        image = Image.fromarray(pixels).resize((90, 120), Image.Resampling.BICUBIC)
+        image.save(folder / f"{orientation}.jpg", exif=exif, quality=90)
+    for exif in ("ignore", "apply"):
+        pipeline = imagenet_train(48, exif=exif)
+        files = stream(tmp_path / "photos", pipeline)
+        for kind in ("jpeg", "raw"):
+            cache = tmp_path / f"{kind}.h5"
+            encoding = Encoding(kind=kind)
+            assert stream(tmp_path / "photos", pipeline, backend="hdf5", cache=cache, encoding=encoding) == files
+    assert open_cache(tmp_path / "jpeg.h5").records["orientation"].tolist() == list(range(1, 9))
+
+
+def test_the_size_limit_of_the_reader_holds_for_a_cache(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    stream(photos, backend="hdf5", cache=cache)
+    codes = []
+    for source in (photos, cache):
+        with pytest.raises(LoaderError) as caught:
+            stream(source, imagenet_train(32, max_pixels=1000))
+        codes.append((caught.value.code, caught.value.sample))
+    assert codes[0] == codes[1]
+    assert codes[0][0] == "E-BOMB"
+
+
+def test_a_cache_is_not_built_twice_and_never_used_for_a_changed_source(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    settings = {"backend": "hdf5", "cache": cache}
+    stream(photos, **settings)
+    built = cache.stat()
+    stream(photos, **settings)
+    assert (cache.stat().st_mtime_ns, cache.stat().st_ino) == (built.st_mtime_ns, built.st_ino)
+    first = sorted(photos.rglob("*.jpg"))[0]
+    data, mtime = first.read_bytes(), first.stat().st_mtime_ns
+
+    def refused(words: str) -> None:
+        with pytest.raises(LoaderError, match=f"E-STALE.*{words}") as caught:
+            stream(photos, **settings)
+        assert caught.value.exit_code == 4
+
+    os.utime(first, ns=(mtime, mtime + 1))
+    refused("modified")
+    os.utime(first, ns=(mtime, mtime))
+    stream(photos, **settings)
+    first.write_bytes(photo(99))
+    refused("other images|modified")
+    first.write_bytes(data)
+    os.utime(first, ns=(mtime, mtime))
+    extra = first.with_name("zzz.jpg")
+    shutil.copy2(first, extra)
+    refused("other images")
+    extra.unlink()
+    first.rename(first.with_name("renamed.jpg"))
+    refused("other images")
+
+
+def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    build_cache(open_source(photos), cache, Encoding(kind="raw", resize=40), workers=0)
+    stream(photos, backend="hdf5", cache=cache)  # what was not said is as it is there
+    with pytest.raises(LoaderError, match=r"E-STALE.*raw, lossy: shorter side 40; asked for is jpeg, lossless"):
+        stream(photos, backend="hdf5", cache=cache, encoding=Encoding())
+    with pytest.raises(ValueError, match="pass cache="):
+        stream(photos, backend="hdf5")
+    with pytest.raises(ValueError, match="a cache already"):
+        stream(cache, backend="hdf5", cache=tmp_path / "other.h5")
+    with pytest.raises(ValueError, match="workers_are is processes or threads"):
+        stream(cache, backend="hdf5", workers_are="fibres")
+    with pytest.raises(ValueError, match="backend 'torch' takes"):
+        stream(photos, cache=cache)
+
+
+def test_a_set_of_shards_is_opened_by_its_folder(photos: Path, tmp_path: Path) -> None:
+    build_cache(open_source(photos), tmp_path / "set", workers=0, shards=3)
+    assert stream(tmp_path / "set", backend="hdf5", workers=2) == stream(photos)
+    assert stream(photos, backend="hdf5", cache=tmp_path / "set") == stream(photos)
+
+
+def test_arrays_have_caches_too(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    arrays = (images, np.arange(40) % 10)
+    assert stream(arrays, backend="hdf5", cache=tmp_path / "arrays.h5") == stream(arrays)
+
+
+def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> None:
+    from penstock.loaders.engine.producer import ProducerSettings
+    from penstock.loaders.stream.order import Schedule
+
+    schedule = Schedule(n=NUM_PHOTOS, batch_size=4, seed=0, rank=0, world_size=1, shuffle=True, drop_last=True)
+    settings = ProducerSettings(
+        source=open_source(photos),
+        pipeline=imagenet_train(32),
+        schedule=schedule,
+        decoder="auto",
+        substitute=False,
+        evaluation=False,
+    )
+    for workers, kind, expected in (
+        (0, {}, ThreadEngine),
+        (1, {}, ProcessEngine),
+        (2, {"workers_are": "processes"}, ProcessEngine),
+        (9, {"workers_are": "threads"}, ThreadEngine),
+    ):
+        engine = Hdf5Engine(settings, Hdf5Options(workers=workers, **kind))
+        assert type(engine) is expected
+        assert (engine.name, engine.describe()["workers"]) == ("hdf5", workers)
+        engine.close()
+
+
+def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:
+    """A worker that ran the script again would wait for the lock of the build that it is to work for."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "from penstock.loaders import create_loader\n"
+        "print('once')\n"
+        "loader = create_loader(sys.argv[1], backend='hdf5', cache=sys.argv[2], batch_size=8, workers=2)\n"
+        "print(len([labels for _, labels in loader]))\n"
+    )
+    command = [sys.executable, str(script), str(photos), str(tmp_path / "photos.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n5\n", "")
+
+
+def test_what_is_wrong_with_the_arguments_is_told_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    for wrong, words in (
+        ({"wrkers": 3}, "not wrkers"),
+        ({"batch_size": NUM_PHOTOS + 1}, "batch"),
+        ({"decoder": "fast"}, "decoder is one of"),
+        ({"encoding": "raw"}, "encoding is an Encoding"),
+        ({"on_bad_sample": "ignore"}, "on_bad_sample"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            create_loader(photos, backend="hdf5", cache=cache, **{"batch_size": 8, **wrong})
+        assert not cache.exists()
+
+
+def test_auto_takes_a_cache_where_there_is_one(photos: Path, tmp_path: Path) -> None:
+    profile, cache = tmp_path / "chosen.json", tmp_path / "photos.h5"
+
+    def backend(source: Any, **options: Any) -> object:
+        with create_loader(source, backend="auto", profile=profile, batch_size=8, **options) as loader:
+            return loader.describe()["backend"]
+
+    assert (backend(photos), backend(photos, cache=cache), backend(cache)) == ("torch", "hdf5", "torch")
+    for saved, expected in (("hdf5", ("torch", "hdf5", "hdf5")), ("torch", ("torch", "hdf5", "torch"))):
+        save_profile(Profile(backend=saved, workers=0, cpus=available_cpus()), profile)
+        assert (backend(photos), backend(photos, cache=cache), backend(cache)) == expected
+
+
+def test_an_unfinished_set_is_said_to_be_one(photos: Path, tmp_path: Path) -> None:
+    build_cache(open_source(photos), tmp_path / "set", workers=0, shards=2)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there.*--shards"):
+        build_cache(open_source(photos), tmp_path / "set", workers=0)
+    (tmp_path / "set" / "penstock-cache.json").unlink()
+    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        open_source(tmp_path / "set")
+    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there"):
+        stream(photos, backend="hdf5", cache=tmp_path / "set")
+
+
+def test_labels_that_no_reader_would_take_are_told_before_anything_is_built(tmp_path: Path) -> None:
+    class Wrong(FaultySource):
+        classes = ()
+
+    with pytest.raises(LoaderError, match=r"E-DATASET.* sample=0 cause=its label is 0, and the source has 0 classes"):
+        build_cache(Wrong(4, {}), tmp_path / "x.h5", workers=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> None:
+    wide = np.arange(70000 * 3, dtype=np.uint32).astype(np.uint8).reshape(1, 70000, 3)
+    stored = SampleEncoder(Encoding(quality=90)).encode(wide, 0)
+    assert int(stored.record["kind"]) == PIXELS
+    assert stored.data[-wide.size :] == wide.tobytes()
+
+
+def test_a_missing_pillow_is_told_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['PIL'] = None\n"
+        "from penstock.loaders import LoaderError, create_loader\n"
+        "try: create_loader(sys.argv[1], backend='hdf5', cache=sys.argv[2], batch_size=8)\n"
+        "except LoaderError as error: print(error.code, 'Pillow' in error.line())\n"
+    )
+    command = [sys.executable, "-c", code, str(photos), str(tmp_path / "x.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "E-DEPENDENCY True\n", done.stderr
+    assert not list(tmp_path.glob("x.h5*"))
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "turbojpeg", "pillow"])
+def test_a_header_that_is_not_the_records_is_refused_by_every_decoder(
+    photos: Path, tmp_path: Path, decoder: str
+) -> None:
+    """The digests of a crafted file are right; only its JPEG header declares more than its record does."""
+    encoder = SampleEncoder(Encoding())
+    data = sorted(photos.rglob("*.jpg"))[0].read_bytes()
+    stored = encoder.encode(data, 0)
+    names = ("kind", "width", "height", "orientation", *RECORD.names[-5:])
+    fields = {name: int(stored.record[name]) for name in names}
+    size = int(stored.record["head"])
+    head, body = stored.data[:size], stored.data[size:]
+    table = size - len(head[head.index(b"\xff\xd8\xff") :])
+    at = table + fields["height_offset"]
+    decoy = b"\xff\xef\x00\x0b" + head[at - 3 : at + 6]  # what the record then points at
+    start = head[:table] + head[table : table + 2]
+    crafted = start + decoy + head[table + 2 : at] + b"\x4e\x20\x4e\x20" + head[at + 4 :]
+    item = Item({**fields, "height_offset": 2 + 4 + 3}, crafted, body)
+    cache = write_cache(tmp_path / "crafted.h5", [item] * 8, encoding={**asdict(Encoding())})
+    with pytest.raises(LoaderError, match=r"E-CACHE.*header of this image is not the one"):
+        stream(cache, decoder=decoder)

@@ -1,0 +1,339 @@
+"""A cache whose bytes have changed, or whose source has: who reads it is told, or sees no difference."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bit_rot import (
+    ENCODINGS,
+    REPORTED,
+    SAME,
+    SILENT,
+    Flipper,
+    build_odd_cache,
+    outcome_of,
+    write_odd_folder,
+)
+from command_line import penstock_here
+from photo_folder import photo, write_folder
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.cache.format import FILE, PIXELS, STRIPS, Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build import freshness as cache_key
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines import imagenet_eval
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def odd_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_odd_folder(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture(scope="module", params=ENCODINGS)
+def sound(request: pytest.FixtureRequest, odd_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of images of all kinds; each test works on a copy."""
+    return build_odd_cache(odd_images, tmp_path_factory.mktemp("cache") / "x.h5", ENCODINGS[request.param])
+
+
+@pytest.fixture
+def flipper(sound: Path, tmp_path: Path) -> Flipper:
+    return Flipper(Path(shutil.copy(sound, tmp_path)))
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos` and their cache `x.h5`."""
+    folder = tmp_path_factory.mktemp("cached")
+    build_cache(ImageFolder(write_folder(folder / "photos", 12)), folder / "x.h5", workers=0)
+    return folder
+
+
+# ---- bits
+
+
+def test_the_caches_hold_every_kind(odd_images: Path, tmp_path: Path) -> None:
+    """Or the rest would prove little."""
+    for name, kinds in (("jpeg", {STRIPS, FILE}), ("raw", {PIXELS, FILE}), ("lossy", {STRIPS, FILE})):
+        records = open_cache(build_odd_cache(odd_images, tmp_path / f"{name}.h5", ENCODINGS[name])).records
+        assert set(records["kind"].tolist()) == kinds
+        whole = records[records["kind"] == STRIPS]
+        sampled = set(zip(whole["mcu_width"].tolist(), whole["mcu_height"].tolist(), strict=True))
+        assert sampled >= ({(8, 8), (16, 8), (16, 16), (8, 16), (32, 8)} if name == "jpeg" else set())
+
+
+def test_flips_in_the_images(flipper: Flipper) -> None:
+    outcomes = flipper.payload_flips(700, random.Random(1))
+    assert outcomes == {REPORTED: 700}
+    assert flipper.outcome() == SAME
+
+
+def test_flips_in_the_tables(flipper: Flipper) -> None:
+    outcomes = flipper.table_flips(150, random.Random(2))
+    assert set(outcomes) == {REPORTED, SAME}
+    assert outcomes[REPORTED] > 75
+    assert flipper.outcome() == SAME
+
+
+def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison can fail: with the CRCs left out, flips of a bit show as other pixels."""
+    monkeypatch.setattr("penstock.loaders.cache.hdf5_cache._checked", lambda data, before, expected: data)
+    monkeypatch.setattr("penstock.loaders.cache.hdf5_cache.crc32", lambda data, before: _Anything())
+    draw, outcomes = random.Random(3), set()
+    for _ in range(20):
+        with flipper.flipped(draw.choice(flipper.payload), draw.randrange(8)):
+            outcomes.add(flipper.outcome())
+    assert SILENT in outcomes
+
+
+class _Anything:
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("backend", ["torch", "hdf5"])
+def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(
+    cached: Path, tmp_path: Path, backend: str
+) -> None:
+    flipper = Flipper(Path(shutil.copy(cached / "x.h5", tmp_path)))
+    settings = {"pipeline": imagenet_eval(32), "batch_size": 4, "dtype": torch.uint8, "backend": backend, "workers": 0}
+    draw = random.Random(8)
+    for index in range(len(flipper.records)):
+        record = flipper.records[index]
+        at = flipper.payload.start + record.offset + draw.randrange(record.head)  # which every crop needs
+        with flipper.flipped(at, draw.randrange(8)):
+            with create_loader(flipper.path, **settings) as loader, pytest.raises(LoaderError) as caught:
+                list(loader)
+            assert (caught.value.code, caught.value.exit_code, caught.value.sample) == ("E-CACHE", 4, index)
+            with create_loader(flipper.path, on_bad_sample="replace", max_bad=1, shuffle=True, **settings) as loader:
+                list(loader)
+                assert [(bad.sample, bad.code) for bad in loader.ledger().bad] == [(index, "E-CACHE")]
+
+
+# ---- bytes
+
+
+def damaged(path: Path, tmp_path: Path, change: Callable[[bytearray], None], everything: tuple[bytes, ...]) -> str:
+    content = bytearray(path.read_bytes())
+    change(content)
+    other = tmp_path / "damaged.h5"
+    other.write_bytes(content)
+    other.chmod(0o600)
+    return outcome_of(other, everything)
+
+
+def test_truncation(flipper: Flipper, tmp_path: Path) -> None:
+    size = flipper.path.stat().st_size
+    draw = random.Random(4)
+    cuts = [0, 1, 7, 8, 100, PAGE - 1, PAGE, size - 1, size - 2, size - 32, *(draw.randrange(size) for _ in range(15))]
+    for cut in cuts:
+        assert (
+            damaged(flipper.path, tmp_path, lambda c, cut=cut: c.__delitem__(slice(cut, None)), flipper.everything)
+            == REPORTED
+        )
+
+
+def test_bytes_behind_the_end(flipper: Flipper, tmp_path: Path) -> None:
+    for more in (b"\0", b"x", bytes(PAGE), flipper.path.read_bytes()):
+        outcome = damaged(flipper.path, tmp_path, lambda content, more=more: content.extend(more), flipper.everything)
+        assert outcome in (SAME, REPORTED)
+
+
+def test_bytes_that_are_missing_or_too_many_in_the_middle(flipper: Flipper, tmp_path: Path) -> None:
+    draw, size = random.Random(5), flipper.path.stat().st_size
+    for _ in range(10):
+        at = draw.randrange(size - 600)
+        for change in (lambda c, at=at: c.__delitem__(slice(at, at + 512)), lambda c, at=at: c.insert(at, 0)):
+            assert damaged(flipper.path, tmp_path, change, flipper.everything) == REPORTED
+
+
+def test_a_page_of_zeros(flipper: Flipper, tmp_path: Path) -> None:
+    """What a file system gives for a block that it has lost."""
+    size, outcomes = flipper.path.stat().st_size, []
+    starts = list(range(0, size, PAGE))
+    for start in random.Random(6).sample(starts, min(40, len(starts))) + starts[:2] + starts[-6:]:
+
+        def lose(content: bytearray, start: int = start) -> None:
+            end = min(start + PAGE, size)
+            content[start:end] = bytes(end - start)
+
+        outcomes.append(damaged(flipper.path, tmp_path, lose, flipper.everything))
+    assert set(outcomes) <= {SAME, REPORTED}
+    assert outcomes.count(REPORTED) > len(outcomes) // 2
+
+
+def test_images_that_have_changed_places(tmp_path: Path) -> None:
+    """Of the same size, so that nothing but their bytes tells them apart."""
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 20, 30, 3), np.uint8)
+    path = tmp_path / "x.h5"
+    build_cache(ArraySource(pixels, np.zeros(6, np.int64)), path, Encoding(kind="raw"), workers=0)
+    flipper = Flipper(path)
+    size = flipper.records[0].length
+    one, other = (flipper.payload.start + flipper.records[index].offset for index in (1, 4))
+
+    def exchange(content: bytearray) -> None:
+        content[one : one + size], content[other : other + size] = (
+            content[other : other + size],
+            content[one : one + size],
+        )
+
+    assert damaged(path, tmp_path, lambda content: None, flipper.everything) == SAME
+    assert damaged(path, tmp_path, exchange, flipper.everything) == REPORTED
+
+
+def test_shards_that_have_changed_places(tmp_path: Path) -> None:
+    """In one set, and between the sets of two folders with as many images of the same names."""
+    write_folder(tmp_path / "a", 12)
+    for path in sorted((tmp_path / "a").rglob("*.jpg")):
+        copy = tmp_path / "b" / path.relative_to(tmp_path / "a")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(photo(100 + int(path.stem)))
+    for name in "ab":
+        build_cache(ImageFolder(tmp_path / name), tmp_path / f"set-{name}", workers=0, shards=3)
+    first, second, third = sorted((tmp_path / "set-a").glob("shard-*"))
+    for one, other in ((first, third), (second, tmp_path / "set-b" / second.name)):
+        assert len(open_cache(tmp_path / "set-a")) == 12
+        _exchange(one, other)
+        with pytest.raises(LoaderError, match=r"E-CACHE.*another set") as caught:
+            open_cache(tmp_path / "set-a")
+        assert caught.value.exit_code == 4
+        _exchange(one, other)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    kept = one.with_name("kept")
+    one.rename(kept)
+    other.rename(one)
+    kept.rename(other)
+
+
+# ---- the source
+
+
+def _rewrite(path: Path, data: bytes) -> None:
+    """Other content at the same time."""
+    before = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _flipped(path: Path) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    return bytes(data)
+
+
+def _new_class(root: Path) -> None:
+    (root / "class9").mkdir()
+    (root / "class9" / "a.jpg").write_bytes(photo(50))
+
+
+def _exchange_names(root: Path) -> None:
+    _exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg")
+
+
+def _exchange_classes(root: Path) -> None:
+    _exchange(root / "class0", root / "class1")
+
+
+def _same_size_later(root: Path) -> None:
+    path = root / "class1" / "0001.jpg"
+    path.write_bytes(_flipped(path))
+
+
+MUTATIONS: dict[str, Callable[[Path], Any]] = {
+    "an image is gone": lambda root: (root / "class0" / "0000.jpg").unlink(),
+    "the last image is gone": lambda root: (root / "class2" / "0011.jpg").unlink(),
+    "a class is gone": lambda root: shutil.rmtree(root / "class1"),
+    "a class more": _new_class,
+    "a class has another name": lambda root: (root / "class2").rename(root / "class3"),
+    "two classes have changed names": _exchange_classes,
+    "an image is of another class": lambda root: (root / "class0" / "0000.jpg").rename(root / "class1" / "0000.jpg"),
+    "two images have changed names": _exchange_names,
+    "another suffix": lambda root: (root / "class0" / "0000.jpg").rename(root / "class0" / "0000.jpeg"),
+    "a byte more at the same time": lambda root: _rewrite(
+        root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"
+    ),
+    "half a file at the same time": lambda root: _rewrite(root / "class2" / "0002.jpg", photo(2)[:500]),
+    "an empty file at the same time": lambda root: _rewrite(root / "class2" / "0002.jpg", b""),
+    "as many other bytes, later": _same_size_later,
+    "an earlier time": lambda root: os.utime(root / "class1" / "0004.jpg", ns=(1, 1)),
+}
+
+
+def load(folder: Path, **options: Any) -> int:
+    with create_loader(
+        folder / "photos", backend="hdf5", cache=folder / "x.h5", workers=0, pipeline=imagenet_eval(32), **options
+    ) as loader:
+        return sum(len(labels) for _, labels in loader)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_loader_refuses_the_cache_of_a_source_that_has_changed(cached: Path, tmp_path: Path, mutation: str) -> None:
+    shutil.copytree(cached, tmp_path / "copy")
+    before = (tmp_path / "copy" / "x.h5").read_bytes()
+    assert load(tmp_path / "copy")
+    MUTATIONS[mutation](tmp_path / "copy" / "photos")
+    with pytest.raises(LoaderError, match="E-STALE") as caught:
+        load(tmp_path / "copy")
+    assert caught.value.exit_code == 4
+    assert (tmp_path / "copy" / "x.h5").read_bytes() == before
+    assert sorted(os.listdir(tmp_path / "copy")) == ["photos", "x.h5"]
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        Encoding(kind="raw"),
+        Encoding(quality=90),
+        Encoding(resize=64),
+        Encoding(resize=64, longer_side=True),
+        Encoding(kind="raw", resize=64),
+    ],
+    ids=Encoding.describe,
+)
+def test_a_loader_refuses_a_cache_of_other_settings(cached: Path, encoding: Encoding) -> None:
+    with pytest.raises(LoaderError, match="E-STALE") as caught:
+        load(cached, encoding=encoding)
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("library", ["simplejpeg", "torch"])
+def test_a_loader_refuses_pixels_of_another_library(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    shutil.copytree(cached / "photos", tmp_path / "photos")
+    raw = Encoding(kind="raw", resize=32)
+    assert load(tmp_path, encoding=raw)
+    known = cache_key.build_versions()
+    monkeypatch.setattr(cache_key, "build_versions", lambda: {**known, library: "99.1"})
+    with pytest.raises(LoaderError, match=f"E-STALE.*{library}"):
+        load(tmp_path, encoding=raw)
+
+
+def test_other_content_of_the_same_size_and_time_takes_a_deep_comparison(cached: Path, tmp_path: Path) -> None:
+    """No scan can tell; `penstock cache verify --source --deep` does."""
+    shutil.copytree(cached, tmp_path / "copy")
+    photos, cache = tmp_path / "copy" / "photos", tmp_path / "copy" / "x.h5"
+    changed = photos / "class1" / "0007.jpg"
+    _rewrite(changed, _flipped(changed))
+    assert load(tmp_path / "copy")
+    shallow = penstock_here("cache", "verify", cache, "--source", photos)
+    assert shallow.returncode == 0, shallow.stderr
+    deep = penstock_here("cache", "verify", cache, "--source", photos, "--deep")
+    assert deep.returncode == 4
+    assert "class1/0007.jpg" in deep.stdout
+    assert "1 bad" in deep.stdout
+    assert "Traceback" not in deep.stderr

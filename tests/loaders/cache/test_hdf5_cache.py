@@ -1,0 +1,442 @@
+"""Reads of a cache file: what they hand out, and that damage never passes for an image."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import re
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from cache_files import Item, about_of, file_item, pixel_item, tables, write_cache
+from photo_folder import photo
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.cache.format import RECORD, SCHEMA, STRIPS, Encoding
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache.shards import ShardSet, shard_name, write_manifest
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines import imagenet_eval
+
+RNG = np.random.default_rng(3)
+PIXELS = [RNG.integers(0, 256, (20 + 9 * k, 31 + 5 * k, 3), np.uint8) for k in range(6)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_cache(tmp_path / "cache.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)])
+
+
+def test_a_cache_is_a_source_by_its_suffix(path: Path) -> None:
+    cache = open_source(path)
+    assert isinstance(cache, Source)
+    assert isinstance(cache, WindowSource)
+    assert len(cache) == 6
+    assert cache.labels(np.array([0, 1, 5])).tolist() == [0, 1, 1]
+    assert cache.classes == (b"one", b"two\xff")
+    assert cache.path(3) == os.fsencode(path) + b":class/3.jpg"
+    assert cache.fingerprint == "ab" * 32
+    assert "6 images, 2 classes" in cache.describe()
+    assert "raw, lossless" in cache.describe()
+
+
+def test_pixels_come_whole_and_by_window(path: Path) -> None:
+    cache = open_cache(path)
+    for index, pixels in enumerate(PIXELS):
+        assert np.array_equal(cache.read(index), pixels)
+        height, width = pixels.shape[:2]
+        assert cache.stored_size(index) == (width, height, 1)
+        for _ in range(20):
+            w, h = random.randint(1, width), random.randint(1, height)
+            x, y = random.randint(0, width - w), random.randint(0, height - h)
+            part = cache.read_window(index, (x, y, w, h))
+            assert np.array_equal(
+                part.data[y - part.y : y - part.y + h, x - part.x : x - part.x + w], pixels[y : y + h, x : x + w]
+            )
+            assert part.height <= h + 30  # not the whole image
+
+
+def test_only_the_bytes_of_the_strips_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = open_cache(path)
+    read: list[int] = []
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, views, at: (read.append(len(views[0])), preadv(fd, views, at))[1])
+    cache.read_window(5, (0, 20, 10, 4))
+    assert read == [16 * PIXELS[5].shape[1] * 3]
+
+
+def test_storage_is_told_of_a_whole_batch_before_its_first_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int, int]] = []
+    preadv, base = os.preadv, _payload_offset(path)
+
+    def read(fd: int, views: list[Any], at: int) -> int:
+        calls.append(("read", at, len(views[0])))
+        return preadv(fd, views, at)
+
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, advice: calls.append(("advise", at, size)))
+    with create_loader(str(path), backend="hdf5", workers=0, pipeline=imagenet_eval(16), batch_size=6) as loader:
+        monkeypatch.setattr(os, "preadv", read)
+        next(iter(loader))
+        made = tuple(calls)
+    records = open_cache(path).records
+    assert list(made[:6]) == [("advise", base + int(r["offset"]), int(r["length"])) for r in records]
+    assert [what for what, _, _ in made[6:]] == ["read"] * 6
+
+
+def test_an_image_out_of_range_is_an_index_error(path: Path) -> None:
+    cache = open_cache(path)
+    for index in (-1, 6):
+        with pytest.raises(IndexError):
+            cache.read(index)
+
+
+def test_it_goes_to_worker_processes_and_through_every_thread(path: Path) -> None:
+    settings = {"pipeline": imagenet_eval(16), "batch_size": 6, "with_index": True}
+    streams = []
+    for backend, options in (("torch", {"workers": 2}), ("hdf5", {"workers": 3, "workers_are": "threads"})):
+        with create_loader(str(path), backend=backend, **settings, **options) as loader:
+            streams.append([(x.tolist(), y.tolist(), i.tolist()) for x, y, i in loader])
+    assert streams[0] == streams[1]
+
+
+def test_no_hdf5_handle_outlives_the_opening_and_descriptors_are_given_back(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    cache = open_cache(path)
+    assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
+    cache.read(0)
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # the file; the tables and their mapping
+    del cache
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_cache_that_was_replaced_is_stale_in_a_worker_and_still_there_for_its_opener(path: Path) -> None:
+    cache = open_cache(path)
+    again = pickle.loads(pickle.dumps(cache._files[0]))
+    assert again.read(0, 4) == cache._files[0].read(0, 4)
+    other = write_cache(path.with_name("other.h5"), [pixel_item(PIXELS[0])])
+    os.replace(other, path)
+    assert np.array_equal(cache.read(5), PIXELS[5])
+    with pytest.raises(LoaderError, match=r"E-STALE.*replaced"):
+        pickle.loads(pickle.dumps(cache._files[0])).read(0, 4)
+
+
+def test_a_file_that_shrinks_is_an_error_and_no_crash(path: Path) -> None:
+    cache = open_cache(path)
+    os.truncate(path, 4096)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*sample=5.*shorter"):
+        cache.read(5)
+    with pytest.raises(LoaderError, match="shorter"):
+        cache.read_window(5, (0, 0, 5, 5))
+
+
+def test_every_flipped_bit_of_a_window_is_reported(path: Path) -> None:
+    """All bits of one image's head and pixels; each either is outside the strips that are read, or raises."""
+    cache = open_cache(path)
+    record = cache.records[1]
+    data, base = bytearray(path.read_bytes()), _payload_offset(path)
+    window = (3, 10, 8, 8)
+    clean = cache.read_window(1, window).data.tobytes()
+    silent, reported = 0, 0
+    for place in range(int(record["offset"]), int(record["offset"]) + int(record["length"]), 3):
+        with open(path, "r+b") as file:
+            file.seek(base + place)
+            file.write(bytes([data[base + place] ^ (1 << (place % 8))]))
+            file.flush()
+            if (code := _code_of(lambda: cache.read_window(1, window).data.tobytes() == clean)) is None:
+                silent += 1
+            reported += code == "E-CACHE"
+            with pytest.raises(LoaderError, match=r"E-CACHE.*sample=1 path=.*class/1\.jpg.*CRC"):
+                cache.read(1)
+            file.seek(base + place)
+            file.write(bytes([data[base + place]]))
+    assert silent == 0
+    assert reported > 500
+
+
+def _code_of(harmless: Callable[[], bool]) -> str | None:
+    """The code of the error it raised, "" where it raised none and all was well, None for silent damage."""
+    try:
+        return "" if harmless() else None
+    except LoaderError as error:
+        return error.code
+
+
+def _payload_offset(path: Path) -> int:
+    with h5py.File(path) as file:
+        return int(file["payload"].id.get_offset())
+
+
+def test_every_flipped_bit_of_the_tables_is_reported_or_harmless(path: Path) -> None:
+    data, base = path.read_bytes(), _payload_offset(path)
+    payload = range(base, base + sum(p.size for p in PIXELS))
+    whole = [p.tobytes() for p in PIXELS]
+    names = [open_cache(path).name(k) for k in range(6)]
+    rng, refused, other = random.Random(5), 0, path.with_name("flipped.h5")
+    places = [place for place in range(len(data)) if place not in payload]
+    for place in rng.sample(places, 500):
+        other.write_bytes(data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :])
+        other.chmod(0o600)
+
+        def as_before() -> bool:
+            cache = open_cache(other)
+            told = [cache.name(k) for k in range(6)], cache.labels(np.arange(6)).tolist()
+            return [cache.read(k).tobytes() for k in range(6)] == whole and told == (names, [0, 1] * 3)
+
+        code = _code_of(as_before)
+        assert code in ("", "E-CACHE"), place
+        refused += code == "E-CACHE"
+    assert refused > 50
+
+
+def _without(item: Item, **changes: int) -> Item:
+    return item._replace(fields={**item.fields, **changes})
+
+
+STRANGE: dict[str, Callable[[np.ndarray], object]] = {
+    "offset beyond the payload": lambda r: r["offset"].__setitem__(0, 1 << 40),
+    "negative offset": lambda r: r["offset"].__setitem__(0, -1),
+    "longer than the payload": lambda r: r["length"].__setitem__(2, 0xFFFFFFFF),
+    "head longer than all": lambda r: r["head"].__setitem__(1, r["length"][1] + 1),
+    "unknown kind": lambda r: r["kind"].__setitem__(1, 7),
+    "no width": lambda r: r["width"].__setitem__(1, 0),
+    "another width": lambda r: r["width"].__setitem__(1, 5),
+    "strips of no rows": lambda r: r["strip_rows"].__setitem__(1, 0),
+    "label without a class": lambda r: r["label"].__setitem__(1, 2),
+    "negative label": lambda r: r["label"].__setitem__(1, -1),
+    "orientation 9": lambda r: r["orientation"].__setitem__(1, 9),
+    "pixels said to be strips": lambda r: r["kind"].__setitem__(1, STRIPS),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_records_that_lead_astray_are_refused_though_their_digest_is_right(tmp_path: Path, name: str) -> None:
+    datasets = tables([pixel_item(p) for p in PIXELS])
+    STRANGE[name](datasets["samples"])
+    with pytest.raises(LoaderError, match=r"E-CACHE.*impossible"):
+        open_cache(_write(tmp_path / "strange.h5", datasets))
+
+
+def _write(path: Path, datasets: dict[str, Any], **changes: Any) -> Path:
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for key, data in {**datasets, "about": about_of(datasets, **changes)}.items():
+            file.create_dataset(key, data=data)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": SCHEMA + 1}, "schema 2"),
+        ({"samples": 5}, "tables of 6 and 6 rows"),
+        ({"payload_bytes": 1 << 30}, "payload is shorter"),
+        ({"digests": {}}, "digest of the table samples"),
+        ({"encoding": {"kind": "tiff"}}, "impossible settings"),
+        ({"encoding": {"kind": "raw", "bits": 3}}, "impossible settings"),
+        ({"classes": []}, "impossible"),
+    ],
+)
+def test_a_text_about_it_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(LoaderError, match=f"E-CACHE.*{words}"):
+        open_cache(_write(tmp_path / "strange.h5", tables([pixel_item(p) for p in PIXELS]), **changes))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_files_of_others_are_refused_unless_trusted(path: Path) -> None:
+    os.chown(path, 12345, -1)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*another user"):
+        open_cache(path)
+    assert len(open_cache(path, any_owner=True)) == 6
+
+
+def test_a_file_that_everybody_may_write_is_refused(path: Path) -> None:
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWOTH)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*every user may write"):
+        open_cache(path)
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.h5")
+    with pytest.raises(LoaderError, match="not a regular file"):
+        open_cache(tmp_path / "fifo.h5")
+    with pytest.raises(LoaderError, match="E-MISSING"):
+        open_cache(tmp_path / "nothing.h5")
+
+
+def test_shards_are_one_source(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    parts = [PIXELS[:1], PIXELS[1:4], PIXELS[4:]]
+    for number, part in enumerate(parts):
+        write_cache(folder / os.fsdecode(shard_name(number, 3)), [pixel_item(p, label=number % 2) for p in part])
+    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        open_cache(folder)
+    caches = [open_cache(folder / os.fsdecode(shard_name(number, 3))) for number in range(3)]
+    write_manifest(os.fsencode(folder), ShardSet.of([cache.about[0] for cache in caches]))
+    whole = open_source(folder)
+    assert isinstance(whole, Hdf5Cache)
+    assert all(np.array_equal(whole.read(k), PIXELS[k]) for k in range(6))
+    assert whole.labels(np.arange(6)).tolist() == [0, 1, 1, 1, 0, 0]
+    assert whole.path(4).endswith(b"shard-00002-of-00003.h5:class/0.jpg")
+    os.replace(folder / os.fsdecode(shard_name(0, 3)), folder / os.fsdecode(shard_name(2, 3)))
+    with pytest.raises(LoaderError):
+        open_cache(folder)
+
+
+def test_stored_files_are_read_and_refused_as_in_a_folder(tmp_path: Path) -> None:
+    data = photo(1)
+    items = [file_item(data), file_item(data[:-300]), file_item(b""), file_item(b"<html>403")]
+    cache = write_cache(tmp_path / "files.h5", items)
+    codes = []
+    for index in range(4):
+        try:
+            with create_loader(
+                str(cache), pipeline=imagenet_eval(16), batch_size=1, workers=0, backend="hdf5"
+            ) as loader:
+                loader.load_state_dict({**loader.state_dict(), "position": index})
+                next(iter(loader))
+            codes.append("")
+        except LoaderError as error:
+            codes.append(error.code)
+    assert codes == ["", "E-TRUNC", "E-EMPTY", "E-FORMAT"]
+
+
+def test_transient_errors_of_storage_are_waited_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, pread, calls = open_cache(path), os.pread, []
+
+    def flaky(fd: int, size: int, at: int) -> bytes:
+        calls.append(at)
+        if len(calls) in (1, 2):
+            raise OSError(116, "Stale file handle")
+        return pread(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", flaky)
+    assert np.array_equal(cache.read(2), PIXELS[2])
+    assert len(calls) > 2
+
+
+def test_many_threads_open_the_file_once(path: Path) -> None:
+    cache = pickle.loads(pickle.dumps(open_cache(path)._files[0]))
+    before = len(os.listdir("/proc/self/fd"))
+    gate = threading.Barrier(8)
+
+    def read() -> None:
+        gate.wait()
+        cache.read(0, 10)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_impossible_encodings_are_refused_at_once() -> None:
+    for wrong in (
+        {"kind": "webp"},
+        {"resize": 0},
+        {"quality": 101},
+        {"kind": "raw", "quality": 90},
+        {"longer_side": True},
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            Encoding(**wrong)
+    assert Encoding(resize=256).quality == 90
+    assert Encoding(kind="raw").lossless
+    assert not Encoding(quality=95).lossless
+    assert RECORD.itemsize == 42
+
+
+def test_a_million_images_take_little_memory(tmp_path: Path) -> None:
+    count, path = 1_000_000, tmp_path / "million.h5"
+    datasets = tables([pixel_item(PIXELS[0])])
+    datasets["samples"] = np.repeat(datasets["samples"], count)
+    names = b"".join(b"n01440764/n01440764_%08d.JPEG" % number for number in range(count))
+    datasets["names"] = np.frombuffer(names, np.uint8)
+    datasets["name_ends"] = (np.arange(count, dtype="<i8") + 1) * (len(names) // count)
+    _write(path, datasets)
+    code = (
+        "import re, sys, h5py\n"
+        "def kib(name): return int(re.search(name + r':\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "from penstock.loaders import open_source\n"
+        "before = kib('VmRSS')\n"
+        "source = open_source(sys.argv[1])\n"
+        "print(len(source), source.path(999_999)[-34:].decode(), kib('VmHWM') - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True, text=True)
+    told, name, grown = done.stdout.split()
+    assert (int(told), name) == (count, ":n01440764/n01440764_00999999.JPEG")
+    assert int(grown) < 100 << 10
+
+
+CRAFTED: dict[str, Any] = {
+    "samples": [6.0, "6", True, 0, -6, None, [6]],
+    "payload_bytes": ["9", -1, None, 1.5, 1 << 63],
+    "source_bytes": ["x", None, -1, 10**400],
+    "classes": [5, [1], None, ["a", "\ud83d"], "ab", {"a": 1}],
+    "digests": [[], None, {"samples": 1}, "samples"],
+    "shard": [[], "ab", [0, 1, 0], [0, 1, 0, "6"], [0, 1, 0, -1], [0, 1, 0, True], None],
+    "source": [None, [], {"root": 1}, {"root": "\ud83d"}],
+    "counts": [None, [], {"strips": "1"}, {"strips": 1.0}, {"strips": 10**400}],
+    "kept": [None, [["why", 1]], {"why": None}, {"\x1b[2J": 1}, {"\udcff": 1}],
+    "versions": [None, [], {"torch": 2}],
+    "psnr_db": ["x", [], True, 10**400],
+    "encoding": [None, [], "jpeg", {"kind": ["raw"]}, {"kind": "raw", "resize": 160.5}, {"kind": "raw", "resize": "9"}],
+    "fingerprint": [None, 7, ["ab"], "\ud83d"],
+    "schema": [True, 1.0, "1", None, [SCHEMA]],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [pytest.param(f, v, id=f"{f}-{number}") for f, values in CRAFTED.items() for number, v in enumerate(values)],
+)
+def test_a_text_about_it_with_a_wrong_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    with pytest.raises(LoaderError, match=r"E-CACHE") as caught:
+        open_cache(_write(tmp_path / "strange.h5", tables([pixel_item(p) for p in PIXELS]), **{field: value}))
+    assert re.search(rf"{field}|settings", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b"\xff", b"[]", b"1"]
+)
+def test_a_text_about_it_that_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
+    datasets = tables([pixel_item(p) for p in PIXELS])
+    about = text + hashlib.blake2b(text, digest_size=32).digest()
+    path = tmp_path / "strange.h5"
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for key, data in {**datasets, "about": np.frombuffer(about, np.uint8)}.items():
+            file.create_dataset(key, data=data)
+    path.chmod(0o600)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*(JSON|schema)"):
+        open_cache(path)
+
+
+def test_records_whose_sizes_exceed_an_int64_are_refused(tmp_path: Path) -> None:
+    """The product 3 * width * height, and the sum offset + length, come to something possible only modulo 2**64."""
+    width, height, rows = 4294853786, 1431693603, 65535
+    num_strips = -(-height // rows)
+    pixels = (3 * width * height) % 2**64
+    length = 4 * num_strips + pixels
+    assert 0 < length < 1 << 20
+    datasets = tables([pixel_item(p) for p in PIXELS])
+    datasets["payload"] = np.zeros(max(length, len(datasets["payload"])), np.uint8)
+    huge = {"offset": 0, "length": length, "head": 4 * num_strips, "width": width, "height": height, "strip_rows": rows}
+    for number, fields in enumerate((huge, {"offset": (1 << 63) - 1})):
+        strange = {**datasets, "samples": datasets["samples"].copy()}
+        for name, value in fields.items():
+            strange["samples"][name][1] = value
+        with pytest.raises(LoaderError, match=r"E-CACHE.*record 1 .*impossible"):
+            open_cache(_write(tmp_path / f"strange{number}.h5", strange))

@@ -1,0 +1,616 @@
+"""Building a cache file: what it holds, when it is built, and that nothing but a whole one is ever seen."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from faulty_source import FaultySource, divide_by_zero, segfault
+from photo_folder import photo, write_folder
+from PIL import Image
+
+import penstock.loaders.cache_build.build_file as cache_build
+from penstock.loaders.cache.format import FILE, STRIPS, Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build import disk_space as build_space
+from penstock.loaders.cache_build import freshness as cache_key
+from penstock.loaders.cache_build import unfinished as build_folder
+from penstock.loaders.cache_build.build_set import BuiltCache, build_cache
+from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
+from penstock.loaders.cache_build.lock import BuildLock
+from penstock.loaders.cache_build.progress import NoProgress
+from penstock.loaders.cache_build.verify import verify_against, verify_cache
+from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg import recode as jpeg_recode
+
+COUNT = 12
+RAW = Encoding(kind="raw", resize=24)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def reference(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of the cache of `photos`."""
+    path = tmp_path_factory.mktemp("reference") / "x.h5"
+    build(photos, path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of two images, each waited for on the disk."""
+    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.MAX_CHUNK_SAMPLES", 2)
+    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.FIRST_CHUNK_SAMPLES", 2)
+    for module in (build_folder, cache_build):
+        monkeypatch.setattr(module, "SYNC_BYTES", 1)
+
+
+def build(source: Any, dest: Path, encoding: Encoding | None = None, **options: Any) -> BuiltCache:
+    opened = ImageFolder(source) if isinstance(source, Path) else source
+    return build_cache(opened, dest, encoding, **{"workers": 0, **options})
+
+
+def refused(code: str, *arguments: Any, **options: Any) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        build(*arguments, **options)
+    assert caught.value.code == code
+    return caught.value
+
+
+def outcome(*arguments: Any, **options: Any) -> LoaderError | None:
+    """What a build failed with, if it did."""
+    try:
+        build(*arguments, **options)
+    except LoaderError as error:
+        return error
+    return None
+
+
+class Stop(BaseException):
+    """What ends a build in the middle, as Ctrl-C does."""
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, sample: int, error: BaseException | None = None) -> None:
+    """Let encoding end with `error` at its call number `sample`."""
+    encode, calls = SampleEncoder.encode, iter(range(10**6))
+
+    def counted(self: SampleEncoder, data: Any, label: int) -> Any:
+        if next(calls) == sample:
+            raise error or Stop
+        return encode(self, data, label)
+
+    monkeypatch.setattr(SampleEncoder, "encode", counted)
+
+
+# What is built
+
+
+def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
+    source, path = ImageFolder(photos), tmp_path / "new" / "folder" / "x.h5"
+    Image.new("RGB", (9, 7), (10, 200, 30)).save(tmp_path / "odd.png")
+    built = build(source, path)
+    cache = open_cache(path)
+    assert built.complete
+    assert [file.built for file in built.files] == [COUNT]
+    assert len(cache) == COUNT
+    assert cache.classes == source.classes
+    assert cache.fingerprint == source.fingerprint
+    assert cache.labels(np.arange(COUNT)).tolist() == source.labels(np.arange(COUNT)).tolist()
+    assert [cache.name(i) for i in range(COUNT)] == [os.path.relpath(source.path(i), source.root) for i in range(COUNT)]
+    assert verify_cache(cache).sound
+    assert verify_against(cache, source, deep=True).sound
+    about = cache.about[0]
+    assert about.counts == {"strips": COUNT, "file": 0, "pixels": 0, "bad": 0}
+    assert about.source_bytes == source.num_bytes
+    assert about.psnr_db is None
+    assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5", "jpegtran"} <= set(about.versions)
+    assert os.listdir(path.parent) == ["x.h5"]
+
+
+def test_any_h5py_reads_it(photos: Path, tmp_path: Path) -> None:
+    build(photos, tmp_path / "x.h5")
+    cache = open_cache(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "r") as file:
+        np.testing.assert_array_equal(file["samples"][:], cache.records)
+        record = file["samples"][3]
+        stored = file["payload"][record["offset"] : record["offset"] + record["length"]].tobytes()
+        assert stored == cache.stored(3)
+        assert json.loads(bytes(file["about"][:-32]))["samples"] == COUNT
+
+
+def test_only_its_user_may_read_it(photos: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        build(photos, tmp_path / "new" / "x.h5")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "x.h5").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_jpeg_and_what_is_broken_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    root.mkdir()
+    for name, content in {"a.jpg": photo(1), "b.jpg": photo(2)[:300], "c.jpg": b"", "e.jpg": photo(3)}.items():
+        (root / name).write_bytes(content)
+    Image.new("RGB", (9, 7)).save(root / "d.png")
+    about = build(root, tmp_path / "x.h5").files[0].about
+    cache = open_cache(tmp_path / "x.h5")
+    assert cache.records["kind"].tolist() == [STRIPS, FILE, FILE, FILE, STRIPS]
+    assert about.counts == {"strips": 2, "file": 3, "pixels": 0, "bad": 2}
+    assert [cache.read(i) for i in (1, 2)] == [photo(2)[:300], b""]
+
+
+@pytest.mark.parametrize("encoding", [Encoding(), RAW, Encoding(resize=30, quality=70)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_bytes_do_not_depend_on_the_workers(photos: Path, tmp_path: Path, encoding: Encoding, workers: int) -> None:
+    build(photos, tmp_path / "a.h5", encoding)
+    build(photos, tmp_path / "b.h5", encoding, workers=workers)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_arrays(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 12, 10, 3), np.uint8)
+    source = ArraySource(pixels, np.arange(40) % 4)
+    build(source, tmp_path / "x.h5", Encoding(kind="raw"), workers=2)
+    cache = open_cache(tmp_path / "x.h5")
+    np.testing.assert_array_equal([cache.read(i) for i in range(40)], pixels)
+    assert cache.name(7) == b"array[7]"
+    assert build(source, tmp_path / "x.h5", Encoding(kind="raw")).files[0].built == 0
+
+
+def test_a_lossy_cache_tells_its_distance(photos: Path, tmp_path: Path) -> None:
+    worse = build(photos, tmp_path / "a.h5", Encoding(quality=30)).files[0].about.psnr_db
+    better = build(photos, tmp_path / "b.h5", Encoding(quality=95)).files[0].about.psnr_db
+    assert worse is not None
+    assert better is not None
+    assert 20 < worse < better < 99
+    assert open_cache(tmp_path / "a.h5").about[0].psnr_db == worse
+
+
+def test_without_jpegtran(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    class Notes(NoProgress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    def missing() -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        for module in (cache_build, cache_key, jpeg_recode):
+            patch.setattr(module, "jpegtran_path", missing)
+        about = build(photos, tmp_path / "x.h5", progress=Notes()).files[0].about
+        assert about.kept == {jpeg_recode.MISSING: COUNT}
+        assert build(photos, tmp_path / "x.h5", replace_stale=True, progress=Notes()).files[0].built == 0
+    assert len(notes) == 1
+    assert "libjpeg-turbo-progs" in notes[0]
+    # A loader takes it as it is; who builds again gets the better one.
+    assert build(photos, tmp_path / "x.h5").files[0].built == 0
+    assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == COUNT
+
+
+def test_without_h5py(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_key.build_versions.cache_clear()
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    error = refused("E-DEPENDENCY", photos, tmp_path / "new" / "x.h5")
+    assert "h5py" in error.fix
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cache_among_its_images_is_refused(photos: Path) -> None:
+    refused("E-MISUSE", photos, photos / "class0" / "x.h5")
+    assert not (photos / "class0" / "x.h5").exists()
+
+
+# When it is built
+
+
+def test_a_fresh_cache_is_left_alone(photos: Path, tmp_path: Path) -> None:
+    build(photos, tmp_path / "x.h5")
+    before = os.stat(tmp_path / "x.h5")
+    for replace in (False, True):
+        built = build(photos, tmp_path / "x.h5", replace_stale=replace)
+        assert [file.built for file in built.files] == [0]
+    after = os.stat(tmp_path / "x.h5")
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def _touch(root: Path) -> None:
+    os.utime(root / "class0" / "0000.jpg", ns=(1, 1))
+
+
+def _add(root: Path) -> None:
+    (root / "class0" / "9999.jpg").write_bytes(photo(5))
+
+
+def _remove(root: Path) -> None:
+    (root / "class0" / "0000.jpg").unlink()
+
+
+def _rename(root: Path) -> None:
+    (root / "class0" / "0000.jpg").rename(root / "class0" / "0000b.jpg")
+
+
+def _move(root: Path) -> None:
+    (root / "class0" / "0000.jpg").rename(root / "class1" / "0000.jpg")
+
+
+def _overwrite(root: Path) -> None:
+    (root / "class0" / "0000.jpg").write_bytes(photo(6))
+
+
+def _rename_class(root: Path) -> None:
+    (root / "class0").rename(root / "class00")
+
+
+@pytest.mark.parametrize("change", [_touch, _add, _remove, _rename, _move, _overwrite, _rename_class])
+def test_another_source_is_stale(photos: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
+    root, path = tmp_path / "images", tmp_path / "x.h5"
+    shutil.copytree(photos, root)
+    build(root, path)
+    before = path.read_bytes()
+    change(root)
+    changed = ImageFolder(root, rescan=True)
+    assert "source" in refused("E-STALE", changed, path).cause
+    assert path.read_bytes() == before
+    build(changed, path, replace_stale=True)
+    assert verify_against(open_cache(path), changed).sound
+    assert os.listdir(tmp_path) in (["images", "x.h5"], ["x.h5", "images"])
+
+
+def test_a_copy_of_the_source_is_the_source(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "copy")  # times and all
+    build(photos, tmp_path / "x.h5")
+    assert build(tmp_path / "copy", tmp_path / "x.h5").files[0].built == 0
+
+
+@pytest.mark.parametrize(
+    "other", [Encoding(quality=80), RAW, Encoding(resize=24), Encoding(resize=24, longer_side=True)]
+)
+def test_another_encoding_is_stale(photos: Path, tmp_path: Path, other: Encoding) -> None:
+    build(photos, tmp_path / "x.h5")
+    assert other.describe() in refused("E-STALE", photos, tmp_path / "x.h5", other).cause
+    assert build(photos, tmp_path / "x.h5", other, replace_stale=True).files[0].built == COUNT
+    refused("E-STALE", photos, tmp_path / "x.h5")
+
+
+def test_pixels_of_another_library_are_stale_and_coefficients_are_not(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(photos, tmp_path / "raw.h5", RAW)
+    build(photos, tmp_path / "jpeg.h5")
+    known = cache_key.build_versions()
+    monkeypatch.setattr(cache_key, "build_versions", lambda: {**known, "simplejpeg": "99.0"})
+    assert "simplejpeg" in refused("E-STALE", photos, tmp_path / "raw.h5", RAW).cause
+    assert build(photos, tmp_path / "jpeg.h5").files[0].built == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"something of the user's", b"\x89HDF\r\n\x1a\n" + bytes(9000)])
+def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.h5"
+    path.write_bytes(content)
+    for replace in (False, True):
+        refused("E-CACHE", photos, path, replace_stale=replace)
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_a_foreign_hdf5_file_and_a_folder_are_never_overwritten(photos: Path, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["weights"] = np.zeros(9000)
+    before = (tmp_path / "x.h5").read_bytes()
+    refused("E-CACHE", photos, tmp_path / "x.h5", replace_stale=True)
+    assert (tmp_path / "x.h5").read_bytes() == before
+    (tmp_path / "folder.h5").mkdir()
+    refused("E-CACHE", photos, tmp_path / "folder.h5", replace_stale=True)
+
+
+@pytest.mark.parametrize("cut", [5000, -1, -600])
+def test_a_damaged_cache_is_built_anew_by_who_asks_for_it(
+    photos: Path, tmp_path: Path, reference: bytes, cut: int
+) -> None:
+    path = tmp_path / "x.h5"
+    path.write_bytes(reference[:cut])
+    refused("E-CACHE", photos, path)
+    assert path.read_bytes() == reference[:cut]
+    assert build(photos, path, replace_stale=True).files[0].built == COUNT
+    assert path.read_bytes() == reference
+
+
+# What happens on the way
+
+
+def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: bytes) -> None:
+    script = Path(__file__).parents[2] / "support" / "cache" / "killed_builder.py"
+    run = subprocess.run(
+        [sys.executable, str(script), str(photos), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    calls = json.loads(run.stdout)
+    assert {"pwrite", "truncate", "fsync", "fdatasync", "replace", "link", "mkdir"} <= set(calls)
+    resumed = []
+    for number, _ in enumerate(calls):
+        path = tmp_path / str(number) / "x.h5"
+        if path.exists():
+            assert path.read_bytes() == reference
+        file = build(photos, path).files[0]
+        resumed.append(file.resumed)
+        assert path.read_bytes() == reference
+        left = [name for name in os.listdir(path.parent) if not name.startswith("x.h5.lock.")]
+        assert left == ["x.h5"]
+    assert set(resumed) >= {0, 2, 4, 6, 8, 10, 12}  # chunks of two, and none is lost once it is noted
+    assert calls.index("replace") == max(i for i, count in enumerate(resumed) if count)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_stopped_build_goes_on(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 7)
+        with pytest.raises(Stop):
+            build(photos, tmp_path / "x.h5")
+    assert [name for name in os.listdir(tmp_path) if "tmp" not in name] == []
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {entry.stat().st_mode & 0o777 for entry in folder.iterdir()} == {0o600}
+    folder.rename(tmp_path / "x.h5.tmp.1")  # as if by a process that is gone
+    file = build(photos, tmp_path / "x.h5").files[0]
+    assert (file.resumed, file.built) == (6, COUNT - 6)
+    assert (tmp_path / "x.h5").read_bytes() == reference
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("damage", ["flip", "cut", "zero", "journal", "empty journal", "no journal"])
+def test_damage_to_an_unfinished_build_costs_work_not_truth(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 9)
+        with pytest.raises(Stop):
+            build(photos, tmp_path / "x.h5")
+    (folder,) = tmp_path.iterdir()
+    data, journal = folder / "data", folder / "journal"
+    content, notes = bytearray(data.read_bytes()), bytearray(journal.read_bytes())
+    middle = (len(content) + PAYLOAD_OFFSET) // 2
+    if damage == "flip":
+        content[middle] ^= 4
+    elif damage == "cut":
+        del content[middle:]
+    elif damage == "zero":  # what a power cut leaves of a file that was not synced
+        content[middle:] = bytes(len(content) - middle)
+    elif damage == "journal":
+        notes[len(notes) // 2] ^= 1
+    elif damage == "empty journal":
+        notes.clear()
+    data.write_bytes(content)
+    journal.write_bytes(notes)
+    if damage == "no journal":
+        journal.unlink()
+    file = build(photos, tmp_path / "x.h5").files[0]
+    assert 0 < file.resumed < 8 if "no" not in damage and "empty" not in damage else file.resumed == 0
+    assert (tmp_path / "x.h5").read_bytes() == reference
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_unfinished_build_of_something_else_is_removed(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 7)
+        with pytest.raises(Stop):
+            build(photos, tmp_path / "x.h5", Encoding(quality=50))
+    next(iter(tmp_path.iterdir())).rename(tmp_path / "x.h5.tmp.1")
+    (tmp_path / "x.h5.tmp.old").mkdir()  # not one of ours
+    assert build(photos, tmp_path / "x.h5").files[0].resumed == 0
+    assert (tmp_path / "x.h5").read_bytes() == reference
+    assert sorted(os.listdir(tmp_path)) == ["x.h5", "x.h5.tmp.old"]
+
+
+def test_a_live_builder_is_left_alone(photos: Path, tmp_path: Path, reference: bytes) -> None:
+    theirs = tmp_path / "x.h5.tmp.1"
+    with BuildLock(os.fsencode(tmp_path / "x.h5.lock")) as lock:
+        lock.acquire()
+        theirs.mkdir()
+        (theirs / "data").write_bytes(b"in the making")
+        assert f"process {os.getpid()} on " in refused("E-CACHE", photos, tmp_path / "x.h5", wait=False).cause
+
+        class Finish(NoProgress):
+            def waiting(self, owner: str) -> None:
+                assert f"process {os.getpid()} on " in owner
+                (tmp_path / "x.h5").write_bytes(reference)
+                lock.release()
+
+        assert (theirs / "data").read_bytes() == b"in the making"
+        assert build(photos, tmp_path / "x.h5", progress=Finish()).files[0].built == 0
+    assert (tmp_path / "x.h5").read_bytes() == reference
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+@pytest.mark.parametrize("offset", [PAYLOAD_OFFSET, PAYLOAD_OFFSET + 9999, -300])
+def test_storage_that_loses_what_was_written_is_noticed(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    fsync = os.fsync
+
+    def losing(fd: int) -> None:
+        fsync(fd)
+        if os.pread(fd, 4, 0) == b"\x89HDF":  # all is written
+            at = offset % os.fstat(fd).st_size
+            os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ 1]), at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", losing)
+        refused("E-CACHE", photos, tmp_path / "x.h5")
+    assert not (tmp_path / "x.h5").exists()
+    build(photos, tmp_path / "x.h5")
+    assert verify_cache(open_cache(tmp_path / "x.h5")).sound
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, calls = SampleEncoder.encode, []
+
+    def lose(self: SampleEncoder, data: Any, label: int) -> Any:
+        calls.append(label)
+        (tmp_path / "x.h5.lock").unlink(missing_ok=True)
+        return encode(self, data, label)
+
+    monkeypatch.setattr(SampleEncoder, "encode", lose)
+    assert "lock" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
+    assert len(calls) == 2  # it writes no more from the first chunk on
+    assert not (tmp_path / "x.h5").exists()
+
+
+def test_a_source_that_changes_while_it_is_built(photos: Path, tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    shutil.copytree(photos, root)
+    source = ImageFolder(root)
+    (root / "class1" / "0004.jpg").write_bytes(photo(9))
+    error = refused("E-CHANGED", source, tmp_path / "x.h5")
+    assert error.path is not None
+    assert error.path.endswith(b"0004.jpg")
+    (root / "class1" / "0004.jpg").unlink()
+    refused("E-MISSING", source, tmp_path / "x.h5", workers=1)
+    assert not (tmp_path / "x.h5").exists()
+    assert not (tmp_path / "x.h5.lock").exists()
+    build(ImageFolder(root, rescan=True), tmp_path / "x.h5")
+    assert sorted(os.listdir(tmp_path)) == ["images", "x.h5"]
+
+
+def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
+    source = FaultySource(40, {17: segfault})
+    error = refused("E-WORKER", source, tmp_path / "x.h5", workers=2)
+    assert error.sample == 17
+    assert "SIGSEGV" in error.cause
+    assert not (tmp_path / "x.h5.lock").exists()
+
+
+def test_an_exception_of_the_source_is_told(tmp_path: Path) -> None:
+    source = FaultySource(40, {17: divide_by_zero})
+    error = refused("E-DATASET", source, tmp_path / "x.h5", workers=2)
+    assert error.sample == 17
+    assert "ZeroDivisionError" in error.cause
+    with pytest.raises(ZeroDivisionError):
+        build(source, tmp_path / "x.h5")
+
+
+# A full disk
+
+
+def free_bytes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    class Status:
+        f_bavail, f_frsize = count, 1
+
+    monkeypatch.setattr(build_space.os, "statvfs", lambda path: Status)
+
+
+def test_too_little_room_is_known_before(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, 0)
+    free_bytes(monkeypatch, ImageFolder(photos).num_bytes)
+    assert "need=" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_too_little_room_is_forecast(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free_bytes(monkeypatch, COUNT * 2000)
+    encode, calls = SampleEncoder.encode, []
+
+    def counted(self: SampleEncoder, data: Any, label: int) -> Any:
+        calls.append(label)
+        return encode(self, data, label)
+
+    monkeypatch.setattr(SampleEncoder, "encode", counted)
+    refused("E-NOSPC", photos, tmp_path / "x.h5", Encoding(kind="raw"))
+    assert 0 < len(calls) < COUNT
+    assert os.listdir(tmp_path) == []
+
+
+FULL_CALLS = ["pwrite", "fsync", "fdatasync", "truncate", "link", "mkdir", "replace"]
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", FULL_CALLS)
+def test_a_full_disk_at_any_call(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    real, at = getattr(os, call), 0
+    while True:
+        calls = iter(range(10**6))
+        dest = tmp_path / f"{at}" / "x.h5"
+        dest.parent.mkdir()
+        full = False
+
+        def failing(*arguments: Any, calls: Iterator[int] = calls, at: int = at, **options: Any) -> Any:
+            nonlocal full
+            if next(calls) == at:
+                full = True
+                raise OSError(number, os.strerror(number))
+            return real(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            error = outcome(photos, dest)
+        assert error is None or (error.code, error.exit_code) == ("E-NOSPC", 7)
+        assert not dest.exists() or dest.read_bytes() == reference
+        if not full:
+            break
+        assert os.listdir(dest.parent) in ([], ["x.h5"])
+        build(photos, dest)
+        assert dest.read_bytes() == reference
+        at += 1
+    assert at
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.97, 0.99, 1.0])
+def test_a_limit_on_the_size_of_files(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(build_space, "room", lambda folder: (2**60, 2**60))  # the limit comes as a surprise
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(len(reference) * share) - 1, hard))
+    try:
+        refused("E-NOSPC", photos, tmp_path / "x.h5")
+        monkeypatch.undo()
+        assert "RLIMIT_FSIZE" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+    build(photos, tmp_path / "x.h5")
+
+
+def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", denied)
+        patch.setattr(cache_build, "existing", lambda *_: None)
+        refused("E-ACCESS", photos, tmp_path / "x.h5")
+    # A cache that is there is used where nothing can be written.
+    build(photos, tmp_path / "x.h5")
+    monkeypatch.setattr(os, "link", denied)
+    assert build(photos, tmp_path / "x.h5").files[0].built == 0

@@ -1,0 +1,268 @@
+"""A cache in shards: built by several processes, a set only when all of them are there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photo_folder import photo, write_folder
+
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache.shards import MANIFEST, ShardSet, check_shards, read_manifest, shard_paths, write_manifest
+from penstock.loaders.cache_build.build_set import BuiltCache, build_cache
+from penstock.loaders.cache_build.ranks import Ranks, array_place
+from penstock.loaders.cache_build.verify import verify_against, verify_cache
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.errors import LoaderError
+
+COUNT = 11
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos", COUNT)
+
+
+def build(photos: Path, dest: Path, shards: int = 3, encoding: Encoding | None = None, **options: Any) -> BuiltCache:
+    source = ImageFolder(photos, rescan=True)
+    return build_cache(source, dest, encoding, shards=shards, **{"workers": 0, **options})
+
+
+def refused(code: str, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(LoaderError) as caught:
+        build(*arguments, **options)
+    assert caught.value.code == code
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def whole(shards: int) -> list[str]:
+    return ["penstock-cache.json", *(f"shard-{n:05d}-of-{shards:05d}.h5" for n in range(shards))]
+
+
+@pytest.mark.parametrize("shards", [2, 3, COUNT])
+def test_the_set_is_the_source(photos: Path, tmp_path: Path, shards: int) -> None:
+    built = build(photos, tmp_path / "set", shards)
+    assert built.complete
+    assert names(tmp_path / "set") == whole(shards)
+    assert (tmp_path / "set").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "set").iterdir()} == {0o600}
+    cache, source = open_cache(tmp_path / "set"), ImageFolder(photos)
+    assert verify_cache(cache).sound
+    assert verify_against(cache, source, deep=True).sound
+    assert [about.shard for about in cache.about] == [
+        [n, shards, n * COUNT // shards, (n + 1) * COUNT // shards] for n in range(shards)
+    ]
+    known = read_manifest(os.fsencode(tmp_path / "set"))
+    assert known == ShardSet.of(cache.about)
+    assert sum(known.samples) == COUNT
+    assert known.fingerprint == source.fingerprint
+    built = build(photos, tmp_path / "set", shards)
+    assert [file.built for file in built.files] == [0] * shards
+
+
+def test_tasks_of_an_array_one_after_the_other(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    first = build(photos, folder, 5, ranks=Ranks(1, 2))
+    assert not first.complete
+    assert [os.path.basename(file.path)[:11] for file in first.files] == [b"shard-00001", b"shard-00003"]
+    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        open_cache(folder)
+    again = build(photos, folder, 5, ranks=Ranks(1, 2))
+    assert sum(file.built for file in again.files) == 0
+    assert build(photos, folder, 5, ranks=Ranks(0, 2)).complete
+    assert len(open_cache(folder)) == COUNT
+    build(photos, tmp_path / "alone", 5)
+    assert [(tmp_path / "alone" / name).read_bytes() for name in whole(5)] == [
+        (folder / name).read_bytes() for name in whole(5)
+    ]
+
+
+def test_finished_shards_are_kept(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    build(photos, folder, 3)
+    (folder / "shard-00001-of-00003.h5").unlink()
+    (folder / "penstock-cache.json").unlink()
+    built = build(photos, folder, 3)
+    assert [file.built > 0 for file in built.files] == [False, True, False]
+    assert verify_cache(open_cache(folder)).sound
+
+
+def test_a_stale_set_is_replaced_only_when_asked(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    build(photos, folder, 3)
+    (photos / "class0" / "new.jpg").write_bytes(photo(30))
+    refused("E-STALE", photos, folder, 3)
+    assert names(folder) == whole(3)
+    build(photos, folder, 3, replace_stale=True)
+    assert verify_against(open_cache(folder), ImageFolder(photos), deep=True).sound
+    assert len(open_cache(folder)) == COUNT + 1
+
+
+def test_another_number_of_shards(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    build(photos, folder, 3)
+    refused("E-STALE", photos, folder, 4)
+    assert names(folder) == whole(3)
+    build(photos, folder, 4, replace_stale=True)
+    assert names(folder) == whole(4)
+    assert verify_cache(open_cache(folder)).sound
+
+
+def test_a_set_that_is_being_replaced_is_none(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    build(photos, folder, 4)
+    (photos / "class0" / "new.jpg").write_bytes(photo(30))
+    assert not build(photos, folder, 4, replace_stale=True, ranks=Ranks(0, 2)).complete
+    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        open_cache(folder)
+    # Half of its shards are those of the older source.
+    refused("E-STALE", photos, folder, 4, ranks=Ranks(1, 2))
+    assert build(photos, folder, 4, replace_stale=True, ranks=Ranks(1, 2)).complete
+    assert len(open_cache(folder)) == COUNT + 1
+
+
+def test_a_shard_of_another_set_is_noticed(photos: Path, tmp_path: Path) -> None:
+    build(photos, tmp_path / "a", 3)
+    build(photos, tmp_path / "b", 3, Encoding(quality=50))
+    (tmp_path / "b" / "shard-00001-of-00003.h5").rename(tmp_path / "a" / "shard-00001-of-00003.h5")
+    folder = os.fsencode(tmp_path / "a")
+    abouts = [open_cache(path).about[0] for path in shard_paths(folder)]
+    with pytest.raises(LoaderError, match="shard-00001"):
+        check_shards(folder, read_manifest(folder), abouts)
+
+
+@pytest.mark.parametrize("other", ["notes.txt", "shard-1-of-3.h5", ".hidden"])
+def test_a_folder_of_something_else_is_left_alone(photos: Path, tmp_path: Path, other: str) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / other).write_text("mine")
+    refused("E-CACHE", photos, folder, replace_stale=True)
+    assert names(folder) == [other]
+
+
+def test_a_file_where_the_folder_should_be(photos: Path, tmp_path: Path) -> None:
+    build(photos, tmp_path / "x.h5", 1)
+    refused("E-CACHE", photos, tmp_path / "x.h5", 3, replace_stale=True)
+    build(photos, tmp_path / "set", 3)
+    refused("E-CACHE", photos, tmp_path / "set", 1, replace_stale=True)
+
+
+@pytest.mark.parametrize("shards", [0, -1, COUNT + 1])
+def test_impossible_numbers_of_shards(photos: Path, tmp_path: Path, shards: int) -> None:
+    with pytest.raises(ValueError, match="shards is 1 to 11"):
+        build(photos, tmp_path / "set", shards)
+
+
+def manifest() -> ShardSet:
+    return ShardSet(encoding={}, fingerprint="f", samples=[5, 6], digests=["a", "b"])
+
+
+def test_a_manifest_is_whole_or_refused(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    write_manifest(folder, manifest())
+    assert read_manifest(folder) == manifest()
+    assert os.listdir(tmp_path) == [MANIFEST.decode()]
+    path = tmp_path / MANIFEST.decode()
+    content = path.read_bytes()
+    assert json.loads(content.splitlines()[0])["samples"] == [5, 6]
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        for damaged in (content[:place], bytes(flipped)):
+            path.write_bytes(damaged)
+            with pytest.raises(LoaderError, match="E-CACHE"):
+                read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"samples": [5]},
+        {"digests": [], "samples": []},
+        {"schema": 2},
+        {"digests": None},
+        {"more": 1},
+        {"schema": True},
+        {"samples": "56"},
+        {"samples": [5, 6.0]},
+        {"samples": [5, -6]},
+        {"samples": {"5": 5, "6": 6}},
+        {"digests": "ab"},
+        {"digests": ["a", 1]},
+        {"digests": ["a", None]},
+        {"encoding": None},
+        {"encoding": []},
+        {"encoding": {"kind": ["raw"]}},
+        {"fingerprint": None},
+        {"fingerprint": 5},
+    ],
+)
+def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+    values = {"schema": 1, "encoding": {}, "fingerprint": "f", "samples": [5, 6], "digests": ["a", "b"], **fields}
+    refuse_manifest(tmp_path, json.dumps(values).encode())
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b"[]", b"{}", b"\xff"]
+)
+def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
+    refuse_manifest(tmp_path, text)
+
+
+def refuse_manifest(tmp_path: Path, text: bytes) -> None:
+    digest = hashlib.blake2b(text, digest_size=32).hexdigest().encode()
+    (tmp_path / MANIFEST.decode()).write_bytes(text + b"\n" + digest + b"\n")
+    with pytest.raises(LoaderError, match="E-CACHE"):
+        read_manifest(os.fsencode(tmp_path))
+
+
+def test_a_manifest_names_no_paths(photos: Path, tmp_path: Path) -> None:
+    build(photos, tmp_path / "set", 3)
+    values = json.loads((tmp_path / "set" / MANIFEST.decode()).read_bytes().splitlines()[0])
+    assert set(values) == {"schema", "encoding", "fingerprint", "samples", "digests"}
+    assert all(
+        path.startswith(os.fsencode(tmp_path / "set" / "shard-")) for path in shard_paths(os.fsencode(tmp_path / "set"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, None),
+        ({"SLURM_ARRAY_TASK_ID": "3"}, None),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}, (3, 4)),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1"}, (2, 4)),
+        (
+            {
+                "SLURM_ARRAY_TASK_ID": "14",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_MIN": "10",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
+            (2, 3),
+        ),
+    ],
+)
+def test_the_place_in_an_array(variables: dict[str, str], place: tuple[int, int] | None) -> None:
+    assert array_place(variables) == place
+
+
+def test_an_array_with_gaps_is_refused() -> None:
+    variables = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"}
+    with pytest.raises(ValueError, match="without gaps"):
+        array_place(variables)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_every_shard_has_one_builder(world_size: int) -> None:
+    built = np.concatenate([Ranks(rank, world_size).shards(5) for rank in range(world_size)])
+    assert sorted(built.tolist()) == [0, 1, 2, 3, 4]

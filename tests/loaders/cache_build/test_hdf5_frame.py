@@ -1,0 +1,123 @@
+"""The frame of a cache file: any h5py opens it, it lies where it was promised, and half of it is no HDF5 file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from penstock.loaders.cache.format import RECORD, About
+from penstock.loaders.cache.hdf5_layout import SIGNATURE
+from penstock.loaders.cache_build import hdf5_frame as hdf5_write
+from penstock.loaders.cache_build.hdf5_frame import (
+    PAYLOAD_OFFSET,
+    frame_bytes,
+    is_cache_file,
+    table_digests,
+    write_frame,
+)
+from penstock.pipelines.errors import LoaderError
+
+
+def tables_of(rows: int) -> dict[str, Any]:
+    records = np.zeros(rows, RECORD)
+    records["offset"], records["label"] = np.arange(rows) * 10, np.arange(rows) % 7
+    names = np.frombuffer(b"".join(b"%08d.jpg" % row for row in range(rows)), np.uint8)
+    return {"samples": records, "names": names, "name_ends": (np.arange(rows, dtype="<i8") + 1) * 12}
+
+
+def about_of(tables: Mapping[str, Any], payload_bytes: int) -> About:
+    return About(
+        encoding={"kind": "jpeg", "resize": None, "longer_side": False, "quality": None},
+        fingerprint="f" * 64,
+        classes=["a", "b\udcff"],
+        source={"root": "", "fingerprint": "f", "content": "c"},
+        shard=[0, 1, 0, len(tables["samples"])],
+        samples=len(tables["samples"]),
+        payload_bytes=payload_bytes,
+        source_bytes=payload_bytes,
+        counts={},
+        digests=table_digests(tables),
+    )
+
+
+def write(path: Path, payload: bytes, rows: int) -> tuple[dict[str, Any], About]:
+    tables = tables_of(rows)
+    about = about_of(tables, len(payload))
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.pwrite(fd, payload, PAYLOAD_OFFSET)
+        write_frame(fd, tables, about)
+    finally:
+        os.close(fd)
+    return tables, about
+
+
+@pytest.mark.parametrize("rows", [1, 90, 100, 5000])
+@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4096, 4097, 70001, 3_000_000])
+def test_any_h5py_reads_it(tmp_path: Path, rows: int, num_bytes: int) -> None:
+    payload = np.random.default_rng(num_bytes).integers(0, 256, num_bytes, np.uint8).tobytes()
+    path = tmp_path / "x.h5"
+    tables, about = write(path, payload, rows)
+    with h5py.File(path, "r") as file:
+        assert set(file) == {"payload", "samples", "names", "name_ends", "about"}
+        assert file["payload"].id.get_offset() == PAYLOAD_OFFSET
+        assert bytes(file["payload"][:num_bytes]) == payload
+        assert not file["payload"][num_bytes:].any()
+        for name, table in tables.items():
+            assert file[name].dtype == table.dtype
+            np.testing.assert_array_equal(file[name][:], table)
+        assert About.unpack(bytes(file["about"][:])) == about
+    assert path.stat().st_size <= max(num_bytes, 4096) + PAYLOAD_OFFSET + frame_bytes(tables)
+
+
+def test_the_same_content_makes_the_same_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", b"payload" * 1000, 200)
+    time.sleep(1.1)  # HDF5 counts times in seconds
+    write(tmp_path / "b.h5", b"payload" * 1000, 200)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_what_lay_behind_the_payload_is_gone(tmp_path: Path) -> None:
+    fresh, used = tmp_path / "a.h5", tmp_path / "b.h5"
+    used.write_bytes(b"\xff" * 3_000_000)
+    write(fresh, b"p" * 9000, 300)
+    write(used, b"p" * 9000, 300)
+    assert used.read_bytes()[PAYLOAD_OFFSET:] == fresh.read_bytes()[PAYLOAD_OFFSET:]
+
+
+def test_the_signature_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "x.h5", []
+
+    def look(fd: int) -> None:
+        seen.append(path.read_bytes()[: len(SIGNATURE)])
+
+    monkeypatch.setattr(hdf5_write.os, "fsync", look)
+    write(path, b"p" * 9000, 300)
+    assert seen == [bytes(len(SIGNATURE)), SIGNATURE]
+
+
+def test_another_layout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_write, "_ALIGNMENT", 8192)
+    with pytest.raises(LoaderError, match=r"E-CACHE.*would place the payload at 8192"):
+        write(tmp_path / "x.h5", b"p" * 9000, 3)
+
+
+def test_a_cache_is_known_by_its_mark_also_when_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    write(path, b"p" * 9000, 300)
+    assert is_cache_file(os.fsencode(path))
+    path.write_bytes(path.read_bytes()[:5000])
+    assert is_cache_file(os.fsencode(path))
+    for name, content in {"empty": b"", "text": b"penstock cache 1" * 1000, "zeros": bytes(9000)}.items():
+        (tmp_path / name).write_bytes(content[1:])
+        assert not is_cache_file(os.fsencode(tmp_path / name))
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["payload"] = np.zeros(9000, np.uint8)
+    assert not is_cache_file(os.fsencode(tmp_path / "foreign.h5"))

@@ -1,0 +1,385 @@
+"""Builders that are killed, cut off from power or met by others: no file ever lies, the next build succeeds."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_kills import (
+    Undisturbed,
+    build,
+    killed_build,
+    state_of,
+    stored_images,
+    undisturbed,
+    whole_cache,
+)
+from command_line import own_shm
+from forked_commands import Commands
+from injected_calls import calls_of_a_build, may_trace, struck_build, traced  # noqa: F401 - in a condition
+from photo_folder import write_folder
+from power_cut import DiskRecorder, after_a_cut
+from processes import eventually
+
+from penstock.loaders import LoaderError
+from penstock.loaders.cache import hdf5_file
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build import lock as build_lock
+from penstock.loaders.cache_build import unfinished as build_folder
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.lock import Owner
+from penstock.loaders.cache_build.progress import NoProgress
+from penstock.loaders.cache_build.verify import verify_cache
+from penstock.loaders.sources.image_folder import ImageFolder
+
+NUM_PHOTOS, FEW = 40, 8
+OTHER = ("--quality", 50)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    with Commands(tmp_path_factory.mktemp("commands"), own_shm()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = write_folder(tmp_path_factory.mktemp("few"), FEW)
+    for path in [*root.rglob("*"), root]:
+        os.utime(path, (1e9, 1e9))  # old enough for the folder's index to be kept: no build writes it again
+    return root
+
+
+@pytest.fixture(scope="module")
+def known(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed(commands, photos, tmp_path_factory.mktemp("undisturbed"), 0)
+
+
+@pytest.fixture(scope="module")
+def earlier(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A cache of the same photos with other settings, which a build replaces."""
+    return whole_cache(commands, photos, tmp_path_factory.mktemp("earlier"), *OTHER)
+
+
+# ---- killed
+
+
+def test_killed_anywhere(commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes) -> None:
+    draw = random.Random(7)
+    trials = [
+        killed_build(commands, photos, tmp_path / str(n), known, "parent", draw, earlier=earlier if n % 2 else b"")
+        for n in range(10)
+    ]
+    assert -9 in {trial.code for trial in trials}
+
+
+def test_killed_with_its_workers_or_without_them_or_a_worker_alone(
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed
+) -> None:
+    draw = random.Random(3)
+    for victim in ("group", "parent", "worker"):
+        trial = killed_build(commands, photos, tmp_path / victim, replace(known, workers=2), victim, draw)
+        assert trial.code in ((0, 5) if victim == "worker" else (0, -9))
+
+
+@pytest.mark.skipif("not may_trace()", reason="strace is missing, or may not look at processes (ptrace)")
+def test_struck_at_what_makes_it_last(commands: Commands, few: Path, tmp_path: Path) -> None:
+    """A sample of the kills and errors at each call that `cache_campaign.py injections` goes through."""
+    (tmp_path / "whole").mkdir()
+    whole = whole_cache(commands, few, tmp_path / "whole")
+    calls = calls_of_a_build(commands, few, tmp_path / "counted")
+    assert calls["fsync"] >= 3  # all but the first block, the first block, the folder
+    assert calls["fdatasync"] >= FEW
+    (rename,) = (name for name in calls if name.startswith("rename"))
+    (unlink,) = (name for name in calls if name.startswith("unlink"))
+    assert calls[rename] == 1
+    last = calls["fsync"]
+    strikes = [
+        *(f"fsync:signal=SIGKILL:when={number}" for number in range(1, last + 1)),
+        "fdatasync:signal=SIGKILL:when=5",
+        f"{rename}:signal=SIGKILL:when=1",
+        *(f"{unlink}:signal=SIGKILL:when={number}" for number in (1, calls[unlink] - 1, calls[unlink])),
+        *(f"fsync:error={error}:when={last - 1}" for error in ("EIO", "ENOSPC")),
+        "fsync:error=EIO:when=1",
+        "fdatasync:error=EIO:when=3",
+        f"{rename}:error=ENOSPC:when=1",
+    ]
+    outcomes = {
+        what: struck_build(commands, few, tmp_path / str(number), whole, what) for number, what in enumerate(strikes)
+    }
+    assert outcomes[f"{rename}:signal=SIGKILL:when=1"] == "exit code -9, absent"
+    assert outcomes[f"fsync:signal=SIGKILL:when={last}"] == "exit code -9, whole"
+    assert outcomes["fsync:error=EIO:when=1"] == "exit code 4, absent"
+    assert outcomes[f"fsync:error=ENOSPC:when={last - 1}"] == "exit code 7, absent"
+
+
+@pytest.mark.skipif("not may_trace()", reason="strace is missing, or may not look at processes (ptrace)")
+@pytest.mark.parametrize("options", [(), OTHER], ids=["new", "over another"])
+def test_a_set_of_shards_is_none_before_its_last_file(
+    commands: Commands, few: Path, tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    """Killed before each shard gets its name, before the manifest does, and when it has it."""
+    shards = ("--shards", 3, "--workers", 0)
+    code, command = commands.run("cache", "build", few, tmp_path / "whole", *shards)
+    assert code == 0, command.errors
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    for number in (2, 4) if options else range(1, 6):
+        folder = tmp_path / str(number)
+        if options:
+            assert commands.run("cache", "build", few, folder, *shards, *options)[0] == 0
+        command = commands.start("cache", "build", few, folder, *shards, hold=True)
+        strikes = [f"{name}:signal=SIGKILL:when={number}" for name in ("?rename", "?renameat", "?renameat2")]
+        code, _ = traced(commands, command, tmp_path / "trace", *strikes)
+        assert code == (-9 if number < 5 else 0), command.errors
+        if number < 5:
+            with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+                open_cache(folder)
+            code, command = commands.run("cache", "build", few, folder, *shards)
+            assert code == 0, command.errors
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+        assert verify_cache(open_cache(folder)).sound
+
+
+# ---- cut off from power
+
+
+def test_cut_off_from_power_before_each_call(
+    commands: Commands, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was waited for is there, of the rest any part: the file is whole or absent, and the next build makes it."""
+    folder, source = tmp_path / "recorded", ImageFolder(few)
+    (tmp_path / "earlier").mkdir()
+    earlier = whole_cache(commands, few, tmp_path / "earlier", *OTHER)
+    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.MAX_CHUNK_SAMPLES", 2)
+    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.FIRST_CHUNK_SAMPLES", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(build_folder, "SYNC_BYTES", 2500)
+        recorder = DiskRecorder(folder, patch)
+        build_cache(source, folder / "x.h5", workers=0)
+        recorder.end()
+    whole = (folder / "x.h5").read_bytes()
+    assert len(recorder.moments) > 25
+    draw = random.Random(11)
+    states, resumed = set(), set()
+    for number, disk in enumerate(3 * recorder.moments):
+        dest = tmp_path / str(number) / "x.h5"
+        dest.parent.mkdir()
+        if before := number % 2:
+            dest.write_bytes(earlier)
+        after_a_cut(disk, folder, dest.parent, draw)
+        states.add(state_of(dest, whole, earlier if before else b""))
+        resumed.add(build_cache(source, dest, workers=0, replace_stale=True).files[0].resumed)
+        assert dest.read_bytes() == whole
+        assert os.listdir(dest.parent) == ["x.h5"]
+    assert states == {"absent", "earlier", "whole"}
+    assert len(resumed) > 2
+
+
+# ---- met by others
+
+
+def outputs(commands: Commands, started: list[Any]) -> list[str]:
+    """What each of them said; all end well."""
+    commands.release(*started)
+    codes = [command.wait() for command in started]
+    assert codes == [0] * len(started), [command.errors for command in started]
+    return [command.output for command in started]
+
+
+@pytest.mark.parametrize("workers", [(0, 0), (0, 1, 0, 0)])
+def test_builders_at_once(
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, workers: tuple[int, ...]
+) -> None:
+    """One builds, the others wait and take its file."""
+    started = [build(commands, photos, tmp_path / "x.h5", n, small_steps=True, hold=True) for n in workers]
+    told = outputs(commands, started)
+    assert sum("nothing to do" in output for output in told) == len(workers) - 1
+    assert state_of(tmp_path / "x.h5", known.whole) == "whole"
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_one_of_several_is_killed_while_it_builds(
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed
+) -> None:
+    """Another goes on with what it had done."""
+    dest = tmp_path / "x.h5"
+    started = [build(commands, photos, dest, 0, small_steps=True, stop_after=10)]
+    assert eventually(started[0].stopped, 100)  # it still lives, and the others wait for it
+    started += [build(commands, photos, dest, 0, small_steps=True) for _ in range(3)]
+    for command in started[1:]:
+        while f"waiting: process {started[0].pid} on " not in command.errors:
+            assert command.running(), command.errors
+            time.sleep(0.01)
+    assert not dest.exists()
+    assert stored_images(dest) == 10
+    started[0].kill(group=False)
+    assert started[0].wait() == -9
+    assert [command.wait() for command in started[1:]] == [0] * 3, [command.errors for command in started]
+    told = [command.output for command in started[1:]]
+    assert sum("nothing to do" in output for output in told) == 2
+    assert sum("; 10 were there" in output for output in told) == 1
+    assert state_of(dest, known.whole) == "whole"
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_a_builder_with_other_settings_replaces_the_file_or_is_replaced(
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes
+) -> None:
+    """As its user asked for by `penstock cache build`; a loader that finds other settings refuses."""
+    dest = tmp_path / "x.h5"
+    started = [build(commands, photos, dest, 0, small_steps=True, hold=True)]
+    started += [commands.start("cache", "build", photos, dest, "--workers", 0, *OTHER, hold=True)]
+    outputs(commands, started)
+    assert state_of(dest, known.whole, earlier) in ("whole", "earlier")
+    assert os.listdir(tmp_path) == ["x.h5"]
+    dest.unlink()
+    errors: list[LoaderError] = []
+
+    def make(encoding: Encoding) -> None:
+        try:
+            build_cache(ImageFolder(photos), dest, encoding, workers=0)
+        except LoaderError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make, args=(encoding,)) for encoding in (Encoding(), Encoding(quality=50))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(error.code, error.exit_code) for error in errors] == [("E-STALE", 4)]
+    assert state_of(dest, known.whole, earlier) in ("whole", "earlier")
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_a_reader_that_opens_the_file_as_it_is_replaced(
+    tmp_path: Path, known: Undisturbed, earlier: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the earlier one, all of it, and is not told of damage."""
+    dest, other = tmp_path / "x.h5", tmp_path / "other.h5"
+    for path, content in ((dest, earlier), (other, known.whole)):
+        path.write_bytes(content)
+        path.chmod(0o600)
+    check = hdf5_file._check_owner
+
+    def replaced_meanwhile(*arguments: Any) -> None:
+        if other.exists():
+            other.replace(dest)
+        check(*arguments)
+
+    monkeypatch.setattr(hdf5_file, "_check_owner", replaced_meanwhile)
+    cache = open_cache(dest)
+    assert dest.read_bytes() == known.whole
+    assert cache.about[0].coded == Encoding(quality=50)
+    assert verify_cache(cache).sound
+    assert open_cache(dest).about[0].coded == Encoding()
+
+
+@pytest.fixture(scope="module")
+def unfinished(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """(folder with what a killed builder left, how many images that is)."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    command = build(commands, photos, folder / "x.h5", 0, small_steps=True, stop_after=20)
+    assert eventually(command.stopped, 100)
+    command.kill(group=True)
+    assert command.wait() == -9
+    assert stored_images(folder / "x.h5") == 20
+    return folder, 20
+
+
+def test_a_builder_that_was_taken_for_dead_and_goes_on(
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another host stands still for a minute: it says so and ends, and what its successor makes is whole."""
+    dest, lock = tmp_path / "x.h5", tmp_path / "x.h5.lock"
+    lost = build(commands, photos, dest, 0, small_steps=True, stop_after=10)
+    assert eventually(lost.stopped, 100)
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "host": "elsewhere"}))  # in place: it holds this file
+    monkeypatch.setattr(build_lock, "SILENT_S", 0.3)
+    codes: list[int] = []
+
+    class Revive(NoProgress):
+        def advance(self, samples: int, num_bytes: int) -> None:
+            if not codes:
+                os.kill(lost.pid, signal.SIGCONT)
+                while lost.running():  # it may stop once more, after each block
+                    os.kill(lost.pid, signal.SIGCONT)
+                    time.sleep(0.01)
+                codes.append(lost.wait())
+
+    file = build_cache(ImageFolder(photos), dest, workers=0, progress=Revive()).files[0]
+    assert codes == [4]
+    assert "LoaderError[E-CACHE]" in lost.errors
+    assert "the lock is gone" in lost.errors
+    assert (file.resumed, file.built) == (10, NUM_PHOTOS - 10)
+    assert state_of(dest, known.whole) == "whole"
+    assert os.listdir(tmp_path) == ["x.h5"]
+
+
+def test_a_lock_is_given_back_though_nothing_can_be_removed_while_it_is_made(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the process would wait for itself the next time."""
+    dest, unlink = tmp_path / "x.h5", os.unlink
+
+    def failing(path: Any, *rest: Any) -> None:
+        if b".lock." in os.fsencode(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, *rest)
+
+    monkeypatch.setattr(os, "unlink", failing)
+    for encoding in (Encoding(), Encoding(quality=50)):
+        assert build_cache(ImageFolder(few), dest, encoding, workers=0, replace_stale=True).files[0].built == FEW
+    assert not (tmp_path / "x.h5.lock").exists()
+
+
+def _dead() -> Owner:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return replace(Owner.this_process(), pid=process.pid)
+
+
+@pytest.mark.parametrize("owner", ["dead", "another process by its number", "silent on another host"])
+def test_the_lock_of_a_builder_that_is_gone(
+    photos: Path,
+    tmp_path: Path,
+    known: Undisturbed,
+    unfinished: tuple[Path, int],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: str,
+) -> None:
+    folder, stored = unfinished
+    shutil.copytree(folder, tmp_path / "copy")
+    dest, lock = tmp_path / "copy" / "x.h5", tmp_path / "copy" / "x.h5.lock"
+    here = Owner.this_process()
+    owners = {
+        "dead": _dead(),
+        "another process by its number": replace(here, pid=os.getppid(), start=here.start - 1),
+        "silent on another host": replace(here, host="elsewhere"),
+    }
+    lock.write_text(json.dumps(asdict(owners[owner])))
+    if "host" in owner:
+        with pytest.raises(LoaderError, match=r"E-CACHE.*on elsewhere is building it"):
+            build_cache(ImageFolder(photos), dest, workers=0, wait=False)
+        monkeypatch.setattr(build_lock, "SILENT_S", 0.5)
+    file = build_cache(ImageFolder(photos), dest, workers=0).files[0]
+    assert (file.resumed, file.built) == (stored, NUM_PHOTOS - stored)
+    assert state_of(dest, known.whole) == "whole"
+    assert os.listdir(dest.parent) == ["x.h5"]

@@ -1,0 +1,82 @@
+"""What a build shows: nothing that is over at once, plain lines without a terminal, a bar on one."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from penstock.loaders.cache_build import progress as build_progress
+from penstock.loaders.cache_build.progress import BuildDisplay
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_short_build_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with BuildDisplay(100) as display:
+        display.begin(b"x.h5", 100, 0)
+        display.advance(100, 5000)
+        display.stage("verifying")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lines_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(build_progress.time, "monotonic", lambda: now[0])
+    with BuildDisplay(1000) as display:
+        display.begin(b"x.h5", 1000, 0)
+        for _ in range(10):
+            now[0] += 10
+            display.advance(20, 3_000_000)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert lines[-1] == "penstock: building: 180 of 1,000 images, 2 images/s, 27 MB written, 7 min left"
+
+
+def test_what_was_there_is_told_and_not_counted_as_speed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_progress, "LINE_EVERY_S", 0.0)
+    now = [100.0]
+    monkeypatch.setattr(build_progress.time, "monotonic", lambda: now[0])
+    with BuildDisplay(1000) as display:
+        display.begin(b"/a b/\xff.h5", 1000, 900)
+        for _ in range(2):
+            now[0] += 10
+            display.advance(20, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == r"penstock: going on with '/a b/\udcff.h5': 900 of 1,000 images are there already"
+    assert "940 of 1,000 images, 2 images/s" in lines[-1]
+
+
+def test_an_owner_is_named_once_and_not_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = BuildDisplay(1)
+    display.waiting("process 1 on a")
+    assert capsys.readouterr().err == ""
+    for _ in range(20):
+        display.waiting("process 1 on a")
+        display.waiting("process 2 on b")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"penstock: waiting: process {n} on {h} is building it" for n, h in ((1, "a"), (2, "b"))]
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with BuildDisplay(1000) as display:
+        display.begin(b"x.h5", 1000, 0)
+        display.advance(250, 50_000_000)
+        display.note("something [odd]")
+        assert display._bar is not None
+        display._bar.refresh()
+    text = terminal.getvalue()
+    assert "250/1000" in text
+    assert "50 MB" in text
+    assert "something [odd]" in text

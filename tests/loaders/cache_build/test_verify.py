@@ -1,0 +1,328 @@
+"""Checks of a whole cache: what is damaged is found and named, what is sound is not; so with a source beside it."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from odd_images import corpus, encoded, exif_segment, scene
+from photo_folder import photo, write_folder
+
+from penstock.loaders import LoaderError
+from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache_build.build_file import BuildRequest, build_file
+from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
+from penstock.loaders.cache_build.verify import CacheReport, Finding, damage, verify_against, verify_cache
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.jpeg import recode as jpeg_recode
+
+ENCODINGS = {
+    "lossless": Encoding(),
+    "lossy": Encoding(resize=32, quality=80),
+    "raw": Encoding(kind="raw"),
+    "raw small": Encoding(kind="raw", resize=32),
+}
+ODD = {odd.name: odd.data for odd in corpus()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """14 photos, of them an empty one, a cut one, an odd one, a PNG and one that stands on its side."""
+    root = write_folder(tmp_path / "photos", 14)
+    (root / "class0" / "0000.jpg").write_bytes(b"")
+    (root / "class1" / "0001.jpg").write_bytes(ODD["jpeg_baseline_cut_50"])
+    (root / "class2" / "0002.jpg").write_bytes(ODD["jpeg_cmyk_pillow"])
+    (root / "class0" / "0003.jpg").write_bytes(encoded(scene(40, 61), "PNG"))
+    turned = photo(4)
+    (root / "class1" / "0004.jpg").write_bytes(turned[:2] + exif_segment(6) + turned[2:])
+    return root
+
+
+def scanned(root: Path) -> ImageFolder:
+    return ImageFolder(root, rescan=True, progress=lambda count: None)
+
+
+def built(source: Source, path: Path, encoding: Encoding) -> Hdf5Cache:
+    build_file(BuildRequest(source=source, encoding=encoding, workers=0), path)
+    return open_cache(path)
+
+
+@pytest.fixture
+def cache(root: Path, tmp_path: Path) -> Hdf5Cache:
+    return built(scanned(root), tmp_path / "cache.h5", Encoding())
+
+
+# ---- the cache itself
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_was_built_is_sound(encoding: Encoding, workers: int, root: Path, tmp_path: Path) -> None:
+    source = scanned(root)
+    cache = built(source, tmp_path / "cache.h5", encoding)
+    steps: list[int] = []
+    report = verify_cache(cache, progress=steps.append, workers=workers)
+    assert report.damaged == []
+    assert report.sound
+    assert sum(steps) == report.samples == 14
+    assert sum(report.kinds.values()) == 14
+    assert report.kinds["pixels" if encoding.kind == "raw" else "strips"] >= 10
+    assert report.num_bytes == sum(about.payload_bytes for about in cache.about)
+    assert report.describe() == f"14 images, {report.num_bytes:,} bytes: sound"
+    for deep in (False, True):
+        assert verify_against(cache, source, deep=deep, workers=workers) == report
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_every_flipped_bit_is_found_and_its_image_named(encoding: Encoding, root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cache.h5"
+    cache = built(scanned(root), path, encoding)
+    draw = random.Random(0)
+    ends = cache.records["offset"] + cache.records["length"]
+    heads = [int(r["offset"]) + draw.randrange(max(1, int(r["head"]))) for r in cache.records if r["length"]]
+    for at in [*heads, *(draw.randrange(int(ends[-1])) for _ in range(40))]:
+        bit = draw.randrange(8)
+        flip(path, PAYLOAD_OFFSET + at, bit)
+        report = verify_cache(cache, workers=1)
+        flip(path, PAYLOAD_OFFSET + at, bit)
+        index = int(np.searchsorted(ends, at, side="right"))
+        assert [(found.sample, found.name) for found in report.damaged] == [(index, cache.name(index))]
+        assert "CRC" in report.damaged[0].cause
+        assert not report.sound
+    assert verify_cache(cache).sound
+
+
+def test_a_file_that_became_shorter_is_damage_of_the_last_images(cache: Hdf5Cache, tmp_path: Path) -> None:
+    os.truncate(tmp_path / "cache.h5", PAYLOAD_OFFSET + int(cache.records["offset"][10]) + 1)
+    report = verify_cache(cache)
+    assert [found.sample for found in report.damaged] == [10, 11, 12, 13]
+    assert report.damaged[0].cause.startswith("E-CACHE: ")
+
+
+def altered(record: np.void, **fields: int) -> Record:
+    copy = np.array(record, RECORD)
+    for name, value in fields.items():
+        copy[name] = value
+    return Record._make(copy.item())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"width": 48},
+        {"height": 48},
+        {"mcu_width": 8},
+        {"mcu_height": 32},
+        {"segment_mcus": 1},
+        {"strip_rows": 2},
+        {"height_offset": 90},
+        {"label": 3},
+        {"label": -1},
+        {"orientation": 0},
+        {"orientation": 9},
+        {"crc": 1},
+        {"kind": FILE},
+        {"kind": PIXELS},
+        {"head": 100},
+    ],
+)
+def test_a_record_that_does_not_fit_its_bytes_is_found(fields: dict[str, int], cache: Hdf5Cache) -> None:
+    wide = (cache.records["mcu_width"] == 16) & (cache.records["width"] > 64) & (cache.records["height"] > 64)
+    index = int(np.flatnonzero(wide & (cache.records["kind"] == STRIPS))[0])
+    record, stored = cache.records[index], cache.stored(index)
+    assert damage(altered(record), stored, 3) == ""
+    assert damage(altered(record, **fields), stored, 3) != ""
+
+
+@pytest.mark.parametrize(
+    "fields", [{"width": 30}, {"height": 30}, {"strip_rows": 8}, {"kind": FILE}, {"orientation": 0}]
+)
+def test_a_record_that_does_not_fit_its_pixels_is_found(fields: dict[str, int], tmp_path: Path) -> None:
+    pixels = np.ascontiguousarray(scene(60, 60)[None])
+    cache = built(ArraySource(pixels, np.zeros(1, np.int64)), tmp_path / "cache.h5", Encoding(kind="raw"))
+    assert damage(altered(cache.records[0]), cache.stored(0), 1) == ""
+    assert damage(altered(cache.records[0], **fields), cache.stored(0), 1) != ""
+
+
+def test_strips_that_do_not_end_with_their_rows_are_found(cache: Hdf5Cache) -> None:
+    """With every CRC as it should be: a builder's mistake, no damage."""
+    index = int(np.flatnonzero(cache.records["kind"] == STRIPS)[0])
+    record = Record._make(cache.records[index].item())
+    count = math.ceil(math.ceil(record.height / record.mcu_height) / record.strip_rows)
+    for shift, expected in ((0, ""), (1, "its strips end elsewhere")):
+        data = bytearray(cache.stored(index))
+        table = np.frombuffer(data, STRIP, count)
+        table["end"][0] += shift
+        begin = crc = 0
+        for row, end in enumerate(table["end"].tolist()):
+            table["crc"][row] = crc = zlib.crc32(data[record.head + begin : record.head + end], crc)
+            begin = end
+        told = record._replace(crc=zlib.crc32(data[: record.head]))
+        assert damage(told, bytes(data), 3) == expected
+
+
+def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
+    """Whatever they say, also where the CRCs of the head are right."""
+    draw = random.Random(1)
+    index = int(np.flatnonzero(cache.records["kind"] == STRIPS)[0])
+    names = (
+        "head",
+        "width",
+        "height",
+        "kind",
+        "mcu_width",
+        "mcu_height",
+        "segment_mcus",
+        "strip_rows",
+        "height_offset",
+    )
+    stored, found = bytearray(cache.stored(index)), 0
+    for _ in range(3000):
+        record, data = cache.records[index].copy(), bytearray(stored)
+        for name in draw.sample(names, draw.randrange(3)):
+            record[name] = draw.choice((1, 2, 8, 16, 100, int(record[name]) + 1))
+        for _ in range(draw.randrange(3)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        record["crc"] = zlib.crc32(data if record["kind"] == FILE else data[: int(record["head"])])
+        found += damage(altered(record), bytes(data), 3) != ""
+    assert 1500 < found < 3000
+
+
+def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
+    found = [Finding(i, b"a\xff\n%d" % i, "the CRC differs") for i in range(5)]
+    lines = CacheReport(9, 1000, {}, damaged=found[:3], differing=found[3:]).describe(most=4).split("\n")
+    assert lines[0] == "9 images, 1,000 bytes: 5 bad"
+    assert lines[1] == r"  damaged sample=0 name='a\udcff\n0': the CRC differs"
+    assert lines[4:] == [r"  differs sample=3 name='a\udcff\n3': the CRC differs", "  and 1 more"]
+
+
+# ---- beside its source
+
+
+def remove(root: Path) -> None:
+    (root / "class0" / "0006.jpg").unlink()
+
+
+def rename(root: Path) -> None:
+    (root / "class0" / "0006.jpg").rename(root / "class0" / "0006a.jpg")
+
+
+def rename_class(root: Path) -> None:
+    (root / "class2").rename(root / "class3")
+
+
+def enlarge(root: Path) -> None:
+    with open(root / "class0" / "0006.jpg", "ab") as file:
+        file.write(b"\0")
+
+
+def touch(root: Path) -> None:
+    os.utime(root / "class0" / "0006.jpg", ns=(1, 1))
+
+
+def move(root: Path) -> None:
+    """Another image of the same size is where this one was."""
+    (root / "class0" / "0006.jpg").rename(root / "class1" / "0006.jpg")
+    (root / "class1" / "0007.jpg").rename(root / "class0" / "0007.jpg")
+
+
+STALE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an image less": (remove, "the source has 13 images, the cache 14"),
+    "another name": (rename, r"image 2 is 'class0/0006a.jpg' in the source, 'class0/0006.jpg' in the cache"),
+    "another class": (rename_class, "class 2 is called 'class3' in the source, 'class2' in the cache"),
+    "another place": (move, "image 2 is 'class0/0007.jpg' in the source"),
+    "another size": (enlarge, "another size than when the cache was built"),
+    "another time": (touch, "modified since the cache was built"),
+}
+
+
+@pytest.mark.parametrize("change", STALE)
+@pytest.mark.parametrize("deep", [False, True])
+def test_another_source_is_told(change: str, deep: bool, cache: Hdf5Cache, root: Path) -> None:
+    act, text = STALE[change]
+    act(root)
+    if change == "another time" and deep:
+        assert verify_against(cache, scanned(root), deep=True).sound
+        return
+    with pytest.raises(LoaderError, match="E-STALE") as caught:
+        verify_against(cache, scanned(root), deep=deep)
+    assert text in str(caught.value)
+    assert "cache.h5'" in str(caught.value)
+
+
+def test_other_labels_are_told(tmp_path: Path) -> None:
+    images, labels = np.stack([scene(20, 20)] * 4), np.array([0, 1, 0, 1])
+    cache = built(ArraySource(images, labels), tmp_path / "cache.h5", Encoding())
+    assert verify_against(cache, ArraySource(images, labels), deep=True).sound
+    with pytest.raises(LoaderError, match="2 labels differ, the first is that of image 1"):
+        verify_against(cache, ArraySource(images, np.array([0, 0, 1, 1])))
+    images[3, 5, 5] ^= 1
+    with pytest.raises(LoaderError, match="E-STALE"):
+        verify_against(cache, ArraySource(images, labels))
+
+
+def replaced(path: Path, data: bytes) -> None:
+    """Other bytes of the same number at the same time: what no scan can see."""
+    before = path.stat()
+    assert before.st_size == len(data)
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def altered_file(path: Path) -> bytes:
+    """The JPEG at `path` with one bit of its coded data flipped, which changes every block from there on."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    return bytes(data)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_deep_comparison_finds_other_content(encoding: Encoding, root: Path, tmp_path: Path) -> None:
+    cache = built(scanned(root), tmp_path / "cache.h5", encoding)
+    cut = bytearray(ODD["jpeg_baseline_cut_50"])
+    cut[-1] ^= 1
+    replaced(root / "class0" / "0006.jpg", altered_file(root / "class0" / "0006.jpg"))
+    replaced(root / "class1" / "0001.jpg", bytes(cut))
+    source = scanned(root)
+    assert verify_against(cache, source).sound
+    report = verify_against(cache, source, deep=True)
+    assert [cache.name(found.sample) for found in report.differing] == [b"class0/0006.jpg", b"class1/0001.jpg"]
+    assert report.damaged == []
+    assert verify_cache(cache).sound
+
+
+def test_deep_comparison_tells_unreadable_files(cache: Hdf5Cache, root: Path) -> None:
+    source = scanned(root)
+    (root / "class1" / "0013.jpg").unlink()
+    (found,) = verify_against(cache, source, deep=True).differing
+    assert (cache.name(found.sample), found.cause[:10]) == (b"class1/0013.jpg", "E-MISSING:")
+
+
+def test_other_coding_of_the_same_pixels_is_no_difference(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of jpegtran may choose other Huffman codes."""
+    cache = built(scanned(root), tmp_path / "cache.h5", ENCODINGS["lossy"])
+    run: Any = jpeg_recode._run
+    monkeypatch.setattr(
+        jpeg_recode, "_run", lambda command, *rest: run([w for w in command if w != "-optimize"], *rest)
+    )
+    assert verify_against(cache, scanned(root), deep=True).sound

@@ -1,0 +1,375 @@
+"""What a cache stores of an image: pixels that are the source's, reasons where it is stored as it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+import jpeg_parts as jp
+import numpy as np
+import pytest
+import simplejpeg
+from jpeg_samples import stoppable, unstoppable
+from odd_images import OddImage, corpus, encoded, exif_segment, jpeg, scene, textured
+from stored_images import decoded, head_of, stored_jpeg, stored_pixels
+
+from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding, crc32
+from penstock.loaders.cache_encode import encode as cache_encode
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
+from penstock.loaders.cache_encode.resize import shrunk_size
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg import recode as jpeg_recode
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.recode import RecodeError
+from penstock.pipelines.jpeg.strips import restart_interval, segment_length
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+PHOTO = simplejpeg.encode_jpeg(textured(120, 200), 90, "RGB", "420")
+LOSSLESS, RAW, SMALL = Encoding(), Encoding(kind="raw"), Encoding(resize=48, quality=85)
+
+
+@lru_cache(maxsize=1)
+def lossless_corpus() -> list[tuple[OddImage, Stored]]:
+    encoder = SampleEncoder(LOSSLESS)
+    return [(odd, encoder.encode(odd.data, 7)) for odd in corpus()]
+
+
+def check_record(stored: Stored, data: bytes) -> None:
+    """What each record must say, whatever the image."""
+    record = stored.record
+    assert record.dtype == RECORD
+    assert (record["offset"], record["label"], record["length"]) == (0, 7, len(stored.data))
+    assert 1 <= record["orientation"] <= 8
+    if record["kind"] == FILE:
+        assert stored.data == data
+        assert (record["head"], record["crc"]) == (0, crc32(data, 0))
+    else:
+        assert record["crc"] == crc32(stored.data[: record["head"]], 0)
+
+
+# ---- lossless, JPEG
+
+
+def test_odd_corpus() -> None:
+    """No crash; what is refused is stored as it was; what is recoded has the source's pixels; the rest its bytes."""
+    reader = ImageDecoder(ImagePipeline())
+    kinds: Counter[int] = Counter()
+    for odd, stored in lossless_corpus():
+        check_record(stored, odd.data)
+        kinds[int(stored.record["kind"])] += 1
+        if odd.code not in (None, "ANY"):
+            assert (stored.record["kind"], stored.bad) == (FILE, odd.code), odd.name
+        if odd.code is None:
+            assert stored.bad == "", odd.name
+            assert odd.reference is not None
+            assert (stored.record["height"], stored.record["width"]) == odd.reference.shape[:2], odd.name
+        if stored.record["kind"] == STRIPS:
+            assert (stored_pixels(stored) == reader.full(odd.data)).all(), odd.name
+        sized = stored.record["width"] > 0 and stored.record["height"] > 0
+        assert sized if stored.bad == "" else not sized or stored.bad == "E-BOMB", odd.name
+    assert kinds[STRIPS] > 60
+    assert kinds[FILE] > 100
+
+
+def test_reasons_in_the_odd_corpus() -> None:
+    kept: dict[str, set[str]] = {}
+    for odd, stored in lossless_corpus():
+        if stored.kept:
+            kept.setdefault(stored.kept, set()).add(odd.name)
+    odd_factors = {"luma_below_chroma", "chromas_differ", "410", "thirds", "all_22"}
+    cmyk = {"jpeg_cmyk_pillow", "jpeg_cmyk_adobe", "jpeg_cmyk_bare", "jpeg_ycck", "jpeg_ycck_420"}
+    assert kept.pop("odd sampling") == {f"jpeg_factors_{name}" for name in odd_factors}
+    assert kept.pop("CMYK") == cmyk
+    assert kept.pop("arithmetic coding", {"jpeg_arithmetic"}) == {"jpeg_arithmetic"}
+    assert kept == {
+        "libjpeg warned": {"jpeg_icc_part_of_many"},
+        "larger with restart markers": {"jpeg_420_1x3000", "jpeg_444_1x3000"},
+    }
+
+
+def test_other_formats_are_stored_as_they_are() -> None:
+    for odd, stored in lossless_corpus():
+        if odd.code is None and not odd.data.startswith(jp.SOI):
+            assert (stored.record["kind"], stored.kept) == (FILE, "")
+
+
+def test_all_ordinary_kinds_become_strips() -> None:
+    encoder = SampleEncoder(LOSSLESS)
+    for name, data in (stoppable() | unstoppable()).items():
+        stored = encoder.encode(data, 7)
+        check_record(stored, data)
+        header = parse_header(stored_jpeg(stored))
+        assert stored.record["kind"] == STRIPS, name
+        assert header.stoppable, name
+        assert restart_interval(stored_jpeg(stored), header) == stored.record["segment_mcus"], name
+        assert stored.record["segment_mcus"] == segment_length(parse_header(data), 32), name
+        assert (stored_pixels(stored) == simplejpeg.decode_jpeg(data, strict=True)).all(), name
+
+
+def test_head_leads_to_each_strip() -> None:
+    stored = SampleEncoder(LOSSLESS).encode(PHOTO, 7)
+    table, header, scan = head_of(stored)
+    record = stored.record
+    assert (record["mcu_width"], record["mcu_height"], record["strip_rows"]) == (16, 16, 1)
+    assert len(table) == 8
+    assert table["end"][-1] == len(scan)
+    before = begin = 0
+    for number, (end, crc) in enumerate(table.tolist()):
+        assert crc32(scan[begin:end], before) == crc
+        if number < 7:
+            assert scan[end - 2] == 0xFF
+            assert 0xD0 <= scan[end - 1] <= 0xD7
+        before, begin = crc, end
+    size = header[record["height_offset"] :][:4]
+    assert (int.from_bytes(size[:2], "big"), int.from_bytes(size[2:], "big")) == (120, 200)
+
+
+def test_two_rows_of_low_mcus_are_a_strip() -> None:
+    stored = SampleEncoder(LOSSLESS).encode(jpeg(textured(61, 83)[..., 0]), 7)
+    assert (stored.record["mcu_height"], stored.record["strip_rows"], len(head_of(stored)[0])) == (8, 2, 4)
+
+
+def test_segments_of_few_bytes_are_longer() -> None:
+    lengths = {}
+    for quality in (95, 40, 1):
+        stored = SampleEncoder(LOSSLESS).encode(simplejpeg.encode_jpeg(textured(512, 512), quality, "RGB", "420"), 7)
+        lengths[quality] = int(stored.record["segment_mcus"])
+        segments = 32 * 32 // lengths[quality]
+        assert len(head_of(stored)[2]) / segments > 50
+    assert lengths[95] == 2 < lengths[40] < lengths[1] == 32
+
+
+def test_same_bytes_each_time() -> None:
+    first, again = SampleEncoder(LOSSLESS).encode(PHOTO, 7), SampleEncoder(LOSSLESS).encode(PHOTO, 7)
+    assert first.data == again.data
+    assert first.record == again.record
+
+
+def test_memory_for_a_large_image_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = SampleEncoder(LOSSLESS)
+    encoder.encode(PHOTO, 7)
+    assert [decoder._memory.nbytes > 3 * 120 * 200 for decoder in (encoder._source, encoder._copy)] == [True, True]
+    monkeypatch.setattr(cache_encode, "_LARGE_PIXELS", 120 * 200 - 1)
+    first, again = encoder.encode(PHOTO, 7), encoder.encode(PHOTO, 7)
+    assert [decoder._memory.nbytes for decoder in (encoder._source, encoder._copy)] == [0, 0]
+    assert first.data == again.data
+
+
+# ---- every proof that a copy must pass
+
+
+def kept(data: bytes = PHOTO) -> str:
+    stored = SampleEncoder(LOSSLESS).encode(data, 7)
+    check_record(stored, data)
+    assert stored.record["kind"] == FILE
+    assert (stored.bad, stored.record["width"], stored.record["height"]) == ("", 200, 120)
+    return stored.kept
+
+
+def recode_as(monkeypatch: pytest.MonkeyPatch, change: object) -> None:
+    monkeypatch.setattr(cache_encode, "recode", change)
+
+
+def test_missing_jpegtran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
+    assert kept() == "jpegtran is missing"
+
+
+def test_failing_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "jpegtran"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: str(program))
+    assert kept() == "jpegtran failed"
+
+
+def test_other_pixels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = textured(120, 200)
+    pixels[100:108, 8:16] ^= 64
+    other = simplejpeg.encode_jpeg(pixels, 90, "RGB", "420")
+    recode_as(monkeypatch, lambda data, header, n: jpeg_recode.recode(other, header, n))
+    assert kept() == "pixels differ"
+
+
+def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bit of coded data flipped, which may still decode without a warning."""
+    found, place = Counter(), [0]
+
+    def lie(data: bytes, header: object, n: int) -> bytes:
+        copy = bytearray(jpeg_recode.recode(data, parse_header(data), n))
+        copy[place[0]] ^= 1
+        return bytes(copy)
+
+    recode_as(monkeypatch, lie)
+    for place[0] in range(1000, 4000, 300):
+        found[kept()] += 1
+    assert set(found) <= {"pixels differ", "jpegtran failed"}
+    assert found["pixels differ"] > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data, header, n: b"",
+        lambda data, header, n: data,  # no restart markers
+        lambda data, header, n: jpeg_recode.recode(data, header, n + 1),
+        lambda data, header, n: jpeg_recode.recode(data, header, n)[:-2],
+        lambda data, header, n: jpeg_recode.recode(data, header, n) + b"\0",
+        lambda data, header, n: unstoppable()["progressive_420"],
+        lambda data, header, n: stoppable()["420_83x61"],
+        lambda data, header, n: b"\xff\xd8\xff",
+    ],
+)
+def test_another_file_than_asked_for_is_found(change: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    recode_as(monkeypatch, change)
+    assert kept() == "jpegtran failed"
+
+
+def test_wrong_windows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = cache_encode.strips.plan_cut
+
+    def shifted(geometry: object, window: tuple[int, int, int, int]) -> object:
+        cut = plan(geometry, window)
+        return cut._replace(row=cut.row - 1, row_end=cut.row_end - 1) if cut.row else cut._replace(row_end=1, height=16)
+
+    monkeypatch.setattr(cache_encode.strips, "plan_cut", shifted)
+    assert kept() == "a window differs"
+
+
+def test_libjpeg_warnings_leave_the_file_alone() -> None:
+    assert kept(PHOTO[:-40] + PHOTO[-10:]) == "libjpeg warned"
+
+
+# ---- lossless, others
+
+
+def test_orientation_is_recorded_and_sides_are_as_stored() -> None:
+    encoder = SampleEncoder(LOSSLESS)
+    for value in range(1, 9):
+        stored = encoder.encode(jp.inserted(PHOTO, exif_segment(value)), 7)
+        record = stored.record
+        assert (record["kind"], record["orientation"]) == (STRIPS, value)
+        assert (record["width"], record["height"]) == (200, 120)
+        assert (stored_pixels(stored) == simplejpeg.decode_jpeg(PHOTO)).all()
+    assert encoder.encode(jp.inserted(PHOTO, exif_segment(9)), 7).record["orientation"] == 1
+
+
+def test_more_than_max_pixels_is_stored_with_its_size() -> None:
+    bombs = {odd.name: stored for odd, stored in lossless_corpus() if odd.code == "E-BOMB"}
+    assert len(bombs) > 5
+    assert {stored.bad for stored in bombs.values()} == {"E-BOMB"}
+    record = bombs["bomb_png"].record
+    assert (record["kind"], record["width"], record["height"]) == (FILE, 20_000, 20_000)
+
+
+def test_pixels_stay_pixels() -> None:
+    image = textured(37, 50)
+    image.flags.writeable = False
+    for encoding in (LOSSLESS, RAW):
+        stored = SampleEncoder(encoding).encode(image, 7)
+        assert (stored.record["kind"], stored.record["strip_rows"]) == (PIXELS, 16)
+        assert (stored_pixels(stored) == image).all()
+
+
+def test_missing_pillow_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: object) -> None:
+        raise LoaderError("E-DEPENDENCY", "Pillow cannot be imported")
+
+    encoder = SampleEncoder(LOSSLESS)
+    monkeypatch.setattr(ImageDecoder, "full", missing)
+    with pytest.raises(LoaderError, match="E-DEPENDENCY"):
+        encoder.encode(encoded(scene(20, 30), "PNG"), 7)
+
+
+# ---- raw
+
+
+@pytest.mark.parametrize("data", [PHOTO, encoded(scene(61, 83), "PNG"), unstoppable()["progressive_444"]])
+def test_raw_is_the_decoded_image(data: bytes) -> None:
+    stored = SampleEncoder(RAW).encode(data, 7)
+    check_record(stored, data)
+    assert stored.record["kind"] == PIXELS
+    assert (stored_pixels(stored) == ImageDecoder(ImagePipeline()).full(data)).all()
+
+
+def test_raw_head_holds_running_crcs() -> None:
+    stored = SampleEncoder(RAW).encode(PHOTO, 7)
+    crcs = np.frombuffer(stored.data[: stored.record["head"]], "<u4")
+    pixels = stored.data[stored.record["head"] :]
+    assert len(crcs) == 8
+    crc = 0
+    for number, expected in enumerate(crcs.tolist()):
+        crc = crc32(pixels[number * 16 * 600 : (number + 1) * 16 * 600], crc)
+        assert crc == expected
+
+
+@pytest.mark.parametrize("encoding", [RAW, SMALL])
+def test_bad_images_are_stored_as_they_are(encoding: Encoding) -> None:
+    encoder = SampleEncoder(encoding)
+    for odd in corpus():
+        stored = encoder.encode(odd.data, 7)
+        if odd.code not in (None, "ANY"):
+            check_record(stored, odd.data)
+            assert (stored.record["kind"], stored.bad) == (FILE, odd.code), odd.name
+        elif odd.code is None:
+            assert stored.bad == "", odd.name
+            assert stored.record["kind"] == (FILE if stored.kept else PIXELS if encoding is RAW else STRIPS), odd.name
+            assert stored.kept in ("", "larger with restart markers"), odd.name
+
+
+# ---- lossy
+
+
+@pytest.mark.parametrize("data", [PHOTO, encoded(textured(120, 200), "PNG"), textured(120, 200)])
+def test_lossy_jpeg_is_small_and_close(data: bytes) -> None:
+    stored = SampleEncoder(Encoding(resize=60, quality=95)).encode(data, 7)
+    record = stored.record
+    assert (record["kind"], record["width"], record["height"], stored.kept) == (STRIPS, 100, 60, "")
+    expected = scene(120, 200).reshape(60, 2, 100, 2, 3).mean((1, 3))
+    assert np.abs(stored_pixels(stored) - expected).mean() < 8
+    header = parse_header(stored_jpeg(stored))
+    assert header.sampling == ((2, 2), (1, 1), (1, 1))
+
+
+def test_lossy_equals_resize_and_encode() -> None:
+    """Nothing but the documented steps: antialiased resize, then libjpeg at that quality with the accurate DCT."""
+    encoder = SampleEncoder(Encoding(resize=60, quality=80))
+    raw = stored_pixels(SampleEncoder(Encoding(kind="raw", resize=60)).encode(PHOTO, 7))
+    expected = simplejpeg.decode_jpeg(simplejpeg.encode_jpeg(raw, 80, "RGB", "420", fastdct=False))
+    assert (stored_pixels(encoder.encode(PHOTO, 7)) == expected).all()
+
+
+def test_quality_alone_keeps_the_size() -> None:
+    records = {q: SampleEncoder(Encoding(quality=q)).encode(PHOTO, 7).record for q in (30, 95)}
+    assert {(r["width"], r["height"]) for r in records.values()} == {(200, 120)}
+    assert records[30]["length"] < records[95]["length"]
+
+
+def test_lossy_without_jpegtran_is_a_file_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
+    stored = SampleEncoder(SMALL).encode(PHOTO, 7)
+    assert (stored.record["kind"], stored.kept) == (FILE, "jpegtran is missing")
+    assert (stored.record["width"], stored.record["height"]) == (80, 48)
+    assert decoded(stored.data).shape == (48, 80, 3)
+
+
+@pytest.mark.parametrize("encoding", [SMALL, Encoding(kind="raw", resize=48)])
+def test_orientation_of_resized_images(encoding: Encoding) -> None:
+    stored = SampleEncoder(encoding).encode(jp.inserted(PHOTO, exif_segment(6)), 7)
+    assert (stored.record["orientation"], stored.record["width"], stored.record["height"]) == (6, 80, 48)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (7, 9)])
+@pytest.mark.parametrize("encoding", [SMALL, RAW, Encoding(resize=5, longer_side=True)])
+def test_extreme_sizes(size: tuple[int, int], encoding: Encoding) -> None:
+    pixels = np.ascontiguousarray(scene(max(size[0], 48), max(size[1], 48))[: size[0], : size[1]])
+    stored = SampleEncoder(encoding).encode(pixels, 7)
+    width, height = shrunk_size(size[1], size[0], encoding)
+    assert stored.kept == ("larger with restart markers" if encoding is SMALL and size == (3000, 1) else "")
+    assert stored_pixels(stored).shape == (height, width, 3)
+
+
+def test_recode_error_has_a_stable_reason() -> None:
+    assert RecodeError("pixels differ", "detail\nof two lines").reason == "pixels differ"

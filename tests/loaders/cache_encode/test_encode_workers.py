@@ -1,0 +1,176 @@
+"""The workers of a build: everything once and in order, in bounded chunks, and no waiting for the dead."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty_source import FaultySource, OpenFifo, exit_quietly, run_out_of_memory
+from processes import child_pids, eventually, fork_server_pid
+
+from penstock.loaders.cache.format import PIXELS, Encoding
+from penstock.loaders.cache_encode import chunks as build_chunks
+from penstock.loaders.cache_encode import encode_workers as build_workers
+from penstock.loaders.cache_encode.chunks import Chunk, EncodeJob, encode_chunk
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
+from penstock.loaders.cache_encode.encode_workers import encode_in_order
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.pipelines.errors import LoaderError
+
+
+def arrays(count: int, side: int = 8) -> ArraySource:
+    return ArraySource(
+        np.arange(count * side * side * 3, dtype=np.uint8).reshape(count, side, side, 3), np.arange(count)
+    )
+
+
+def collect(source: Any, workers: int, first: int = 0, end: int | None = None) -> list[Chunk]:
+    job = EncodeJob(source, Encoding(kind="raw"))
+    return list(encode_in_order(job, first, len(source) if end is None else end, workers))
+
+
+def failure(source: Any, workers: int = 2) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        collect(source, workers)
+    assert eventually(lambda: not child_pids())
+    return caught.value
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize(("first", "end"), [(0, 300), (7, 8), (100, 263), (5, 5)])
+def test_everything_once_and_in_order(workers: int, first: int, end: int) -> None:
+    source = arrays(300)
+    chunks = collect(source, workers, first, end)
+    assert [place for chunk in chunks for place in range(*chunk.task)] == list(range(first, end))
+    records = [record for chunk in chunks for record in chunk.records]
+    assert [record["label"] for record in records] == list(range(first, end))
+    assert {record["kind"] for record in records} <= {PIXELS}
+    assert sum(chunk.source_bytes for chunk in chunks) == (end - first) * 8 * 8 * 3
+    payload = b"".join(chunk.payload for chunk in chunks)
+    assert len(payload) == sum(int(record["length"]) for record in records)
+    assert payload == b"".join(chunk.payload for chunk in collect(source, 0, first, end))
+    assert not child_pids()
+
+
+def test_chunks_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_chunks, "CHUNK_BYTES", 100_000)
+    lengths = [len(chunk.payload) for chunk in collect(arrays(200, 64), 2)]
+    assert max(lengths) <= 100_000
+    assert len(lengths) > 20
+    small = [len(chunk.records) for chunk in collect(arrays(1000, 2), 2)]
+    assert max(small) == build_chunks.MAX_CHUNK_SAMPLES
+
+
+def test_no_worker_runs_far_ahead() -> None:
+    """The chunk whose turn it is comes last: what the others make meanwhile is bounded."""
+    source = FaultySource(3000, {0: SleepOnce()})
+    job = EncodeJob(source, Encoding())
+    chunks = encode_in_order(job, 0, len(source), 2)
+    try:
+        next(chunks)
+        at = chunks.gi_frame.f_locals["pool"]._at.array.max()  # type: ignore[union-attr]
+        assert at < 3 * 2 * build_chunks.MAX_CHUNK_SAMPLES
+    finally:
+        chunks.close()
+    assert eventually(lambda: not child_pids())
+
+
+class SleepOnce:
+    def __call__(self) -> None:
+        time.sleep(2)
+
+
+def test_closing_it_ends_the_workers() -> None:
+    chunks = encode_in_order(EncodeJob(arrays(3000, 32), Encoding(kind="raw")), 0, 3000, 2)
+    next(chunks)
+    assert len(child_pids()) == 2
+    chunks.close()
+    assert eventually(lambda: not child_pids())
+
+
+def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
+    ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(ignored and int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) -> None:
+    """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
+    chunks = encode_in_order(EncodeJob(FaultySource(400, {}, delay_s=0.002), Encoding()), 0, 400, 2)
+    kept = dict(next(chunks).kept)
+    assert eventually(lambda: all(map(leaves_ctrl_c_to_its_parent, child_pids())))  # the second one starts still
+    for pid in [fork_server_pid(), *child_pids()]:
+        os.kill(pid, number)
+    for chunk in chunks:
+        kept.update(chunk.kept)
+    assert kept == {}
+    assert eventually(lambda: not child_pids())
+
+
+def test_a_worker_that_leaves_is_named() -> None:
+    error = failure(FaultySource(50, {23: exit_quietly}))
+    assert (error.code, error.sample) == ("E-WORKER", 23)
+    assert "exited with 3" in error.cause
+
+
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure(FaultySource(50, {23: run_out_of_memory})).code == "E-MEM"
+    kills = iter([0] * 1 + [1] * 100)
+    monkeypatch.setattr(build_workers, "oom_kills", lambda: next(kills))
+    error = failure(FaultySource(50, {23: exit_quietly}))
+    assert (error.code, error.exit_code) == ("E-OOM", 5)
+
+
+def test_a_jpegtran_that_was_killed_for_memory_is_no_property_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = iter([0, 1])
+    monkeypatch.setattr(build_chunks, "oom_kills", lambda: next(kills))
+
+    class Failing(SampleEncoder):
+        def encode(self, data: Any, label: int) -> Stored:
+            raise LoaderError("E-WORKER", "jpegtran was stopped by SIGKILL")
+
+    with pytest.raises(LoaderError, match="E-OOM"):
+        encode_chunk(arrays(4), Failing(Encoding()), build_chunks.Task(0, 4), lambda sample: None)
+
+
+def test_dead_storage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr(build_workers, "DEFAULT_WATCHDOG_S", 1.0)
+    error = failure(FaultySource(50, {3: OpenFifo(str(tmp_path / "fifo"))}), workers=1)
+    assert (error.code, error.exit_code) == ("E-TIMEOUT", 6)
+    assert "samples 3" in error.cause
+
+
+def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_workers, "DEFAULT_WATCHDOG_S", 1.0)
+    chunks = encode_in_order(EncodeJob(arrays(40, 512), Encoding(kind="raw")), 0, 40, 1)
+    next(chunks)
+    (pid,) = child_pids()
+    time.sleep(0.5)  # it fills its pipe
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(LoaderError, match="E-TIMEOUT"):
+        list(chunks)
+    assert eventually(lambda: not child_pids())
+
+
+def test_a_source_that_does_not_pickle() -> None:
+    source = FaultySource(50, {23: lambda: None})
+    with pytest.raises(ValueError, match=r"FaultySource does not go to worker processes.*workers=0"):
+        collect(source, 2)
+    assert eventually(lambda: not child_pids())
+    assert len(collect(source, 0)) > 0
+
+
+def test_other_threads_may_build() -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(len(collect(arrays(100), 2))))
+    thread.start()
+    thread.join()
+    assert found

@@ -1,0 +1,285 @@
+"""Threads that fill slots: the order of the stream, silence, errors, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faulty_source
+import numpy as np
+import pytest
+import torch
+from cache_files import pixel_item, write_cache
+from faulty_source import FaultySource, OpenFifo
+from processes import eventually
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.slots import BatchSlots
+from penstock.loaders.engine.thread_engine import ThreadEngine
+from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.order import Schedule
+from penstock.pipelines import imagenet_eval, imagenet_train
+
+COUNT = 48
+
+
+def settings_of(source: Any) -> ProducerSettings:
+    schedule = Schedule(n=COUNT, batch_size=4, seed=7, rank=0, world_size=1, shuffle=True, drop_last=True)
+    return ProducerSettings(
+        source=source,
+        pipeline=imagenet_train(16),
+        schedule=schedule,
+        decoder="auto",
+        substitute=False,
+        evaluation=False,
+    )
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[ThreadEngine]:
+    at, workers, watchdog_s = getattr(request, "param", ({}, 2, 300.0))
+    made = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, at)), workers, 2, watchdog_s)
+    yield made
+    made.close()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+def take(engine: ThreadEngine, count: int) -> list[HostBatch]:
+    return [engine.next() for _ in range(count)]
+
+
+def indices(batches: list[HostBatch]) -> list[list[int]]:
+    return [batch.index.tolist() for batch in batches]
+
+
+def test_batches_come_in_order_across_epochs_whatever_the_number_of_threads() -> None:
+    streams = []
+    for workers in (0, 1, 2, 5):
+        engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {})), workers, 2, 300.0)
+        engine.seek(Cursor(0, 8))
+        batches = take(engine, 25)
+        assert [batch.cursor for batch in batches[8:12]] == [Cursor(0, 40), Cursor(0, 44), Cursor(1, 0), Cursor(1, 4)]
+        streams.append((indices(batches), [batch.images.tolist() for batch in batches[:3]]))
+        engine.close()
+    assert all(stream == streams[0] for stream in streams)
+
+
+def test_a_seek_drops_what_was_made_ahead(engine: ThreadEngine) -> None:
+    engine.seek(Cursor(0, 0))
+    first = indices(take(engine, 3))
+    for _ in range(20):
+        engine.seek(Cursor(0, 0))
+        assert indices(take(engine, 3)) == first
+        engine.seek(Cursor(3, 20))
+        assert engine.next().cursor == Cursor(3, 20)
+
+
+def test_a_slow_thread_does_not_let_a_later_batch_pass() -> None:
+    schedule = settings_of(FaultySource(COUNT, {})).schedule
+    slow = int(schedule.batch(0, 0)[0])
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {slow: lambda: time.sleep(0.5)})), 2, 2, 300.0)
+    engine.seek(Cursor(0, 0))
+    assert [batch.cursor.position for batch in take(engine, 4)] == [0, 4, 8, 12]
+    engine.close()
+
+
+def test_a_consumer_that_keeps_every_batch_is_served_on(engine: ThreadEngine) -> None:
+    engine.seek(Cursor(0, 0))
+    kept = take(engine, 40)
+    copies = [batch.images.clone() for batch in kept]
+    take(engine, 10)
+    assert all(torch.equal(batch.images, copy) for batch, copy in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize("engine", [({11: faulty_source.divide_by_zero}, 2, 300.0)], indirect=True)
+def test_what_a_source_raises_is_told_with_its_sample_and_ends_the_engine(engine: ThreadEngine) -> None:
+    engine.seek(Cursor(0, 0))
+    with pytest.raises(LoaderError, match=r"E-DATASET.*sample=11.*backend=hdf5.*ZeroDivisionError") as caught:
+        take(engine, 12)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert not threads()
+    with pytest.raises(LoaderError, match="closed"):
+        engine.seek(Cursor(0, 0))
+
+
+@pytest.mark.timeout(60)
+def test_a_read_that_never_returns_is_named_and_every_thread_tells_its_stack(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fifo = tmp_path / "dead storage"
+    os.mkfifo(fifo)
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {17: OpenFifo(str(fifo))})), 2, 2, 1.0)
+    engine.seek(Cursor(0, 0))
+    started = time.monotonic()
+    with pytest.raises(LoaderError, match=r"E-TIMEOUT.*sample=17 path='memory/17.jpg' backend=hdf5"):
+        take(engine, 12)
+    assert time.monotonic() - started < 20
+    assert "faulty_source.py" in capfd.readouterr().err
+    with open(fifo, "wb"):  # let the thread go
+        pass
+    assert eventually(lambda: not threads())
+
+
+def test_a_busy_consumer_is_no_silence() -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {})), 2, 2, 1.0)
+    engine.seek(Cursor(0, 0))
+    engine.next()
+    time.sleep(2.5)
+    assert len(take(engine, 8)) == 8
+    engine.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_loses_no_batch(workers: int) -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {}, delay_s=0.005)), workers, 2, 300.0)
+    engine.seek(Cursor(0, 0))
+    expected = indices(take(engine, 12))
+    engine.seek(Cursor(0, 0))
+    target: Any = engine._queue.changed if workers else engine._maker
+    name, calls, interrupted, served = "wait" if workers else "make", 0, 0, []
+    undisturbed = getattr(target, name)
+
+    def at_times(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += threading.current_thread() is threading.main_thread()
+        if calls % 3 == 2 and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return undisturbed(*arguments)
+
+    setattr(target, name, at_times)
+    while len(served) < 12:
+        try:
+            served += indices(take(engine, 1))
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert served == expected
+    assert interrupted >= 2
+    engine.close()
+
+
+def test_a_source_that_ends_its_thread_is_named() -> None:
+    engine = ThreadEngine(
+        "hdf5", settings_of(FaultySource(COUNT, {5: faulty_source.leave_by_system_exit})), 2, 2, 300.0
+    )
+    engine.seek(Cursor(0, 0))
+    with pytest.raises(LoaderError, match=r"E-WORKER.*sample=5.*SystemExit"):
+        take(engine, 12)
+
+
+def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(tmp_path: Path) -> None:
+    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((20, 20, 3), k, np.uint8)) for k in range(8)])
+    before, counts = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        with create_loader(str(path), backend="hdf5", workers=2, workers_are="threads", batch_size=4) as loader:
+            next(iter(loader))
+            thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+            thread.start()
+            thread.join()
+            counts.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [3, 3]
+
+
+def test_a_loader_that_is_dropped_takes_its_threads_along(tmp_path: Path) -> None:
+    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((20, 20, 3), k, np.uint8)) for k in range(8)])
+    loader = create_loader(
+        str(path), backend="hdf5", workers=2, workers_are="threads", pipeline=imagenet_eval(16), batch_size=2
+    )
+    next(iter(loader))
+    assert len(threads()) == 2
+    del loader
+    gc.collect()
+    assert eventually(lambda: not threads())
+
+
+def test_a_program_that_ends_in_mid_epoch_ends_well(tmp_path: Path) -> None:
+    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((300, 300, 3), k, np.uint8)) for k in range(64)])
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "from penstock.loaders import create_loader\n"
+        "loader = create_loader(sys.argv[1], backend='hdf5', workers=4, workers_are='threads', batch_size=16)\n"
+        "for _ in loader: break\n"
+    )
+    command = [sys.executable, "-W", "error", str(script), str(path)]
+    programs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    for program in programs:
+        _, errors = program.communicate(timeout=60)
+        assert (program.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_after_a_batch_was_taken_is_made_good_by_a_seek(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {})), workers, 2, 300.0)
+    engine.seek(Cursor(0, 0))
+    expected = indices(take(engine, 6))
+    engine.seek(Cursor(0, 0))
+    served = indices(take(engine, 2))
+    place = engine._next
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchSlots, "hand_out", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.next()
+    engine.seek(place)
+    assert served + indices(take(engine, 4)) == expected
+    engine.close()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_no_memory_for_a_batch_costs_no_slot(engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    engine.seek(Cursor(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchSlots, "hand_out", fail)
+        for _ in range(20):
+            with pytest.raises(MemoryError):
+                engine.next()
+    assert engine.next().cursor == Cursor(1, 32)
+
+
+def test_threads_that_cannot_be_started_are_told_and_those_that_were_leave(
+    engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, count, before = threading.Thread.start, [], torch.get_num_threads()
+
+    def second_fails(thread: threading.Thread) -> None:
+        count.append(thread)
+        if len(count) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", second_fails)
+        with pytest.raises(LoaderError, match=r"E-MEM.*can't start new thread"):
+            engine.seek(Cursor(0, 0))
+    assert eventually(lambda: not threads())
+    assert torch.get_num_threads() == before
+    with pytest.raises(LoaderError, match="closed"):
+        engine.seek(Cursor(0, 0))
+
+
+@pytest.mark.timeout(60)
+def test_close_from_another_thread_ends_the_wait() -> None:
+    engine = ThreadEngine("hdf5", settings_of(FaultySource(COUNT, {}, delay_s=0.3)), 1, 1, 300.0)
+    engine.seek(Cursor(0, 0))
+    threading.Timer(0.2, engine.close).start()
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*closed while"):
+        take(engine, 3)

@@ -1,0 +1,255 @@
+"""The packed index: what goes in comes out, a damaged file is refused, a million images are small."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.loaders.sources import folder_index, folder_index_builder
+from penstock.loaders.sources.folder_index import DIGEST_BYTES, DamagedIndexError, FolderIndex
+from penstock.loaders.sources.folder_index_builder import FileEntry, FileSorter, FolderIndexBuilder
+
+ROOT = b"/data/\xff odd\nroot"
+
+
+def example_builder(**changes: int) -> FolderIndexBuilder:
+    builder = FolderIndexBuilder()
+    for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
+        builder.add_class(name)
+    builder.add_folder(b"", 0, 10, 1)
+    builder.add_folder(b"ant", 0, -20, 2)
+    builder.add_folder(b"ant/deep", 0, 30, 2**64 - 1)
+    builder.add_folder(b"b\xe9", 2, 40, 4)
+    builder.add_files(0, [(b"ant/a.jpg", 1, 100, 5), (b"ant/deep/\n.jpg", 2, changes.get("size", 200), -6)])
+    builder.add_files(2, [(b"b\xe9/\xff.png", 3, 0, changes.get("mtime_ns", 7))])
+    return builder
+
+
+def write(builder: FolderIndexBuilder, path: Path) -> FolderIndex:
+    with path.open("wb") as file:
+        builder.write(file, root=ROOT, flat=False, skipped={"hidden": 3})
+    return FolderIndex(os.fsencode(path))
+
+
+def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+    index = write(example_builder(), tmp_path / "index")
+    assert [index.relative_path(i) for i in range(index.num_files)] == [
+        b"ant/a.jpg",
+        b"ant/deep/\n.jpg",
+        b"b\xe9/\xff.png",
+    ]
+    assert [index.folder(i) for i in range(index.num_folders)] == [b"", b"ant", b"ant/deep", b"b\xe9"]
+    assert [index.size(i) for i in range(3)] == [100, 200, 0]
+    assert [index.mtime_ns(i) for i in range(3)] == [5, -6, 7]
+    assert index.labels(np.array([2, 0, 1, 2])).tolist() == [2, 0, 0, 2]
+    assert index.labels(np.array([0])).dtype == np.int64
+    assert index.classes == (b"ant", b"", b"b\xe9")
+    assert index.class_counts.tolist() == [2, 0, 1]
+    assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
+    assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
+    assert (index.root, index.num_bytes, index.skipped, index.flat) == (ROOT, 300, {"hidden": 3}, False)
+
+
+def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
+    builder = FolderIndexBuilder()
+    builder.add_class(b"c")
+    for number in range(70_000):
+        builder.add_folder(b"c/%d" % number, 0, 0, 0)
+    builder.add_files(0, [(b"c/69999/a.jpg", 69_999, 2**40, 0)])
+    index = write(builder, tmp_path / "index")
+    assert index.relative_path(0) == b"c/69999/a.jpg"
+    assert index.size(0) == 2**40
+
+
+def test_the_index_cannot_be_written_to(tmp_path: Path) -> None:
+    index = write(example_builder(), tmp_path / "index")
+    with pytest.raises(ValueError, match="read-only"):
+        index.class_counts[0] = 9
+
+
+def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp_path: Path) -> None:
+    first = write(example_builder(), tmp_path / "0")
+    same = write(example_builder(), tmp_path / "1")
+    later = write(example_builder(mtime_ns=8), tmp_path / "2")
+    larger = write(example_builder(size=201), tmp_path / "3")
+    renamed_class = example_builder()
+    renamed_class.classes[1] = b"x"
+    renamed = write(renamed_class, tmp_path / "4")
+    assert (first.fingerprint, first.content) == (same.fingerprint, same.content)
+    assert first.fingerprint == later.fingerprint
+    assert first.content != later.content
+    assert len({first.fingerprint, larger.fingerprint, renamed.fingerprint}) == 3
+    assert bytes.fromhex(first.fingerprint)
+
+
+def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
+    prints = set()
+    for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
+        builder = FolderIndexBuilder()
+        builder.add_class(b".")
+        builder.add_folder(b"", 0, 0, 0)
+        builder.add_files(0, [(name, 0, 1, 1) for name in names])
+        prints.add(write(builder, tmp_path / str(number)).fingerprint)
+    assert len(prints) == 2
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    damaged = tmp_path / "damaged"
+    for position in range(len(whole)):
+        damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with pytest.raises(DamagedIndexError):
+            FolderIndex(os.fsencode(damaged))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_every_other_length_is_found(tmp_path: Path, verify: bool) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    damaged = tmp_path / "damaged"
+    for length in range(len(whole)):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(DamagedIndexError):
+            FolderIndex(os.fsencode(damaged), verify=verify)
+    damaged.write_bytes(whole + b"\0")
+    with pytest.raises(DamagedIndexError):
+        FolderIndex(os.fsencode(damaged), verify=verify)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda header: [header], "lacks a field"),
+        (lambda header: {**header, "num_bytes": "300"}, "lacks a field"),
+        (lambda header: {**header, "columns": []}, "a column is missing"),
+        (lambda header: {**header, "columns": header["columns"][::-1]}, "not those of this version"),
+        (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<f8", 3]]}, "not those of"),
+        (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", -1]]}, "no length"),
+        (
+            lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", 2]]},
+            "differ in length",
+        ),
+        (lambda header: {**header, "columns": [*header["columns"], ["more", "<i8", 2]]}, "a column is missing"),
+        (lambda header: {**header, "columns": [["root", "|u1", 10**18], *header["columns"][1:]]}, "length is wrong"),
+    ],
+)
+def test_a_header_of_another_making_is_refused_even_with_its_digest(tmp_path: Path, change, message: str) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    prefix = folder_index._PREFIX.size
+    end = prefix + int.from_bytes(whole[16:24], "little")
+    header = json.dumps(change(json.loads(whole[prefix:end]))).encode()
+    forged = folder_index._PREFIX.pack(folder_index.MAGIC, len(header)) + header + whole[end:-DIGEST_BYTES]
+    (tmp_path / "forged").write_bytes(forged + hashlib.blake2b(forged, digest_size=DIGEST_BYTES).digest())
+    with pytest.raises(DamagedIndexError, match=message):
+        FolderIndex(os.fsencode(tmp_path / "forged"))
+
+
+def test_no_file_and_another_version_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DamagedIndexError, match="No such file"):
+        FolderIndex(os.fsencode(tmp_path / "absent"))
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    (tmp_path / "index").write_bytes(whole.replace(folder_index.MAGIC, b"penstock index 0"))
+    with pytest.raises(DamagedIndexError, match="not an index of this version"):
+        FolderIndex(os.fsencode(tmp_path / "index"))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100])
+def test_a_sorter_that_spills_yields_the_sorted_files(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 8)
+    files: list[FileEntry] = [(b"%d" % (number * number), number, number * 10, -number) for number in range(count)]
+    random.Random(1).shuffle(files)
+    sorter = FileSorter()
+    for file in files:
+        sorter.add(file)
+    assert len(sorter) == count
+    assert list(sorter) == sorted(files)
+
+
+BUILD_A_MILLION = """
+import os, resource, sys
+import numpy as np
+import psutil
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.folder_index_builder import FileSorter, FolderIndexBuilder
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+path, flat = sys.argv[1], sys.argv[2] == "flat"
+FolderIndexBuilder(), FolderIndex  # imported, and numpy warm
+np.unique(np.linspace(0, 1, 5))
+before = resident()
+builder = FolderIndexBuilder()
+root = builder.add_folder(b"", 0, 0, 0)
+if flat:
+    builder.add_class(b".")
+    sorter = FileSorter()
+    for k in range(1_000_000):
+        name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
+        sorter.add((name, root, 110_000 + k, 1_700_000_000_000_000_000 + k))
+    builder.add_files(0, sorter)
+    del sorter
+else:
+    for c in range(1000):
+        name = b"n%08d" % (1_440_764 + c)
+        label = builder.add_class(name)
+        folder = builder.add_folder(name, label, 1_700_000_000_000_000_000, c)
+        sorter = FileSorter()
+        for k in range(1000):
+            image = b"%s/%s_%d.JPEG" % (name, name, k * 7919 % 100_000)
+            sorter.add((image, folder, 110_000 + k, 1_700_000_000_000_000_000 + k))
+        builder.add_files(label, sorter)
+with open(path, "wb") as file:
+    builder.write(file, root=b"/data", flat=flat, skipped={})
+del builder
+index = FolderIndex(os.fsencode(path))
+assert index.num_files == 1_000_000
+for step in range(0, index.num_files, 256):  # touches every page
+    index.labels(np.arange(step, min(step + 256, index.num_files)))
+    index.relative_path(step), index.size(step), index.mtime_ns(step)
+print((resident() - before) / 2**20, os.path.getsize(path) / 2**20)
+"""
+
+USE_A_MILLION = """
+import os, sys
+import numpy as np
+from penstock.loaders.sources.folder_index import FolderIndex
+
+def own():  # pages of the mapped file are the machine's, held once for all processes
+    return int(open("/proc/self/status").read().partition("RssAnon:")[2].split()[0]) * 1024
+
+index = FolderIndex(os.fsencode(sys.argv[1]), verify=False)
+index.labels(np.arange(256)), index.relative_path(0)
+before = own()
+for step in range(0, 1_000_000, 256):
+    index.labels(np.arange(step, min(step + 256, 1_000_000)))
+    for i in range(step, min(step + 256, 1_000_000), 8):
+        index.relative_path(i), index.size(i), index.mtime_ns(i)
+print((own() - before) / 2**20)
+"""
+
+
+@pytest.mark.parametrize("layout", ["classes", "flat"])
+def test_a_million_images_cost_little(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "index"
+    built = subprocess.run(
+        [sys.executable, "-c", BUILD_A_MILLION, str(path), layout], check=True, capture_output=True, text=True
+    )
+    resident_MiB, file_MiB = map(float, built.stdout.split())
+    assert file_MiB < 45
+    assert resident_MiB <= 60
+    used = subprocess.run([sys.executable, "-c", USE_A_MILLION, str(path)], check=True, capture_output=True, text=True)
+    worker_MiB = float(used.stdout)
+    assert worker_MiB < 3
+    print(f"{layout}: resident {resident_MiB:.1f} MiB, file {file_MiB:.1f} MiB, worker growth {worker_MiB:.2f} MiB")

@@ -1,0 +1,311 @@
+"""Which files of a tree are images, in which order, and what is said about the rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import socket
+import string
+from pathlib import Path
+
+import pytest
+from folder_trees import plant
+
+from penstock.loaders.sources import folder_index_builder, folder_scan
+from penstock.loaders.sources.folder_scan import FolderScan
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.system.file_read import RETRY_DELAYS_S
+from penstock.pipelines.errors import LoaderError
+
+
+def images_of(root: Path, **options: bool) -> list[tuple[bytes, bytes]]:
+    """(class, path relative to the root) of each image, in order."""
+    source = ImageFolder(root, rescan=True, allow_empty=True, **options)
+    labels = source.labels(range(len(source)))
+    start = len(os.fsencode(root)) + 1
+    return [(source.classes[label], source.path(index)[start:]) for index, label in enumerate(labels)]
+
+
+def skipped_of(root: Path, **options: bool) -> dict[str, int]:
+    return ImageFolder(root, rescan=True, **options).skipped
+
+
+def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
+    names = [
+        "b/1.jpg",
+        "B/1.jpg",
+        "a-b/1.jpg",
+        "a/x.jpg",
+        "a/x/1.jpg",
+        "a/x0.jpg",
+        "a/X.jpg",
+        "a/10.jpg",
+        "a/9.jpg",
+        "é/1.jpg",
+    ]
+    plant(tmp_path, names)
+    assert images_of(tmp_path) == [
+        (b"B", b"B/1.jpg"),
+        (b"a", b"a/10.jpg"),
+        (b"a", b"a/9.jpg"),
+        (b"a", b"a/X.jpg"),
+        (b"a", b"a/x.jpg"),
+        (b"a", b"a/x/1.jpg"),
+        (b"a", b"a/x0.jpg"),
+        (b"a-b", b"a-b/1.jpg"),
+        (b"b", b"b/1.jpg"),
+        ("é".encode(), "é/1.jpg".encode()),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_does_not_depend_on_the_listing_nor_on_spilling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    draw = random.Random(seed)
+    names = {
+        "/".join(draw.choice(string.ascii_letters) for _ in range(draw.randint(2, 4))) + ".jpg" for _ in range(200)
+    }
+    plant(tmp_path, sorted(names))
+    (tmp_path / "zz-linked").symlink_to(plant(tmp_path.parent / f"elsewhere{seed}", ["1/a.jpg", "2/a.jpg"]))
+    (tmp_path / "zz-twice").symlink_to(tmp_path.parent / f"elsewhere{seed}" / "1")
+    expected = sorted((os.fsencode(name.split("/")[0]), os.fsencode(name)) for name in names)
+    expected += [(b"zz-linked", b"zz-linked/1/a.jpg"), (b"zz-linked", b"zz-linked/2/a.jpg")]
+    assert images_of(tmp_path) == expected
+
+    class Shuffled:
+        def __init__(self, fd: int, listing=os.scandir) -> None:
+            self.entries = list(listing(fd))
+            draw.shuffle(self.entries)
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(folder_scan.os, "scandir", Shuffled)
+    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 5)
+    for _ in range(3):
+        assert images_of(tmp_path) == expected
+
+
+def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
+    plant(tmp_path, ["b.jpg", "a.PNG", "notes/readme.txt"])
+    source = ImageFolder(tmp_path)
+    assert images_of(tmp_path) == [(b".", b"a.PNG"), (b".", b"b.jpg")]
+    assert source.describe().startswith("2 images, 1 class (a flat folder counts as one class), 0.0 MB")
+
+
+def test_images_beside_class_folders_are_counted_not_taken(tmp_path: Path) -> None:
+    plant(tmp_path, ["cat/1.jpg", "stray.jpg", "stray.png", "readme.txt"])
+    assert images_of(tmp_path) == [(b"cat", b"cat/1.jpg")]
+    assert skipped_of(tmp_path) == {"image beside class folders": 2, "other suffix": 1}
+
+
+def test_suffixes_in_any_case(tmp_path: Path) -> None:
+    taken = ["a.jpg", "b.JPEG", "c.Jpe", "d.png", "e.WebP", "f.BMP", "g.gif", "h.txt.jpg"]
+    plant(tmp_path, [f"c/{name}" for name in [*taken, "jpg", "x.jpgx", "x.tif", "x.jpg.txt", "noext"]])
+    assert [path for _, path in images_of(tmp_path)] == [f"c/{name}".encode() for name in taken]
+    assert skipped_of(tmp_path) == {"other suffix": 5}
+
+
+def test_hidden_names_and_what_systems_leave_are_counted(tmp_path: Path) -> None:
+    plant(tmp_path, ["c/1.jpg", "c/._1.jpg", "c/.hidden.jpg", ".git/1.jpg", "lost+found/", "__MACOSX/c/._1.jpg"])
+    plant(tmp_path, ["c/@eaDir/thumb.jpg", ".DS_Store"])
+    assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
+    assert skipped_of(tmp_path) == {"hidden": 7}
+    assert ImageFolder(tmp_path).describe() == "1 image, 1 class, 0.0 MB, skipped: 7 hidden"
+
+
+@pytest.mark.timeout(20)
+def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, ["c/1.jpg", "c/folder.jpg/inside.jpg"])
+    os.mkfifo(tmp_path / "c" / "fifo.jpg")
+    (tmp_path / "c" / "device.jpg").symlink_to("/dev/zero")
+    monkeypatch.chdir(tmp_path / "c")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.jpg")
+    assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
+    assert skipped_of(tmp_path) == {"not a regular file": 4}
+
+
+def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", ["c/1.jpg", "d/deep/2.jpg"])
+    plant(tmp_path / "beside the root", ["3.jpg"])
+    (root / "c" / "self").symlink_to(".")
+    (root / "c" / "up").symlink_to("..")
+    (root / "c" / "above").symlink_to("../..")
+    (root / "c" / "sibling").symlink_to("../d/deep")
+    (root / "a-class-that-is-a-link").symlink_to("d")
+    (root / "d" / "absolute").symlink_to(root)
+    (root / "d" / "circle").symlink_to("circle")
+    assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
+    assert skipped_of(root) == {"folder seen before": 6, "other suffix": 1}
+
+
+def test_a_loop_outside_the_root_ends(tmp_path: Path) -> None:
+    outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.jpg"])
+    (outside / "deep" / "back").symlink_to("..")
+    root = plant(tmp_path / "root", ["b/1.jpg"])
+    (root / "a").symlink_to(outside)
+    (root / "z").symlink_to(outside)
+    assert images_of(root) == [(b"a", b"a/1.jpg"), (b"a", b"a/deep/2.jpg"), (b"b", b"b/1.jpg")]
+    assert skipped_of(root) == {"folder seen before": 2}
+
+
+def test_links_to_files_and_into_hidden_folders_are_followed(tmp_path: Path) -> None:
+    root = plant(tmp_path, [".store/v1/1.jpg", "c/2.jpg"])
+    (root / "d").symlink_to(".store/v1")  # how Kubernetes and some data versioning tools lay out a volume
+    (root / "c" / "3.jpg").symlink_to("../.store/v1/1.jpg")
+    assert [path for _, path in images_of(root)] == [b"c/2.jpg", b"c/3.jpg", b"d/1.jpg"]
+    assert ImageFolder(root).read(1) == b".store/v1/1.jpg"
+
+
+def test_links_are_left_alone_on_request(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", ["c/1.jpg"])
+    (root / "c" / "2.jpg").symlink_to("1.jpg")
+    (root / "d").symlink_to(plant(tmp_path / "outside", ["1.jpg"]))
+    assert [path for _, path in images_of(root)] == [b"c/1.jpg", b"c/2.jpg", b"d/1.jpg"]
+    assert images_of(root, follow_symlinks=False) == [(b"c", b"c/1.jpg")]
+    assert skipped_of(root, follow_symlinks=False) == {"link": 2}
+
+
+def test_broken_links_are_counted(tmp_path: Path) -> None:
+    plant(tmp_path, ["c/1.jpg"])
+    (tmp_path / "c" / "gone.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "c" / "circle.jpg").symlink_to("circle.jpg")
+    assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
+    assert skipped_of(tmp_path) == {"broken link": 2}
+
+
+ODD_NAMES = [
+    b"\xff\xfe\xe9.jpg",
+    b"new\nline.jpg",
+    b"tab\t'quote\".jpg",
+    b"-rf.jpg",
+    b" .jpg",
+    b"\x1b[31mred.jpg",
+    "日本語.jpg".encode(),
+    b"a" * 251 + b".jpg",
+]
+
+
+def test_odd_names_are_bytes_throughout(tmp_path: Path) -> None:
+    plant(tmp_path, [b"\xe9t\xe9/" + name for name in ODD_NAMES])
+    source = ImageFolder(os.fsencode(tmp_path))
+    assert source.classes == (b"\xe9t\xe9",)
+    for index, name in enumerate(sorted(ODD_NAMES)):
+        assert source.path(index) == os.fsencode(tmp_path) + b"/\xe9t\xe9/" + name
+        assert source.read(index) == b"\xe9t\xe9/" + name
+    shutil.rmtree(os.path.join(os.fsencode(tmp_path), b"\xe9t\xe9"))
+    for index in range(len(ODD_NAMES)):
+        with pytest.raises(LoaderError) as caught:
+            source.read(index)
+        assert caught.value.code == "E-MISSING"
+        assert str(caught.value).isascii()
+        assert str(caught.value).isprintable()
+
+
+def test_paths_beyond_the_kernels_limit_are_scanned_and_read(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_DIRECTORY)
+    for number in range(20):
+        name = b"%02d" % number + b"d" * 248
+        os.mkdir(name, dir_fd=folder)
+        below = os.open(name, os.O_DIRECTORY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    file = os.open(b"1.jpg", os.O_CREAT | os.O_WRONLY, dir_fd=folder)
+    os.write(file, b"deep")
+    os.close(file)
+    os.close(folder)
+    source = ImageFolder(tmp_path)
+    assert len(source.path(0)) > 4096
+    assert source.read(0) == b"deep"
+    assert len(ImageFolder(tmp_path)) == 1
+
+
+def test_no_folder_no_image(tmp_path: Path) -> None:
+    plant(tmp_path / "texts", ["c/readme.txt", "c/.hidden.jpg"])
+    plant(tmp_path, ["file.jpg"])
+    (tmp_path / "empty").mkdir()
+    causes = {"absent": "no such folder", "file.jpg": "no such folder", "empty": "no images in this folder"}
+    causes["texts"] = "no images in this folder, skipped: 1 hidden, 1 other suffix"
+    for name, cause in causes.items():
+        with pytest.raises(LoaderError) as caught:
+            ImageFolder(tmp_path / name, allow_empty=True)
+        assert (caught.value.code, caught.value.cause) == ("E-NODATA", cause)
+        assert caught.value.path == os.fsencode(tmp_path / name)
+
+
+def test_empty_classes_are_refused_unless_allowed(tmp_path: Path) -> None:
+    plant(tmp_path, ["a/1.jpg", "b/", "c/readme.txt", "d/1.jpg"])
+    for _ in range(2):  # scanned, then from the kept index
+        with pytest.raises(LoaderError, match="nor in 1 others") as caught:
+            ImageFolder(tmp_path)
+        assert caught.value.code == "E-EMPTYCLASS"
+        assert caught.value.path == os.fsencode(tmp_path / "b")
+    source = ImageFolder(tmp_path, allow_empty=True)
+    assert source.classes == (b"a", b"b", b"c", b"d")
+    assert source.labels(range(2)).tolist() == [0, 3]
+
+
+def denied(monkeypatch: pytest.MonkeyPatch, *folders: Path, number: int = errno.EACCES, times: int = 1000) -> None:
+    """Opening `folders` fails for the scan (these tests may run as root, whom no mode stops)."""
+    open_path, left = folder_scan.open_path, [times]
+
+    def refuse(path: bytes, flags: int) -> int:
+        if os.fsdecode(path) in map(str, folders) and left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        return open_path(path, flags)
+
+    monkeypatch.setattr(folder_scan, "open_path", refuse)
+
+
+def test_folders_that_cannot_be_read_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, ["a/1.jpg", "a/deep/1.jpg", "b/1.jpg"])
+    denied(monkeypatch, tmp_path / "a" / "deep")
+    assert ImageFolder(tmp_path).skipped == {"unreadable": 1}
+    denied(monkeypatch, tmp_path / "b")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(LoaderError) as caught:
+        ImageFolder(tmp_path, rescan=True)
+    assert caught.value.code == "E-ACCESS"
+    assert caught.value.path == os.fsencode(tmp_path / "b")
+    denied(monkeypatch, tmp_path)
+    with pytest.raises(LoaderError) as caught:
+        ImageFolder(tmp_path, rescan=True)
+    assert caught.value.code == "E-ACCESS"
+
+
+def test_a_scan_retries_what_storage_may_heal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, ["a/1.jpg"])
+    slept: list[float] = []
+    monkeypatch.setattr(folder_scan.time, "sleep", slept.append)
+    denied(monkeypatch, tmp_path / "a", number=errno.ESTALE, times=3)
+    assert images_of(tmp_path) == [(b"a", b"a/1.jpg")]
+    assert slept == list(RETRY_DELAYS_S)
+    denied(monkeypatch, tmp_path / "a", number=errno.EIO)
+    with pytest.raises(LoaderError) as caught:
+        ImageFolder(tmp_path, rescan=True)
+    assert caught.value.code == "E-READ"
+    assert caught.value.path == os.fsencode(tmp_path / "a")
+
+
+def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    plant(tmp_path, {f"c/{number}.jpg": b"" for number in range(2500)})
+    told: list[int] = []
+    ImageFolder(tmp_path, progress=told.append)
+    assert told == [1024, 2048, 2500]
+
+
+def test_no_descriptor_is_left_by_a_scan(tmp_path: Path) -> None:
+    plant(tmp_path, ["a/1.jpg", "b/deep/1.jpg"])
+    before = len(os.listdir("/proc/self/fd"))
+    FolderScan(os.fsencode(tmp_path))
+    with pytest.raises(LoaderError):
+        FolderScan(os.fsencode(plant(tmp_path / "none", ["c/d/"])))
+    assert len(os.listdir("/proc/self/fd")) == before

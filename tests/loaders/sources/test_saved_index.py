@@ -1,0 +1,362 @@
+"""The kept index: used while the tree is as it was, never after, never when damaged or someone else's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from folder_trees import plant, settle
+from worker_roles import num_open_files, read_everything, scan_again_and_again
+
+from penstock.loaders.sources import image_folder
+from penstock.loaders.sources import saved_index as folder_index_cache
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.saved_index import cache_folder, index_name, keep_index
+from penstock.pipelines.errors import LoaderError
+
+NAMES = ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/4.jpg"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock"
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The roots that were scanned, in order."""
+    roots: list[bytes] = []
+    scan = image_folder.FolderScan
+    monkeypatch.setattr(image_folder, "FolderScan", lambda root, **options: roots.append(root) or scan(root, **options))
+    return roots
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return settle(plant(tmp_path / "tree", NAMES))
+
+
+def index_file(cache: Path) -> Path:
+    (path,) = cache.iterdir()
+    return path
+
+
+def paths_of(source: ImageFolder) -> list[str]:
+    return [os.fsdecode(source.path(index)[len(source.root) + 1 :]) for index in range(len(source))]
+
+
+def test_a_second_open_does_not_scan(tree: Path, scans: list[bytes]) -> None:
+    first = ImageFolder(tree)
+    second = ImageFolder(str(tree) + "/")
+    assert len(scans) == 1
+    assert paths_of(first) == paths_of(second) == NAMES
+    assert first.fingerprint == second.fingerprint
+    assert first.describe() == second.describe()
+    ImageFolder(tree, rescan=True)
+    assert len(scans) == 2
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"?" * path.stat().st_size)
+
+
+def replace_folder_by_an_equal_one(path: Path) -> None:
+    root_time = path.parent.stat().st_mtime_ns
+    path.rename(path.with_name("old"))
+    shutil.copytree(path.with_name("old"), path)
+    remove(path.with_name("old"))
+    os.utime(path.parent, ns=(root_time, root_time))
+
+
+MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "add a file": (lambda t: plant(t, ["b/0.jpg"]), ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/0.jpg", "b/4.jpg"]),
+    "add a file deep down": (lambda t: plant(t, ["a/deep/0.jpg"]), ["a/1.jpg", "a/2.jpg", "a/deep/0.jpg", *NAMES[2:]]),
+    "remove a file": (lambda t: remove(t / "a/1.jpg"), NAMES[1:]),
+    "rename a file": (lambda t: (t / "a/2.jpg").rename(t / "a/0.jpg"), ["a/0.jpg", "a/1.jpg", *NAMES[2:]]),
+    "touch a file": (lambda t: os.utime(t / "a/deep/3.jpg"), NAMES),
+    "overwrite a file": (lambda t: overwrite(t / "b/4.jpg"), NAMES),
+    "lengthen a file": (lambda t: (t / "b/4.jpg").write_bytes(b"longer than it was"), NAMES),
+    "add a class": (lambda t: plant(t, ["0/0.jpg"]), ["0/0.jpg", *NAMES]),
+    "remove a class": (lambda t: remove(t / "a"), NAMES[3:]),
+    "rename a class": (lambda t: (t / "b").rename(t / "0"), ["0/4.jpg", *NAMES[:3]]),
+    "remove a folder deep down": (lambda t: remove(t / "a/deep"), [*NAMES[:2], NAMES[3]]),
+    "move a file to another class": (
+        lambda t: (t / "a/1.jpg").rename(t / "b/1.jpg"),
+        [*NAMES[1:3], "b/1.jpg", "b/4.jpg"],
+    ),
+    "replace a folder": (lambda t: replace_folder_by_an_equal_one(t / "b"), NAMES),
+    "replace the root": (lambda t: (remove(t), plant(t, ["c/9.jpg"])), ["c/9.jpg"]),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_changed_tree_is_scanned_again(tree: Path, scans: list[bytes], mutation: str) -> None:
+    change, names = MUTATIONS[mutation]
+    ImageFolder(tree)
+    change(tree)
+    source = ImageFolder(tree)
+    assert len(scans) == 2
+    assert paths_of(source) == names
+    assert all(source.read(index) is not None for index in range(len(source)))
+
+
+def test_an_empty_folder_that_gets_an_image_is_noticed(tree: Path, scans: list[bytes]) -> None:
+    plant(tree, ["a/later/", ".hidden/x.jpg"])
+    settle(tree)
+    ImageFolder(tree)
+    plant(tree, [".hidden/y.jpg"])  # not walked, so no reason to scan
+    ImageFolder(tree)
+    assert len(scans) == 1
+    plant(tree, ["a/later/5.jpg"])
+    assert len(ImageFolder(tree)) == 5
+
+
+def test_a_folder_that_changed_just_now_is_scanned_again(tmp_path: Path, scans: list[bytes]) -> None:
+    tree = plant(tmp_path / "tree", NAMES)  # another change could carry the same time stamp
+    ImageFolder(tree)
+    ImageFolder(tree)
+    assert len(scans) == 2
+
+
+@pytest.mark.parametrize(("name", "fetched"), [("5.jpg", "fetched"), ("more", "fetched/6.jpg")])
+def test_a_link_that_heals_is_noticed(tree: Path, tmp_path: Path, name: str, fetched: str) -> None:
+    link = tree / "b" / name
+    link.symlink_to(tmp_path / "fetched")
+    settle(tree)
+    assert len(ImageFolder(tree)) == 4
+    plant(tmp_path, [fetched])  # the folder of the link itself does not change
+    assert len(ImageFolder(tree)) == 5
+
+
+def test_options_that_change_the_scan_have_indexes_of_their_own(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+    (tree / "b" / "5.jpg").symlink_to(plant(tmp_path / "x", ["5.jpg"]) / "5.jpg")
+    settle(tree)
+    assert [len(ImageFolder(tree, follow_symlinks=follow)) for follow in (True, False, True, False)] == [5, 4, 5, 4]
+    assert len(scans) == 2
+
+
+def test_a_copy_has_the_fingerprint_and_an_index_of_its_own(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+    shutil.copytree(tree, tmp_path / "copy", copy_function=shutil.copyfile)
+    assert ImageFolder(tree).fingerprint == ImageFolder(tmp_path / "copy").fingerprint
+    assert len(scans) == 2
+    plant(tmp_path / "copy", ["a/0.jpg"])
+    assert ImageFolder(tree).fingerprint != ImageFolder(tmp_path / "copy").fingerprint
+
+
+def test_a_link_to_a_tree_shares_its_index(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+    (tmp_path / "link").symlink_to(tree)
+    source = ImageFolder(tmp_path / "link")
+    ImageFolder(tree)
+    assert len(scans) == 1
+    assert source.path(0) == os.fsencode(tmp_path / "link" / "a" / "1.jpg")
+
+
+def test_files_beyond_the_sample_are_checked_when_they_are_read(tmp_path: Path, scans: list[bytes]) -> None:
+    tree = settle(plant(tmp_path / "tree", {f"c/{number:04d}.jpg": b"12345" for number in range(600)}))
+    ImageFolder(tree)
+    overwrite(tree / "c" / "0001.jpg")  # the sample takes about every second one, from the first to the last
+    source = ImageFolder(tree)
+    assert len(scans) == 1
+    assert source.read(0) == b"12345"
+    with pytest.raises(LoaderError) as caught:
+        source.read(1)
+    assert (caught.value.code, caught.value.sample) == ("E-CHANGED", 1)
+    overwrite(tree / "c" / "0599.jpg")
+    ImageFolder(tree)
+    assert len(scans) == 2
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "cut in the header": lambda whole: whole[:100],
+    "cut by one byte": lambda whole: whole[:-1],
+    "one bit": lambda whole: whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:],
+    "zeroed": lambda whole: bytes(len(whole)),
+    "a pickle": lambda whole: b"\x80\x04cposix\nsystem\n(\x8c\x05falsetR.",
+    "text": lambda whole: b"not an index\n" * 1000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_is_scanned_again_and_replaced(
+    tree: Path, cache: Path, scans: list[bytes], damage: str
+) -> None:
+    ImageFolder(tree)
+    whole = index_file(cache).read_bytes()
+    index_file(cache).write_bytes(DAMAGES[damage](whole))
+    source = ImageFolder(tree)
+    assert len(scans) == 2
+    assert paths_of(source) == NAMES
+    ImageFolder(tree)
+    assert len(scans) == 2
+
+
+def test_an_index_of_another_tree_is_not_used(
+    tree: Path, tmp_path: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_index_cache, "still_true", lambda index, root: True)
+    ImageFolder(tree)
+    other = settle(plant(tmp_path / "other", NAMES))
+    index_file(cache).rename(cache / os.fsdecode(index_name(os.fsencode(other), follow_symlinks=True)))
+    ImageFolder(other)
+    assert len(scans) == 2
+
+
+def test_folder_and_files_are_the_users_alone(tree: Path, cache: Path) -> None:
+    mask = os.umask(0)
+    try:
+        ImageFolder(tree)
+        assert (cache.stat().st_mode & 0o777, index_file(cache).stat().st_mode & 0o777) == (0o700, 0o600)
+        cache.chmod(0o777)
+        ImageFolder(tree, rescan=True)
+        assert cache.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(mask)
+
+
+def test_where_the_cache_folder_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == os.fsencode(tmp_path / "cache" / "penstock")
+    for unset in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        assert cache_folder() == os.fsencode(tmp_path / "home" / ".cache" / "penstock")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == os.fsencode(tmp_path / "home" / ".cache" / "penstock")
+    monkeypatch.setattr(
+        os.path, "expanduser", lambda path: path
+    )  # as without a HOME, for a user the system does not know
+    assert cache_folder() is None
+
+
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file, even by root
+
+
+def test_a_cache_folder_of_someone_else_is_refused(
+    tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, scans: list[bytes]
+) -> None:
+    ImageFolder(tree)
+    before = index_file(cache).stat()
+    monkeypatch.setattr(folder_index_cache.os, "geteuid", lambda: before.st_uid + 1)
+    assert cache_folder() is None
+    assert paths_of(ImageFolder(tree)) == NAMES
+    assert len(scans) == 2
+    assert index_file(cache).stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_started_process_maps_the_index(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: bool
+) -> None:
+    if not kept:
+        no_cache(monkeypatch, tmp_path)
+    source = ImageFolder(tree)
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=read_everything, args=(source, sender))
+    process.start()
+    assert receiver.poll(60)
+    images, labels, fingerprint, classes, path = receiver.recv()
+    process.join()
+    assert process.exitcode == 0
+    assert images == [name.encode() for name in NAMES]
+    assert labels == [0, 0, 0, 1]
+    assert (fingerprint, classes, path) == (source.fingerprint, source.classes, source.path(0))
+
+
+def test_without_a_cache_folder_nothing_is_left_behind(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[bytes]
+) -> None:
+    no_cache(monkeypatch, tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    before = num_open_files()
+    for _ in range(3):
+        source = ImageFolder(tree)
+        assert paths_of(source) == NAMES
+    del source
+    assert len(scans) == 3
+    assert num_open_files() == before
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_falls_back_to_memory(tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder_index_cache.os, "fsync", full)
+    assert paths_of(ImageFolder(tree)) == NAMES
+    assert list(cache.iterdir()) == []
+
+
+def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str, flags: int) -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    no_cache(monkeypatch, tmp_path)
+    monkeypatch.setattr(folder_index_cache.os, "memfd_create", none)
+    with pytest.raises(LoaderError, match="nowhere to put") as caught:
+        ImageFolder(tree)
+    assert caught.value.code == "E-NOSPC"
+
+
+def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    processes = [context.Process(target=scan_again_and_again, args=(os.fsencode(tree), 30, sender)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    prints = {ImageFolder(tree).fingerprint for _ in range(100)}
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+        prints |= receiver.recv()
+    assert len(prints) == 1
+    assert [path.suffix for path in cache.iterdir()] == [".index"]
+
+
+def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, cache: Path) -> None:
+    ImageFolder(tree)
+    name = index_file(cache).name
+    old, young, foreign = cache / f"{name}.x1.tmp", cache / f"{name}.x2.tmp", cache / "profile.tmp"
+    for path in (old, young, foreign):
+        path.write_bytes(b"half")
+    for path in (old, foreign):
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+    ImageFolder(tree, rescan=True)
+    assert sorted(cache.iterdir()) == sorted([cache / name, young, foreign])
+
+
+def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
+    tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def overtaken(source: bytes, target: bytes) -> None:
+        replace(source, target)
+        Path(os.fsdecode(target)).write_bytes(b"penstock index 2, written by a newer version")
+
+    monkeypatch.setattr(folder_index_cache.os, "replace", overtaken)
+    assert paths_of(ImageFolder(tree)) == NAMES
+
+
+def test_keep_index_maps_what_was_written(tree: Path, cache: Path) -> None:
+    scan = image_folder.FolderScan(os.fsencode(tree))
+    index = keep_index(b"a.index", scan.write)
+    assert isinstance(index, FolderIndex)
+    assert index.path == os.fsencode(cache / "a.index")
+    assert index.num_files == 4

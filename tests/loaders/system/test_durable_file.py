@@ -1,0 +1,84 @@
+"""Private files and folders, and files that are replaced whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from penstock.loaders.system import durable_file
+from penstock.loaders.system.durable_file import make_private_folder, open_private, replace_file, sync_folder, write_all
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
+def any_umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("any_umask")
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    os.close(open_private(os.fsencode(tmp_path / "file"), os.O_RDWR))
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    make_private_folder(os.fsencode(tmp_path / "a" / "b"))
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o755)
+    make_private_folder(os.fsencode(tmp_path / "a"))
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_synced_is_told_unless_its_file_system_syncs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output") if told else nullcontext():
+        sync_folder(os.fsencode(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(os.fsencode(tmp_path / "link"), os.O_RDWR | os.O_TRUNC)
+    assert (tmp_path / "target").read_bytes() == b"mine"
+
+
+def test_all_is_written_whatever_the_system_takes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(durable_file.os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))
+    fd = open_private(os.fsencode(tmp_path / "file"), os.O_RDWR)
+    write_all(fd, bytes(range(100)), 50)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == bytes(50) + bytes(range(100))
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "replace"])
+def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    path = tmp_path / "file"
+    replace_file(os.fsencode(path), b"old")
+
+    def failing(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        with pytest.raises(OSError, match="No space"):
+            replace_file(os.fsencode(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+    replace_file(os.fsencode(path), b"new")
+    assert path.read_bytes() == b"new"

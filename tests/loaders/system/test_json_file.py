@@ -1,0 +1,67 @@
+"""Tests of reading JSON into typed values and of writing it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from penstock.loaders.system.json_file import decode_json, write_json
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    name: str = ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"x": "1"}', "Expected `int`, got `str` - at `$.x`"),
+        (b'{"x": 1.5}', "Expected `int`, got `float`"),
+        (b'{"x": true}', "Expected `int`, got `bool`"),
+        (b'{"name": "a"}', "missing required field `x`"),
+        (b"[1]", "Expected `object`, got `array`"),
+        (b'{"x": 1', "truncated"),
+        (b"\xff", "malformed"),
+        (b'{"x": 1, "y": ' + b"[" * 100_000, "nested too deeply|truncated"),
+    ],
+)
+def test_what_is_not_of_the_kind_is_refused_in_one_line(text: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("$", r"\$").replace("[", r"\[")) as caught:
+        decode_json(text, Point)
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    assert decode_json(b'{"x": 1, "y": [[]]}', Point) == Point(1)
+
+
+def test_deep_nesting_is_an_error_of_the_text() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        decode_json(b"[" * 100_000, list)
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "a.json"
+    write_json(path, {"x": 1})
+    assert json.loads(path.read_text()) == {"x": 1}
+    before = os.umask(0o027)
+    try:
+        write_json(path, {"x": 2})
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_json(path, {"x": 3})
+    assert json.loads(path.read_text()) == {"x": 2}
+    assert list(path.parent.iterdir()) == [path]

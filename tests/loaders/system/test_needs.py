@@ -1,0 +1,237 @@
+"""What a loader asks for before it starts workers: every lack is one line with its cure, and no process was started."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from constrained import Limit, memory_cap, mounted, run
+from memory_source import MemorySource
+from mounts import needs_mounts
+from photo_folder import write_folder
+from processes import child_pids
+from torch.utils.data import TensorDataset
+
+from penstock.loaders import DataLoader, LoaderError, create_loader
+from penstock.loaders.create import loader_needs
+from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
+from penstock.loaders.system import machine
+from penstock.loaders.system import needs as preflight
+from penstock.loaders.system.control_groups import ControlGroup, control_groups
+from penstock.loaders.system.needs import SERVER_BYTES, WORKER_BYTES, Needs
+from penstock.pipelines import imagenet_train
+
+CLI = ("-m", "penstock.bench.cli")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 24)
+
+
+def no_files(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
+
+
+def no_semaphores(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setattr(preflight, "DEV_SHM", str(folder / "absent"))
+
+
+def no_processes(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setattr(preflight, "process_headroom", lambda: 5)
+
+
+def long_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setattr(tempfile, "tempdir", str(folder / ("x" * 90)))
+
+
+def no_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def fail() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    patch.setattr(tempfile, "gettempdir", fail)
+
+
+def little_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setattr(machine, "memory_headroom", lambda: 50 << 20)
+
+
+LACKS = {
+    no_files: ("E-FD", "ulimit -n 4096"),
+    no_semaphores: ("E-SHM", "mount -t tmpfs"),
+    no_processes: ("E-MEM", "--pids-limit"),
+    long_temporary_folder: ("E-NOSPC", "export TMPDIR="),
+    no_temporary_folder: ("E-NOSPC", "export TMPDIR="),
+    little_memory: ("E-MEM", "docker --memory"),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS, ids=lambda lack: lack.__name__)
+def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Any
+) -> None:
+    lack(monkeypatch, tmp_path)
+    code, cure = LACKS[lack]
+    pipeline = imagenet_train(16)
+    with (
+        create_loader(photos, pipeline=pipeline, batch_size=4, workers=2) as loader,
+        pytest.raises(LoaderError) as ours,
+    ):
+        next(iter(loader))
+    with DataLoader(TensorDataset(torch.arange(8)), num_workers=2) as drop_in, pytest.raises(LoaderError) as theirs:
+        next(iter(drop_in))
+    for caught in (ours.value, theirs.value):
+        assert (caught.code, caught.exit_code) == (code, 7)
+        assert cure in caught.fix
+    assert (ours.value.backend, ours.value.rank) == ("torch", 0)
+    assert not child_pids()
+
+
+def test_a_worker_in_the_consumer_needs_neither_semaphores_nor_sockets(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lack in (no_semaphores, no_processes, long_temporary_folder):
+        lack(monkeypatch, tmp_path)
+    with create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
+        assert len(list(loader)) == 6
+
+
+def test_dev_shm_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preflight, "DEV_SHM", str(tmp_path))
+    free = preflight.ensure_dev_shm(0, "nothing")
+    status = os.statvfs(tmp_path)
+    assert free == pytest.approx(status.f_bavail * status.f_frsize, rel=0.05)
+    with pytest.raises(LoaderError, match="need=") as caught:
+        preflight.ensure_dev_shm(1 << 60, "batches")
+    assert caught.value.code == "E-SHM"
+    assert "--shm-size" in caught.value.fix
+
+
+def test_needs_count_slots_outputs_and_processes() -> None:
+    batch = 8 * 32 * 32 * 3
+    settings: dict[str, Any] = {"batch_size": 8, "size": (32, 32)}
+    files = loader_needs("torch", workers=2, prefetch=3, dtype=torch.uint8, **settings)
+    rows = files.slot_bytes - 9 * batch
+    assert 0 < rows < 9 * 8 * 64
+    assert (files.own_bytes, files.processes, files.descriptors) == (0, 2, 48)
+    assert loader_needs("torch", workers=2, prefetch=3, **settings).own_bytes == 2 * 4 * batch
+    assert loader_needs("torch", workers=2, device="cuda", **settings).own_bytes == 3 * batch
+    assert loader_needs("torch", workers=0, **settings).processes == 0
+    assert loader_needs("hdf5", workers=2, **settings) == loader_needs("torch", workers=2, **settings)
+    assert loader_needs("hdf5", workers=2, workers_are="threads", **settings).processes == 0
+    dali = loader_needs("dali", workers=4, readers=2, prefetch=2, dtype=torch.uint8, **settings)
+    assert dali.slot_bytes - 8 * batch == pytest.approx(rows * 8 / 9)
+    assert Needs(processes=2, start_method="fork").process_bytes == 0
+    assert Needs(processes=2, start_method="spawn").process_bytes == 2 * SERVER_BYTES
+    assert Needs(processes=2, start_method="forkserver").process_bytes >= 2 * WORKER_BYTES
+    with pytest.raises(ValueError, match="prefetch"):
+        loader_needs("torch", prefetch=0, **settings)
+
+
+@pytest.mark.parametrize("backend", ["torch", "hdf5", "dali"])
+def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The needs that are told beforehand are those that the engine asks for when it starts."""
+    asked: list[Needs] = []
+
+    def refuse(needs: Needs, **where: object) -> None:
+        asked.append(needs)
+        raise LoaderError("E-MEM", "as asked")
+
+    for module in ("process_engine", "thread_engine"):
+        monkeypatch.setattr(f"penstock.loaders.engine.{module}.ensure", refuse)
+    source = MemorySource([b""] * 8)
+    monkeypatch.setattr("penstock.loaders.backends.hdf5_backend.prepare_source", lambda source: source)
+    settings: dict[str, Any] = {"batch_size": 4, "workers": 2, "prefetch": 2}
+    with (
+        create_loader(source, backend=backend, pipeline=imagenet_train(16), **settings) as loader,
+        pytest.raises(LoaderError, match="as asked"),
+    ):
+        next(iter(loader))
+    assert asked == [loader_needs(backend, size=(16, 16), **settings)]
+
+
+# ---- limits for real ----
+
+
+@needs_mounts
+def test_a_dev_shm_without_room_is_named_by_the_command(photos: Path) -> None:
+    """16 KiB: room for some of the semaphores of the workers' queues."""
+    limit = Limit(mounted("mount -t tmpfs -o size=16k tmpfs /dev/shm"))
+    done = run(limit, (sys.executable, *CLI, "iterate", photos, "--size", 16, "--batch-size", 8, "--workers", 2))
+    assert done.code == 7, done.errors
+    assert done.errors.count("\n") == 1
+    assert "LoaderError[E-SHM]" in done.told
+    assert "semaphores" in done.told
+
+
+def test_workers_that_do_not_fit_into_the_control_group_are_refused_not_killed(photos: Path) -> None:
+    with memory_cap(300) as limit:
+        if limit is None:
+            pytest.skip("no control group may be made here")
+        done = run(limit, (sys.executable, *CLI, "iterate", photos, "--size", 16, "--batch-size", 8, "--workers", 2))
+    assert done.code == 7, done.errors
+    assert "2 worker processes, at least: need=" in done.told
+
+
+# ---- control groups ----
+
+
+def test_all_groups_above_are_found_in_both_versions(tmp_path: Path) -> None:
+    of_self = tmp_path / "of_self"
+    of_self.write_text("4:cpu,cpuacct:/job/step\n3:memory:/elsewhere\n0::/slice/job\n")
+    root = tmp_path / "fs"
+    found = list(control_groups("cpu", root, of_self))
+    assert found == [
+        *(ControlGroup(root / "cpu" / part, False) for part in ("job/step", "job", ".")),
+        *(ControlGroup(root / part, True) for part in ("slice/job", "slice", ".")),
+    ]
+    (root / "slice" / "job").mkdir(parents=True)
+    (root / "slice" / "job" / "cpu.max").write_text("max 100000\n")
+    (root / "slice" / "cpu.max").write_text("150000 100000\n")
+    (root / "cpu" / "job").mkdir(parents=True)
+    (root / "cpu" / "job" / "cpu.cfs_quota_us").write_text("120000\n")
+    (root / "cpu" / "job" / "cpu.cfs_period_us").write_text("100000\n")
+    assert machine.cgroup_cpu_quota(root, of_self) == 1.2
+
+
+def test_processes_that_a_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [ControlGroup(tmp_path / name, True) for name in ("own", "above", "absent", "none")]
+    monkeypatch.setattr(machine, "control_groups", lambda controller: groups)
+    assert machine.process_headroom() is None
+    for name, most, current in (("own", "90", "7"), ("above", "100", "60"), ("absent", "max", "7")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pids.max").write_text(most)
+        (tmp_path / name / "pids.current").write_text(current)
+    assert machine.process_headroom() == 40
+
+
+@pytest.mark.parametrize(("name", "unified"), [("memory.events", True), ("memory.oom_control", False)])
+def test_kills_for_memory_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, unified: bool
+) -> None:
+    monkeypatch.setattr(machine, "control_groups", lambda controller: [ControlGroup(tmp_path, unified)])
+    assert machine.oom_kills() == 0
+    (tmp_path / name).write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert machine.oom_kills() == 3
+
+
+# ---- the profile without a home ----
+
+
+def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no HOME, and a user without a name
+    monkeypatch.chdir(tmp_path)
+    assert load_profile() is None
+    with pytest.raises(LoaderError, match="no home folder") as caught:
+        save_profile(Profile())
+    assert "XDG_CONFIG_HOME" in caught.value.fix
+    assert os.listdir(tmp_path) == []
+    assert profile_path("here.json") == Path("here.json")

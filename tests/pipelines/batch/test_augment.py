@@ -1,0 +1,138 @@
+"""Rounds of operations on a batch: each sample its own, in its own order, nothing read back from the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from augment_images import by_pillow, images_of, share_off, values_of
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from penstock.pipelines.batch import augment as rounds
+from penstock.pipelines.batch.augment import augment
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augment
+from penstock.pipelines.spec import Augmentations
+
+EVERYTHING = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=14, color_jitter=(0.4, 0.4, 0.4, 0.1))
+
+
+def plan_of(ops: list[list[Op]], values: list[list[float]]) -> AugmentPlan:
+    number = len(ops[0])
+    return AugmentPlan(np.array(ops, np.int8), np.array(values), np.zeros((number, 4), np.int32), None)
+
+
+def test_every_operation_in_every_place_is_pillows() -> None:
+    """All pairs of operations, one after another, in one batch that shuffles them."""
+    pairs = [(one, two) for one in Op for two in Op]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    ops = np.array(pairs, np.int8)[order].T
+    images = images_of(len(pairs), (33, 40))
+    values = np.stack([[values_of(Op(op), 100)[n % 100] for n, op in enumerate(row)] for row in ops])
+    found = augment(torch.from_numpy(images), AugmentPlan(ops, values, np.zeros((len(pairs), 4), np.int32), None))
+    for n in range(len(pairs)):
+        expected = images[n : n + 1]
+        for op, value in zip(ops[:, n], values[:, n], strict=True):
+            expected = by_pillow(Op(op), expected, np.array([value]))
+        # exact but for blends that a processor rounds otherwise; the second operation may spread a difference
+        assert share_off(found[n : n + 1], expected) <= 0.01, (Op(ops[0, n]), Op(ops[1, n]))
+
+
+def test_the_order_of_rounds_is_kept() -> None:
+    images = images_of(2, (8, 8))
+    ops = [[Op.SOLARIZE, Op.POSTERIZE], [Op.POSTERIZE, Op.SOLARIZE]]
+    found = augment(torch.from_numpy(images), plan_of(ops, [[100.0, 2.0], [2.0, 100.0]]))
+    solarized = np.where(images < 100, images, 255 - images)
+    assert (found[0].numpy() == solarized[0] & 0xC0).all()
+    posterized = images[1] & 0xC0
+    assert (found[1].numpy() == np.where(posterized < 100, posterized, 255 - posterized)).all()
+
+
+def test_the_input_is_left_alone_and_identity_is_a_copy() -> None:
+    images = torch.from_numpy(images_of(5, (6, 7)))
+    before = images.clone()
+    found = augment(images, plan_of([[Op.IDENTITY] * 5], [[0.0] * 5]))
+    assert torch.equal(found, before)
+    assert found.data_ptr() != images.data_ptr()
+    augment(images, plan_of([[Op.EQUALIZE] * 5], [[0.0] * 5]))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("pixels", [1, 200, 10**9])
+def test_the_size_of_pieces_changes_nothing(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.from_numpy(images_of(40, (19, 23)))
+    plan = plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(40)))
+    expected = augment(images, plan)
+    monkeypatch.setattr(rounds, "_CPU_PIXELS", pixels)
+    assert torch.equal(augment(images, plan), expected)
+
+
+def test_a_sample_is_the_same_in_any_batch() -> None:
+    images = torch.from_numpy(images_of(30, (19, 23)))
+    whole = augment(images, plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(30))))
+    rows = np.random.default_rng(1).permutation(30)[:7]
+    part = augment(images[torch.from_numpy(rows)], plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, rows)))
+    assert torch.equal(part, whole[torch.from_numpy(rows)])
+
+
+def test_a_batch_with_gaps_and_an_empty_one() -> None:
+    images = torch.from_numpy(images_of(10, (9, 8)))
+    plan = plan_augment(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(5)))
+    assert torch.equal(augment(images[::2], plan), augment(images[::2].contiguous(), plan))
+    nothing = plan_augment(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(0)))
+    assert augment(images[:0], nothing).shape == (0, 9, 8, 3)
+
+
+def test_nothing_is_read_back_from_the_device() -> None:
+    """On the meta device there are no values: whatever asks for one raises."""
+    plan = plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(200)))
+    assert set(plan.ops.ravel().tolist()) == set(range(15))
+    images = torch.empty((200, 19, 23, 3), dtype=torch.uint8, device="meta")
+    assert augment(images, plan).shape == images.shape
+    with pytest.raises(Exception, match="meta"):
+        images.nonzero()
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operations of torch that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_device_gets_no_more_calls_for_a_larger_batch() -> None:
+    """Not one for each sample."""
+    counts = []
+    for number in (300, 900):  # all operations occur in both
+        plan = plan_augment(EVERYTHING, (9, 8), BatchKey(3, 1, np.arange(number)))
+        with Calls() as calls:
+            augment(torch.empty((number, 9, 8, 3), dtype=torch.uint8, device="meta"), plan)
+        counts.append(calls.count)
+    assert counts[0] == counts[1] > 100
+
+
+@pytest.mark.gpu
+def test_a_device_gives_what_the_cpu_gives() -> None:
+    images = torch.from_numpy(images_of(200, (61, 70)))
+    plan = plan_augment(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
+    assert torch.equal(augment(images.cuda(), plan).cpu(), augment(images, plan))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
+def test_a_device_is_not_waited_for() -> None:
+    images = torch.from_numpy(images_of(200, (61, 70))).cuda()
+    plan = plan_augment(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
+    expected = augment(images, plan)  # copies the tables of hues once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = augment(images, plan)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found, expected)

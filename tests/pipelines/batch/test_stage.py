@@ -1,0 +1,340 @@
+"""The batch stage: values against float64, memory layout, and how much of it is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from penstock.pipelines.batch.augment import augment
+from penstock.pipelines.batch.erase_and_mix import erase, mix
+from penstock.pipelines.batch.stage import DTYPES, BatchStage
+from penstock.pipelines.plan.augmentations import BatchKey
+from penstock.pipelines.spec import Augmentations, ImagePipeline
+
+CPU = torch.device("cpu")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+SIZE = (20, 36)
+RECIPES = {
+    "imagenet": ImagePipeline(size=SIZE),
+    "half": ImagePipeline(size=SIZE, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+    "none": ImagePipeline(size=SIZE, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+    "odd": ImagePipeline(size=SIZE, mean=(-1.0, 0.25, 2.0), std=(0.01, 3.0, 0.7)),
+}
+
+
+def batch_of(number: int, size: tuple[int, int] = SIZE) -> torch.Tensor:
+    """uint8 [number, height, width, 3] in which each of the 256 values occurs in each channel."""
+    values = np.random.default_rng(number).integers(0, 256, (number, *size, 3), np.uint8)
+    flat = values.reshape(-1, 3)
+    flat[:256] = np.arange(256, dtype=np.uint8)[: len(flat), None]
+    return torch.from_numpy(values)
+
+
+def reference(images: torch.Tensor, pipeline: ImagePipeline) -> torch.Tensor:
+    """torchvision's ToTensor and Normalize in float64: [batch, 3, height, width]."""
+    mean, std = (torch.tensor(v, dtype=torch.float64) for v in (pipeline.mean, pipeline.std))
+    return ((images.to(torch.float64) / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_are_those_of_float64(dtype: torch.dtype, name: str) -> None:
+    pipeline, images = RECIPES[name], batch_of(3)
+    found = BatchStage(pipeline, dtype, CPU)(images)
+    expected = reference(images, pipeline)
+    assert (found.dtype, found.shape) == (dtype, (3, 3, *SIZE))
+    # float32 rounds the product, the sum and the two constants; float16 and bfloat16 round that once more
+    unit = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
+    constants = max(abs(m) / s + 1 / s for m, s in zip(pipeline.mean, pipeline.std, strict=True))
+    error = (found.to(torch.float64) - expected).abs()
+    assert (error <= 1.01 * unit * expected.abs() + 4 * 2.0**-24 * constants).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_floats_are_the_rounded_float32(dtype: torch.dtype) -> None:
+    images = batch_of(2)
+    long, short = (BatchStage(RECIPES["imagenet"], d, CPU)(images) for d in (torch.float32, dtype))
+    assert torch.equal(short, long.to(dtype))
+
+
+def test_the_comparison_goes_red_for_a_wrong_channel_order() -> None:
+    images = batch_of(2)
+    found = BatchStage(RECIPES["imagenet"], torch.float32, CPU)(images.flip(3))
+    assert (found - reference(images, RECIPES["imagenet"])).abs().mean() > 0.1
+
+
+def test_uint8_is_the_batch_itself() -> None:
+    images = batch_of(4)
+    found = BatchStage(RECIPES["imagenet"], torch.uint8, CPU)(images)
+    assert found.data_ptr() == images.data_ptr()
+    assert found.untyped_storage().data_ptr() == images.untyped_storage().data_ptr()
+    assert torch.equal(found, images.permute(0, 3, 1, 2))
+    images[2, 1, 0, 1] ^= 0xFF
+    assert found[2, 1, 1, 0] == images[2, 1, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_strides_are_channels_last(dtype: torch.dtype, number: int) -> None:
+    height, width = SIZE
+    found = BatchStage(RECIPES["imagenet"], dtype, CPU)(batch_of(number))
+    assert found.stride() == (height * width * 3, 1, width * 3, 3)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_result_can_go_into_memory_at_hand(dtype: torch.dtype) -> None:
+    stage, images = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(3)
+    memory = torch.full((5, *SIZE, 3), 7, dtype=dtype)
+    found = stage(images, out=memory[1:4])
+    assert found.data_ptr() == memory[1].data_ptr()
+    assert torch.equal(found, stage(images))
+    assert (memory[[0, 4]] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_input_is_left_alone(dtype: torch.dtype) -> None:
+    images = batch_of(3)
+    BatchStage(RECIPES["imagenet"], dtype, CPU)(images)
+    assert torch.equal(images, batch_of(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_empty_batch_stays_empty(dtype: torch.dtype) -> None:
+    found = BatchStage(RECIPES["imagenet"], dtype, CPU)(batch_of(2)[:0])
+    assert (found.shape, found.dtype) == ((0, 3, *SIZE), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.int8, torch.bool])
+def test_other_dtypes_are_refused_with_the_list(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*not torch\."):
+        BatchStage(RECIPES["imagenet"], dtype, CPU)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_samples_do_not_mix(dtype: torch.dtype) -> None:
+    stage, images = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(5)
+    whole = stage(images)
+    assert torch.equal(torch.cat([stage(images[i : i + 1]) for i in range(5)]), whole)
+    assert torch.equal(stage(images[::2]), whole[::2])  # every second sample: a view with gaps
+
+
+class Allocations(TorchDispatchMode):
+    """Adds up the bytes of all storages that come into being under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()  # kept, so that no address is used twice
+                if storage.data_ptr() not in known:
+                    self.storages.setdefault(storage.data_ptr(), storage)
+        return result
+
+    @property
+    def total(self) -> int:
+        return sum(storage.nbytes() for storage in self.storages.values())
+
+
+def allocated(call: Any) -> int:
+    with Allocations() as allocations:
+        call()
+    return allocations.total
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("number", [1, 4, 32])
+def test_no_float_copy_is_made_of_each_sample(number: int, dtype: torch.dtype) -> None:
+    stage, images = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(number)
+    values = SIZE[0] * SIZE[1] * 3
+    result = number * values * dtype.itemsize
+    # a few rows in float32, at most 128 KiB, whatever the number of samples
+    rows = min(number * SIZE[0], 32768 // (SIZE[1] * 3))
+    scratch = 0 if dtype == torch.float32 else rows * SIZE[1] * 3 * 4
+    assert allocated(lambda: stage(images)) == result + scratch
+    memory = torch.empty((number, *SIZE, 3), dtype=dtype)
+    assert allocated(lambda: stage(images, out=memory)) == scratch
+
+
+def test_uint8_allocates_nothing() -> None:
+    stage, images = BatchStage(RECIPES["imagenet"], torch.uint8, CPU), batch_of(4)
+    assert allocated(lambda: stage(images)) == 0
+
+
+def test_the_count_of_bytes_goes_red() -> None:
+    images, pipeline = batch_of(4), RECIPES["imagenet"]
+    mean, std = torch.tensor(pipeline.mean), torch.tensor(pipeline.std)
+    naive = allocated(lambda: torch.stack([((image.float() / 255) - mean) / std for image in images]))
+    assert naive == 5 * images.numel() * 4
+
+
+# ---- augmentations ----
+
+OPS = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1))
+FULL = replace(OPS, erasing=0.5, mixup=0.4, cutmix=1.0)
+
+
+def augmenting(augment: Augmentations, dtype: torch.dtype, device: torch.device = CPU) -> BatchStage:
+    return BatchStage(replace(RECIPES["imagenet"], augment=augment), dtype, device, num_classes=4)
+
+
+def key_of(number: int) -> BatchKey:
+    return BatchKey(5, 2, np.arange(number))
+
+
+class Calls(TorchDispatchMode):
+    """The names of the operations that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pipeline_without_augmentations_costs_no_call_more(dtype: torch.dtype) -> None:
+    stage, images, labels = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(3), torch.arange(3)
+    plan = stage.plan(key_of(3))
+    assert plan is None
+    assert stage.targets(labels, plan) is labels
+    out = torch.empty((3, *SIZE, 3), dtype=dtype)
+    with Calls() as calls:
+        stage(images, out, plan)
+    conversion = ["copy_.default", "addcmul.out"] + ["copy_.default"] * (dtype != torch.float32)
+    views = {
+        "view.default",
+        "_unsafe_view.default",
+        "permute.default",
+        "split.Tensor",
+        "slice.Tensor",
+        "empty.memory_format",
+    }
+    chunks = -(-3 * SIZE[0] // (32768 // (SIZE[1] * 3)))
+    assert [name for name in calls.names if name not in views] == conversion * chunks * (dtype != torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operations_come_before_normalising_then_erasing_then_mixing(dtype: torch.dtype) -> None:
+    images, full = batch_of(8), FULL if dtype != torch.uint8 else replace(FULL, mixup=0.0, cutmix=0.0)
+    stage, pipeline = augmenting(full, dtype), RECIPES["imagenet"]
+    plan = stage.plan(key_of(8))
+    assert plan is not None
+    expected = BatchStage(pipeline, dtype, CPU)(augment(images, plan)).permute(0, 2, 3, 1).clone()
+    mean_colour = torch.tensor(pipeline.mean).mul(255).round()
+    erase(expected, plan.erased, (mean_colour if dtype == torch.uint8 else torch.zeros(3)).to(dtype))
+    if plan.mixing is not None:
+        mix(expected, plan.mixing)
+    memory = torch.empty((8, *SIZE, 3), dtype=dtype)
+    found = stage(images, memory, plan)
+    assert torch.equal(found, expected.permute(0, 3, 1, 2))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, batch_of(8))  # left alone
+    if dtype != torch.uint8:
+        assert found.data_ptr() == memory.data_ptr()
+    assert torch.equal(stage(images, None, plan), found)
+
+
+def test_each_of_erasing_and_mixing_works_alone() -> None:
+    images = batch_of(8)
+    plain = BatchStage(RECIPES["imagenet"], torch.float32, CPU)(images)
+    raw = augmenting(Augmentations(erasing=1.0), torch.uint8)
+    found = raw(images, None, raw.plan(key_of(8)))
+    assert torch.equal(images, batch_of(8))
+    changed = (found != images.permute(0, 3, 1, 2)).any(1)
+    assert (changed.float().mean((1, 2)) > 0.01).all()
+    assert {tuple(p) for p in found.permute(0, 2, 3, 1)[changed].tolist()} == {(124, 116, 104)}
+    for augment_ in (Augmentations(mixup=1.0), Augmentations(cutmix=1.0)):
+        stage = augmenting(augment_, torch.float32)
+        mixed = stage(images, None, stage.plan(key_of(8)))
+        pairs, plain_pairs = mixed.reshape(4, 2, -1), plain.reshape(4, 2, -1)
+        assert not torch.equal(mixed, plain)
+        assert torch.allclose(pairs.sum(1), plain_pairs.sum(1), atol=1e-5)  # what one gives the other takes
+
+
+def test_targets_are_soft_with_mixing_and_labels_without() -> None:
+    labels = torch.tensor([0, 1, 2, 3, -1, 1])
+    stage = augmenting(FULL, torch.float32)
+    plan = stage.plan(BatchKey(5, 2, np.array([4, 5, 6, 7, -1, 8])))
+    targets = stage.targets(labels, plan)
+    assert (targets.shape, targets.dtype) == ((6, 4), torch.float32)
+    assert targets.sum(1).tolist() == pytest.approx([1, 1, 1, 1, 0, 1])
+    assert targets[5].tolist() == [0, 1, 0, 0]
+    for hard in (OPS, Augmentations(erasing=0.5)):
+        other = augmenting(hard, torch.float32)
+        assert other.targets(labels, other.plan(key_of(6))) is labels
+
+
+def test_what_cannot_work_is_refused() -> None:
+    with pytest.raises(ValueError, match="mixing needs a float dtype"):
+        augmenting(Augmentations(mixup=0.2), torch.uint8)
+    with pytest.raises(ValueError, match="num_classes"):
+        BatchStage(replace(RECIPES["imagenet"], augment=FULL), torch.float32, CPU)
+    with pytest.raises(ValueError, match="needs the plan"):
+        augmenting(OPS, torch.float32)(batch_of(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_augmentations_on_a_device_are_those_of_the_cpu(dtype: torch.dtype) -> None:
+    images, full = batch_of(8), FULL if dtype != torch.uint8 else replace(FULL, mixup=0.0, cutmix=0.0)
+    plan = augmenting(full, dtype).plan(key_of(8))
+    here = augmenting(full, dtype)(images, None, plan)
+    there = augmenting(full, dtype, torch.device("cuda"))(images.cuda(), None, plan)
+    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
+    device, images = torch.device("cuda"), batch_of(6)
+    here = BatchStage(RECIPES["imagenet"], dtype, CPU)(images)
+    there = BatchStage(RECIPES["imagenet"], dtype, device)(images.to(device))
+    assert (there.device.type, there.dtype, there.stride()) == ("cuda", dtype, here.stride())
+    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
+    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
+
+
+# ---- gradients ----
+
+
+AFTER_PIXELS = {
+    "normalise": Augmentations(),
+    "erase": Augmentations(erasing=1.0),
+    "mixup": Augmentations(mixup=8.0),  # shares near a half
+    "cutmix": Augmentations(cutmix=1.0),
+    "all": Augmentations(erasing=0.5, mixup=8.0, cutmix=1.0),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_PIXELS)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    """In float64, with respect to the levels; what is planned before these works on whole levels and has none."""
+    pipeline = ImagePipeline(size=(6, 7), augment=AFTER_PIXELS[name])
+    exact, usual = (BatchStage(pipeline, dtype, CPU, num_classes=3) for dtype in (torch.float64, torch.float32))
+    plan, pixels = exact.plan(BatchKey(0, 0, np.arange(2))), batch_of(2, (6, 7))
+    levels = pixels.to(torch.float64).requires_grad_()
+    assert plan is None or plan.erased.any() == ("erase" in name) or name == "all"
+    assert torch.autograd.gradcheck(lambda images: exact(images, plan=plan), (levels,))  # fast_mode tolerates too much
+    torch.testing.assert_close(exact(levels, plan=plan).to(torch.float32), usual(pixels, plan=plan))
+
+
+def test_operations_on_pixels_refuse_levels_with_gradients() -> None:
+    stage = BatchStage(ImagePipeline(size=SIZE, augment=Augmentations(auto_augment="rand")), torch.float64, CPU)
+    levels = batch_of(2).to(torch.float64).requires_grad_()
+    with pytest.raises(ValueError, match="no gradient"):
+        stage(levels, plan=stage.plan(BatchKey(0, 0, np.arange(2))))

@@ -1,0 +1,234 @@
+"""Windows cut out of restart-indexed JPEGs: bit for bit the pixels of the whole source."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+
+import jpeg_parts as jp
+import numpy as np
+import pytest
+import simplejpeg
+from jpeg_parts import Component
+from jpeg_samples import SAMPLINGS, stoppable
+from odd_images import JFIF, jpeg, luma, textured
+from stored_images import head_of
+
+from penstock.loaders.cache.format import STRIPS, Encoding
+from penstock.loaders.cache_encode import encode as cache_encode
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.recode import jpegtran_path
+from penstock.pipelines.jpeg.strips import (
+    Cut,
+    StripGeometry,
+    Window,
+    cut_jpeg,
+    mcu_size,
+    plan_cut,
+    restart_interval,
+    segment_ends,
+    segment_length,
+)
+from penstock.pipelines.sample.decode import choose_jpeg_decoder
+
+KINDS = (*SAMPLINGS, "grey")
+NUM_WINDOWS = 20_000
+SIZES = ((375, 500), (241, 163), (67, 1021), (530, 70), (33, 65), (17, 31), (8, 8), (1, 1), (1, 3000), (3000, 1))
+
+
+def whole(kind: str, height: int, width: int) -> bytes:
+    pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
+    if kind == "grey":
+        return jpeg(luma(pixels)[..., 0], quality=85)
+    return simplejpeg.encode_jpeg(pixels, 85, "RGB", kind)
+
+
+def transcoded(data: bytes, *options: str) -> bytes:
+    program = jpegtran_path()
+    assert program is not None, "these tests need jpegtran (libjpeg-turbo-progs)"
+    return subprocess.run([program, *options], input=data, stdout=subprocess.PIPE, check=True).stdout
+
+
+def sources(kind: str) -> Iterator[tuple[str, bytes]]:
+    """Each size, plain; some progressive, some with restart intervals that are not ours, some of another hand."""
+    for height, width in SIZES:
+        yield f"{width}x{height}", whole(kind, height, width)
+    middle = whole(kind, 241, 163)
+    yield "progressive", transcoded(middle, "-progressive")
+    yield "progressive with restarts", transcoded(middle, "-progressive", "-restart", "7B")
+    yield "progressive 1x3000", transcoded(whole(kind, 3000, 1), "-progressive")
+    for interval in (1, 5, 1000):
+        yield f"restart interval {interval}", transcoded(middle, "-restart", f"{interval}B")
+    planes = jp.ycc(textured(53, 45))[: 1 if kind == "grey" else 3]
+    factors = ((2, 2) if kind == "grey" else SAMPLINGS[kind], (1, 1), (1, 1))
+    parts = [Component(plane, i + 1, *factor) for i, (plane, factor) in enumerate(zip(planes, factors, strict=False))]
+    yield "by hand, restart interval 3", jp.encode(parts, head=JFIF, restart=3, quality=85)
+    yield "by hand, a scan each", jp.encode(parts, head=JFIF, interleaved=False, quality=85)
+
+
+@cache
+def samples(kind: str) -> list[tuple[str, np.ndarray, Stored]]:
+    """(name, pixels of the source, what a cache stores of it)."""
+    encoder = SampleEncoder(Encoding())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_encode, "_MAX_GROWTH", 99)  # an image a pixel wide is otherwise stored as it is
+        return [(n, simplejpeg.decode_jpeg(d, "RGB", strict=True), encoder.encode(d, 0)) for n, d in sources(kind)]
+
+
+def geometry_of(stored: Stored) -> StripGeometry:
+    names = ("width", "height", "mcu_width", "mcu_height", "segment_mcus")
+    return StripGeometry(*(int(stored.record[name]) for name in names))
+
+
+def cut_out(stored: Stored, window: Window) -> tuple[Cut, bytes]:
+    """The window's JPEG, of no more strips than it needs."""
+    geometry, strip_rows = geometry_of(stored), int(stored.record["strip_rows"])
+    table, header, scan = head_of(stored)
+    cut = plan_cut(geometry, window)
+    first, last = cut.row // strip_rows, -(-cut.row_end // strip_rows)
+    begin, end = int(table["end"][first - 1]) if first else 0, int(table["end"][last - 1])
+    coded = np.frombuffer(scan[begin:end], np.uint8)
+    height_offset = int(stored.record["height_offset"])
+    return cut, cut_jpeg(header, height_offset, coded, first * strip_rows, geometry, cut)
+
+
+def random_window(draw: random.Random, height: int, width: int) -> Window:
+    """Of any size: half of them small, a quarter at an edge."""
+    limit = draw.choice((1, 1, 0.1, 0.3))
+    w, h = draw.randint(1, max(1, int(width * limit))), draw.randint(1, max(1, int(height * limit)))
+    x, y = draw.randint(0, width - w), draw.randint(0, height - h)
+    edge = draw.randrange(16)
+    return (0 if edge == 0 else width - w if edge == 1 else x, 0 if edge == 2 else height - h if edge == 3 else y, w, h)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_windows_equal_the_source(kind: str) -> None:
+    draw = random.Random(kind)
+    known = samples(kind)
+    for _, pixels, stored in known:
+        assert stored.record["kind"] == STRIPS, stored.kept
+        assert pixels.shape[:2] == (stored.record["height"], stored.record["width"])
+    for number in range(-(-NUM_WINDOWS // len(KINDS))):
+        name, pixels, stored = known[number % len(known)]
+        x, y, w, h = window = random_window(draw, *pixels.shape[:2])
+        cut, part = cut_out(stored, window)
+        decoded = simplejpeg.decode_jpeg(part, "RGB", strict=True)
+        assert decoded.shape == (cut.height, cut.width, 3)
+        x0, y0 = x - cut.x, y - cut.y
+        assert np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w]), (name, window)
+
+
+@pytest.mark.parametrize("decoder", ["turbojpeg", "pillow"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_decoder_takes_a_window(kind: str, decoder: str) -> None:
+    draw = random.Random(kind)
+    chosen, _ = choose_jpeg_decoder(decoder)
+    for _, pixels, stored in samples(kind):
+        x, y, w, h = window = random_window(draw, *pixels.shape[:2])
+        cut, part = cut_out(stored, window)
+        decoded = chosen.rgb(part, cut.height, cut.width)
+        assert chosen.warning == ""
+        x0, y0 = x - cut.x, y - cut.y
+        assert np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_of_all_is_the_image(kind: str) -> None:
+    for _, pixels, stored in samples(kind):
+        cut, part = cut_out(stored, (0, 0, pixels.shape[1], pixels.shape[0]))
+        assert (cut.x, cut.y, cut.width, cut.height) == (0, 0, pixels.shape[1], pixels.shape[0])
+        assert np.array_equal(simplejpeg.decode_jpeg(part, "RGB", strict=True), pixels)
+
+
+def test_a_small_window_is_a_small_file() -> None:
+    stored = SampleEncoder(Encoding()).encode(whole("420", 375, 500), 0)
+    cut, part = cut_out(stored, (200, 200, 50, 50))
+    assert (cut.width, cut.height) == (64, 64)
+    assert len(part) < len(stored.data) / 10
+
+
+# ---- geometry
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("444", (8, 8)), ("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))]
+)
+def test_mcu_size(kind: str, size: tuple[int, int]) -> None:
+    assert mcu_size(parse_header(whole(kind, 33, 65))) == size
+
+
+def test_mcu_of_one_component_is_a_block_whatever_its_factors() -> None:
+    assert mcu_size(parse_header(stoppable()["grey_restart_2_factor_22"])) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("width", "min_pixels", "mcus"),
+    [(500, 32, 2), (500, 33, 4), (500, 16, 1), (496, 32, 31), (1, 32, 1), (16, 32, 1), (17, 32, 2), (144, 32, 3)],
+)
+def test_segment_length_divides_a_row(width: int, min_pixels: int, mcus: int) -> None:
+    header = parse_header(whole("420", 16, width))
+    assert segment_length(header, min_pixels) == mcus
+    assert -(-width // 16) % mcus == 0
+
+
+def test_restart_interval_is_the_last_one_declared() -> None:
+    data = whole("420", 33, 65)
+    assert restart_interval(data, parse_header(data)) == 0
+    data = jp.inserted(transcoded(data, "-restart", "3B"), jp.segment(jp.DRI, b"\0\7"))
+    assert restart_interval(data, parse_header(data)) == 3
+
+
+def test_segment_ends_are_after_markers_and_not_stuffed_bytes() -> None:
+    scan = np.frombuffer(b"\x01\xff\x00\xff\xd0\x02\xff\xff\xd1\xd3\xff\xd9", np.uint8)
+    assert segment_ends(scan).tolist() == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("window", "cut"),
+    [
+        ((0, 0, 1, 1), Cut(0, 1, 0, 1, 0, 0, 32, 16)),
+        ((33, 17, 30, 14), Cut(1, 2, 1, 2, 32, 16, 32, 16)),  # a margin of one pixel inside the segment, all round
+        ((32, 17, 30, 14), Cut(1, 2, 0, 2, 0, 16, 64, 16)),
+        ((33, 16, 30, 14), Cut(0, 2, 1, 2, 32, 0, 32, 32)),
+        ((33, 17, 31, 14), Cut(1, 2, 1, 3, 32, 16, 64, 16)),
+        ((33, 17, 30, 15), Cut(1, 3, 1, 2, 32, 16, 32, 32)),
+        ((99, 49, 1, 1), Cut(3, 4, 3, 4, 96, 48, 4, 2)),
+        ((0, 0, 100, 50), Cut(0, 4, 0, 4, 0, 0, 100, 50)),
+    ],
+)
+def test_plan(window: Window, cut: Cut) -> None:
+    geometry = StripGeometry(100, 50, 16, 16, 2)
+    assert (geometry.rows, geometry.segments) == (4, 4)
+    assert plan_cut(geometry, window) == cut
+
+
+@pytest.mark.parametrize(
+    ("mcu", "cut"),
+    [
+        ((8, 8), Cut(2, 4, 2, 4, 32, 16, 32, 16)),  # nothing is subsampled, nothing is mixed with its neighbours
+        ((16, 8), Cut(2, 4, 0, 3, 0, 16, 96, 16)),
+        ((8, 16), Cut(0, 3, 2, 4, 32, 0, 32, 48)),
+    ],
+)
+def test_only_a_subsampled_axis_has_a_margin(mcu: tuple[int, int], cut: Cut) -> None:
+    assert plan_cut(StripGeometry(256, 256, *mcu, 2), (32, 16, 32, 16)) == cut
+
+
+@pytest.mark.parametrize("damage", ["a marker too few", "a marker too many", "another size"])
+def test_markers_that_are_not_those_of_the_geometry_are_told(damage: str) -> None:
+    stored = SampleEncoder(Encoding()).encode(whole("420", 64, 256), 0)
+    _, header, scan = head_of(stored)
+    geometry, coded = geometry_of(stored), np.frombuffer(scan, np.uint8).copy()
+    if damage == "a marker too few":
+        coded[segment_ends(coded)[3] - 1] = 0
+    elif damage == "a marker too many":
+        coded[10:12] = 0xFF, 0xD0
+    else:
+        geometry = geometry._replace(height=48)
+    cut = plan_cut(geometry, (0, 0, 256, geometry.height))
+    with pytest.raises(LoaderError, match="E-CORRUPT"):
+        cut_jpeg(header, int(stored.record["height_offset"]), coded, 0, geometry, cut)

@@ -1,0 +1,311 @@
+"""Crop and flip draws: torchvision's rules, a pure function of (seed, epoch, index), always inside the image."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.pipelines.plan import crops as plan
+from penstock.pipelines.plan import philox
+from penstock.pipelines.plan.crops import BatchPlan, plan_batch
+from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms
+from penstock.pipelines.spec import ImagePipeline
+
+SIZES = [(500, 375), (375, 500), (1, 1), (3000, 1), (1, 3000), (2, 2), (7, 5), (33, 1000), (4000, 3000), (10_000, 9)]
+RECIPES = {
+    "imagenet": ImagePipeline(),
+    "narrow ratio": ImagePipeline(ratio=(1, 1)),
+    "large crops": ImagePipeline(scale=(0.9, 1)),
+    "whole area": ImagePipeline(scale=(1, 1), ratio=(0.9, 1.1)),
+    "tall": ImagePipeline(ratio=(0.1, 0.2)),
+    "wide": ImagePipeline(ratio=(5, 10), scale=(0.5, 0.9)),
+    "tiny": ImagePipeline(scale=(1e-6, 1e-4)),
+}
+
+
+def draw(pipeline: ImagePipeline, size: tuple[int, int], n: int, *, seed: int = 7, epoch: int = 3) -> BatchPlan:
+    """Plans of n samples that all have one size (width, height)."""
+    return plan_batch(pipeline, seed, epoch, np.arange(n), np.full(n, size[0]), np.full(n, size[1]))
+
+
+def torchvision_fallback(width: int, height: int, ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+    """The end of torchvision.transforms.RandomResizedCrop.get_params, as (x, y, width, height)."""
+    in_ratio = width / height
+    if in_ratio < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif in_ratio > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def scalar_crop(
+    pipeline: ImagePipeline, width: int, height: int, draws: list[float]
+) -> tuple[tuple[int, int, int, int], bool]:
+    """RandomResizedCrop.get_params fed with uniforms in place of torch's generator; and whether all ten tries failed.
+
+    draws: flip, x, y, unused, then (area, aspect) of each try.
+    """
+    tries = draws[4:]
+    log_ratio = [math.log(r) for r in pipeline.ratio]
+    for attempt in range(10):
+        low, high = pipeline.scale
+        target = width * height * (low + (high - low) * tries[2 * attempt])
+        aspect = math.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * tries[2 * attempt + 1])
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            # torch.randint(0, width - w + 1)
+            return (math.floor(draws[1] * (width - w + 1)), math.floor(draws[2] * (height - h + 1)), w, h), False
+    return torchvision_fallback(width, height, pipeline.ratio), True
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_random_resized_crop_follows_torchvision(name: str) -> None:
+    pipeline = RECIPES[name]
+    rng = np.random.default_rng(0)
+    sizes = np.array([*SIZES, *rng.integers(1, 700, (140, 2)).tolist()])
+    index = np.arange(len(sizes))
+    drawn = plan_batch(pipeline, 11, 5, index, sizes[:, 0], sizes[:, 1])
+    uniform = uniforms(random_words(11, 5, index, STREAM_CROP, 24)).tolist()
+    for (width, height), draws, window, flip in zip(
+        sizes.tolist(), uniform, drawn.windows.tolist(), drawn.flips.tolist(), strict=True
+    ):
+        expected, fell_back = scalar_crop(pipeline, width, height, draws)
+        if fell_back:  # torchvision's own formula may round to no pixels at all, which here is one
+            expected = (*expected[:2], max(1, expected[2]), max(1, expected[3]))
+            expected = ((width - expected[2]) // 2, (height - expected[3]) // 2, *expected[2:])
+        assert tuple(window) == expected, (width, height)
+        assert flip is (draws[0] < pipeline.flip)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", RECIPES)
+def test_windows_lie_inside_the_image(name: str, size: tuple[int, int]) -> None:
+    drawn = draw(RECIPES[name], size, 300)
+    x, y, w, h = drawn.windows.T
+    assert (drawn.windows.dtype, drawn.flips.dtype) == (np.int32, np.bool_)
+    assert min(x.min(), y.min()) >= 0
+    assert min(w.min(), h.min()) >= 1
+    assert (x + w).max() <= size[0]
+    assert (y + h).max() <= size[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "ratio", "expected"),
+    [
+        ((3000, 1), (3 / 4, 4 / 3), (1499, 0, 1, 1)),
+        ((1, 3000), (3 / 4, 4 / 3), (0, 1499, 1, 1)),
+        ((3000, 30), (3 / 4, 4 / 3), (1480, 0, 40, 30)),
+        ((30, 3000), (3 / 4, 4 / 3), (0, 1480, 30, 40)),
+        ((300, 200), (3 / 4, 4 / 3), (16, 0, 267, 200)),
+        ((201, 200), (1 / 2, 1), (0, 0, 200, 200)),
+        ((5, 2), (7 / 2, 4), (0, 0, 5, 1)),
+    ],
+)
+def test_fallback_is_the_largest_centred_window(
+    size: tuple[int, int], ratio: tuple[float, float], expected: tuple[int, int, int, int]
+) -> None:
+    pipeline = ImagePipeline(scale=(1, 1), ratio=ratio)
+    n = 40
+    uniform = uniforms(random_words(7, 3, np.arange(n), STREAM_CROP, 24)).tolist()
+    fell_back = np.array([scalar_crop(pipeline, *size, draws)[1] for draws in uniform])
+    assert fell_back.mean() > 0.9  # so this test is about the fallback
+    assert torchvision_fallback(*size, ratio) == expected
+    windows = draw(pipeline, size, n).windows[fell_back]
+    assert np.unique(windows, axis=0).tolist() == [list(expected)]
+
+
+def test_a_fallback_that_torchvision_rounds_away_keeps_a_pixel() -> None:
+    assert torchvision_fallback(1, 9, (3, 4))[2:] == (1, 0)
+    assert draw(ImagePipeline(ratio=(3, 4)), (1, 9), 5).windows[:, 2:].tolist() == [[1, 1]] * 5
+
+
+def test_area_and_aspect_are_uniform() -> None:
+    # Small enough that each first try fits: what is left is torchvision's own distribution.
+    n, side = 20_000, 2000
+    drawn = draw(ImagePipeline(scale=(0.1, 0.4)), (side, side), n)
+    w, h = drawn.windows[:, 2].astype(float), drawn.windows[:, 3].astype(float)
+    area = (w * h / side**2 - 0.1) / 0.3
+    aspect = (np.log(w / h) - math.log(3 / 4)) / (math.log(4 / 3) - math.log(3 / 4))
+    x = drawn.windows[:, 0] / (side - w + 1)
+    y = drawn.windows[:, 1] / (side - h + 1)
+    for values in (area, aspect, x, y):
+        # Kolmogorov-Smirnov: 1.95 / sqrt(n) is exceeded once in a thousand; rounding to pixels adds some 1e-3.
+        steps = np.sort(values)
+        distance = np.abs(steps - (np.arange(n) + 0.5) / n).max()
+        assert distance < 1.95 / math.sqrt(n) + 2e-3
+    correlations = np.corrcoef([area, aspect, x, y, drawn.flips])[np.triu_indices(5, 1)]
+    assert np.abs(correlations).max() < 5 / math.sqrt(n)
+
+
+def test_imagenet_crops_have_the_area_of_the_scalar_version() -> None:
+    drawn = draw(ImagePipeline(), (500, 375), 20_000)
+    w, h = drawn.windows[:, 2].astype(float), drawn.windows[:, 3].astype(float)
+    share = w * h / (500 * 375)
+    assert 0.08 * 0.98 < share.min() < 0.085
+    assert share.max() > 0.97
+    assert share.mean() == pytest.approx(reference_mean_share(), abs=0.01)
+
+
+def reference_mean_share() -> float:
+    rng = np.random.default_rng(3)
+    uniform = rng.random((4000, 24)).tolist()
+    windows = [scalar_crop(ImagePipeline(), 500, 375, draws)[0] for draws in uniform]
+    return float(np.mean([w * h / (500 * 375) for _, _, w, h in windows]))
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("crop", ["random_resized", "center", "full"])
+def test_flips_come_with_their_probability(crop: str, probability: float) -> None:
+    n = 10_000
+    share = draw(ImagePipeline(crop=crop, flip=probability), (64, 48), n).flips.mean()
+    if probability in (0.0, 1.0):
+        assert share == probability
+    else:
+        assert abs(share - probability) < 4 * math.sqrt(probability * (1 - probability) / n)
+
+
+@pytest.mark.parametrize("word", [0, 2**32 - 1])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_ends_of_the_range_of_draws_are_legal(name: str, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def constant(seed: int, epoch: int, index: np.ndarray, stream: int, count: int) -> np.ndarray:
+        return np.full((len(index), count), word, np.uint64)
+
+    monkeypatch.setattr(plan, "random_words", constant)
+    for size in SIZES:
+        never, always = (draw(dataclasses.replace(RECIPES[name], flip=flip), size, 2) for flip in (0.0, 1.0))
+        assert not never.flips.any()
+        assert always.flips.all()
+        x, y, w, h = never.windows[0].tolist()
+        assert 0 <= x <= x + w <= size[0]
+        assert 0 <= y <= y + h <= size[1]
+
+
+def test_the_crop_setting_does_not_change_the_flips() -> None:
+    flips = [draw(ImagePipeline(crop=crop), (64, 48), 500).flips for crop in ("random_resized", "center", "full")]
+    assert np.array_equal(flips[0], flips[1])
+    assert np.array_equal(flips[0], flips[2])
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "fraction", "expected"),
+    [
+        ((500, 375), (224, 224), 0.875, (86, 23, 328, 328)),
+        ((375, 500), (224, 224), 0.875, (23, 86, 328, 328)),
+        ((256, 256), (224, 224), 0.875, (16, 16, 224, 224)),
+        ((256, 256), (224, 224), 1.0, (0, 0, 256, 256)),
+        ((100, 100), (50, 100), 1.0, (0, 25, 100, 50)),
+        ((100, 100), (100, 50), 1.0, (25, 0, 50, 100)),
+        ((1, 1), (224, 224), 0.5, (0, 0, 1, 1)),
+        ((3000, 1), (224, 224), 0.875, (1499, 0, 1, 1)),
+        ((1, 3000), (224, 224), 0.875, (0, 1499, 1, 1)),
+        ((5, 5), (10, 1000), 0.875, (0, 2, 4, 1)),
+    ],
+)
+def test_centre_crop(
+    size: tuple[int, int], target: tuple[int, int], fraction: float, expected: tuple[int, int, int, int]
+) -> None:
+    pipeline = ImagePipeline(crop="center", size=target, center_fraction=fraction, flip=0)
+    assert draw(pipeline, size, 2).windows.tolist() == [list(expected)] * 2
+
+
+@pytest.mark.parametrize("size", [(500, 375), (333, 500), (256, 257), (640, 480), (1000, 255)])
+def test_centre_crop_has_the_field_of_view_of_resize_256_crop_224(size: tuple[int, int]) -> None:
+    scale = min(size) / 256  # pixels of the image for one of the resized one
+    x, y, w, h = draw(ImagePipeline(crop="center", flip=0), size, 1).windows[0].tolist()
+    assert w == h
+    assert abs(w - 224 * scale) <= 0.5
+    assert abs(x + w / 2 - size[0] / 2) <= 0.5
+    assert abs(y + h / 2 - size[1] / 2) <= 0.5
+
+
+def test_full_takes_the_whole_image() -> None:
+    widths, heights = np.array([1, 500, 3000]), np.array([1, 375, 1])
+    drawn = plan_batch(ImagePipeline(crop="full"), 0, 0, np.arange(3), widths, heights)
+    assert drawn.windows.tolist() == [[0, 0, 1, 1], [0, 0, 500, 375], [0, 0, 3000, 1]]
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "center", "full"])
+def test_a_batch_equals_its_samples_one_by_one(crop: str) -> None:
+    pipeline = ImagePipeline(crop=crop)
+    rng = np.random.default_rng(5)
+    index = rng.integers(0, 2**40, 200)
+    sizes = np.concatenate([rng.integers(1, 900, (200 - len(SIZES), 2)), np.array(SIZES)])
+    whole = plan_batch(pipeline, 2, 9, index, sizes[:, 0], sizes[:, 1])
+    for i in range(200):
+        one = plan_batch(pipeline, 2, 9, index[i : i + 1], sizes[i : i + 1, 0], sizes[i : i + 1, 1])
+        assert one.windows.tolist() == whole.windows[i : i + 1].tolist()
+        assert one.flips.tolist() == whole.flips[i : i + 1].tolist()
+
+
+def test_seed_epoch_and_index_each_change_the_draws() -> None:
+    base = draw(ImagePipeline(), (500, 375), 200).windows
+    for changed in (
+        draw(ImagePipeline(), (500, 375), 200, seed=8),
+        draw(ImagePipeline(), (500, 375), 200, epoch=4),
+        draw(ImagePipeline(), (500, 375), 200, seed=3, epoch=7),  # exchanged: their sum and product are the same
+    ):
+        assert (changed.windows == base).all(axis=1).mean() < 0.02
+    # A sum of seed or epoch and index would give the next sample's draws.
+    for shifted in (draw(ImagePipeline(), (500, 375), 200, seed=8), draw(ImagePipeline(), (500, 375), 200, epoch=4)):
+        assert (shifted.windows[:-1] == base[1:]).all(axis=1).mean() < 0.02
+    assert len(np.unique(base, axis=0)) > 195
+
+
+def test_an_evaluation_plan_does_not_depend_on_seed_or_epoch() -> None:
+    pipeline = ImagePipeline(crop="center", flip=0)
+    first, second = (draw(pipeline, (500, 375), 5, seed=s, epoch=e) for s, e in ((0, 0), (9, 4)))
+    assert np.array_equal(first.windows, second.windows)
+    assert not first.flips.any()
+    assert not second.flips.any()
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines of plan.py and philox.py a call runs through."""
+    files, count = {plan.__file__, philox.__file__}, 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "center", "full"])
+def test_a_larger_batch_takes_no_more_python(crop: str) -> None:
+    pipeline = ImagePipeline(crop=crop)
+    # Both sizes hold a fallback (3000x1).
+    lines = [lines_run(lambda size=size: mixed(pipeline, size)) for size in (16, 256, 1024)]
+    assert 5 < lines[0] < 120
+    assert lines == [lines[0]] * 3
+
+
+def mixed(pipeline: ImagePipeline, n: int) -> BatchPlan:
+    widths, heights = np.full(n, 500), np.full(n, 375)
+    widths[0], heights[0] = 3000, 1
+    return plan_batch(pipeline, 0, 0, np.arange(n), widths, heights)
+
+
+def test_the_count_of_lines_goes_red() -> None:
+    def one_by_one(n: int) -> None:
+        for i in range(n):
+            plan_batch(ImagePipeline(), 0, 0, np.arange(i, i + 1), np.full(1, 500), np.full(1, 375))
+
+    assert lines_run(lambda: one_by_one(8)) > 3 * lines_run(lambda: one_by_one(2))

@@ -1,0 +1,154 @@
+"""Philox words: the published vectors, an independent scalar version, and draws that never meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.pipelines.plan.philox import STREAM_BATCH, STREAM_CROP, STREAM_ORDER, philox4x32, random_words, uniforms
+
+LOW = 0xFFFFFFFF
+# Random123, tests/kat_vectors, philox4x32 10: counter, key, result.
+KNOWN = [
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ([LOW] * 4, [LOW] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xA4093822, 0x299F31D0],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+
+def scalar_philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x32-10 in Python integers, from the paper's figure."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * c[0], 1 << 32)
+        high1, low1 = divmod(0xCD9E8D57 * c[2], 1 << 32)
+        c = [high1 ^ c[1] ^ k[0], low1, high0 ^ c[3] ^ k[1], low0]
+        k = [(k[0] + 0x9E3779B9) & LOW, (k[1] + 0xBB67AE85) & LOW]
+    return c
+
+
+def chi_square(counts: np.ndarray) -> float:
+    expected = counts.sum() / counts.size
+    return float(((counts - expected) ** 2).sum() / expected)
+
+
+def chi_square_limit(bins: int) -> float:
+    """Six standard deviations above the mean of a chi-square distribution with bins - 1 degrees of freedom."""
+    return bins - 1 + 6 * (2 * (bins - 1)) ** 0.5
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_known_answers(counter: list[int], key: list[int], expected: list[int]) -> None:
+    words = philox4x32(np.array(counter, np.uint64)[:, None], (key[0], key[1]))
+    assert words[:, 0].tolist() == expected
+    assert scalar_philox(counter, key) == expected
+
+
+def test_many_counters_at_once_equal_the_scalar_version() -> None:
+    rng = np.random.default_rng(1)
+    counters = rng.integers(0, 1 << 32, (4, 200), np.uint64)
+    key = (0x89ABCDEF, 0x01234567)
+    words = philox4x32(counters, key)
+    assert words.T.tolist() == [scalar_philox(counters[:, i].tolist(), list(key)) for i in range(200)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 24, 41])
+def test_words_come_from_seed_epoch_index_stream_and_block(count: int) -> None:
+    seed, epoch, index = 0x0123456789ABCDEF, 77, np.array([0, 5, 2**33 + 1, 2**62])
+    words = random_words(seed, epoch, index, STREAM_CROP, count)
+    assert (words.shape, words.dtype) == ((4, count), np.uint64)
+    for row, sample in zip(words.tolist(), index.tolist(), strict=True):
+        expected: list[int] = []
+        for block in range(-(-count // 4)):
+            counter = [sample & LOW, sample >> 32, epoch, STREAM_CROP << 16 | block]
+            expected += scalar_philox(counter, [seed & LOW, seed >> 32])
+        assert row == expected[:count]
+
+
+def test_a_sample_draws_the_same_in_any_batch() -> None:
+    index = np.arange(500)
+    together = random_words(3, 4, index, STREAM_CROP, 24)
+    order = np.random.default_rng(0).permutation(500)
+    assert np.array_equal(random_words(3, 4, index[order], STREAM_CROP, 24), together[order])
+    assert np.array_equal(random_words(3, 4, np.array([7, 7, 499]), STREAM_CROP, 24), together[[7, 7, 499]])
+    assert np.array_equal(random_words(3, 4, np.array([42]), STREAM_CROP, 24)[0], together[42])
+    assert random_words(3, 4, index[:0], STREAM_CROP, 24).shape == (0, 24)
+
+
+def test_fewer_words_are_the_first_ones() -> None:
+    index = np.arange(9)
+    assert np.array_equal(random_words(1, 2, index, 1, 5), random_words(1, 2, index, 1, 30)[:, :5])
+
+
+def test_no_two_of_seed_epoch_index_stream_share_a_draw() -> None:
+    seeds = [*range(12), 2**32, 2**32 + 1, 2**63, 2**64 - 1]
+    epochs = [*range(12), 2**31, 2**32 - 1]
+    index = np.array([*range(40), 2**32, 2**32 + 1, 2**62])
+    draws = [
+        random_words(seed, epoch, index, stream, 4)
+        for seed in seeds
+        for epoch in epochs
+        for stream in (STREAM_ORDER, STREAM_CROP, STREAM_BATCH)
+    ]
+    words = np.concatenate(draws).astype(np.uint32)
+    assert len(words) == len(seeds) * len(epochs) * len(index) * 3
+    assert len(np.unique(words, axis=0)) == len(words)
+    # Of 28,000 single words some pair would meet by chance; of pairs of words hardly any does.
+    pairs = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1]
+    assert len(np.unique(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("shift", [0, 12, 24])
+def test_uniform_over_indices(shift: int) -> None:
+    words = random_words(2024, 0, np.arange(1 << 16), STREAM_CROP, 4)
+    for column in words.T:
+        counts = np.bincount((column >> np.uint64(shift)).astype(np.int64) & 255, minlength=256)
+        assert chi_square(counts) < chi_square_limit(256)
+
+
+@pytest.mark.parametrize("axis", ["index", "epoch", "seed", "column"])
+def test_neighbours_are_independent(axis: str) -> None:
+    n = 1 << 14
+    if axis == "index":
+        values = random_words(5, 0, np.arange(n), STREAM_CROP, 1)[:, 0]
+    elif axis == "column":
+        values = random_words(5, 0, np.arange(n // 64), STREAM_CROP, 64).ravel()
+    elif axis == "epoch":
+        values = np.array([random_words(5, epoch, np.arange(1), STREAM_CROP, 1)[0, 0] for epoch in range(n // 4)])
+    else:
+        values = np.array([random_words(seed, 0, np.arange(1), STREAM_CROP, 1)[0, 0] for seed in range(n // 4)])
+    high = (values >> np.uint64(28)).astype(np.int64)
+    counts = np.bincount(high[:-1] * 16 + high[1:], minlength=256)
+    assert chi_square(counts) < chi_square_limit(256)
+
+
+def test_the_uniformity_check_goes_red() -> None:
+    skewed = random_words(2024, 0, np.arange(1 << 16), STREAM_CROP, 1)[:, 0]
+    skewed = skewed - (skewed >> np.uint64(4))  # a sixteenth of the range is never reached
+    counts = np.bincount((skewed >> np.uint64(24)).astype(np.int64), minlength=256)
+    assert chi_square(counts) > chi_square_limit(256)
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "count"), [(-1, 0, 1), (2**64, 0, 1), (0, -1, 1), (0, 2**32, 1), (0, 0, 0), (0, 0, 2**18)]
+)
+def test_what_does_not_fit_is_refused(seed: int, epoch: int, count: int) -> None:
+    with pytest.raises(ValueError, match="lies in"):
+        random_words(seed, epoch, np.arange(2), STREAM_CROP, count)
+
+
+def test_the_ends_of_the_ranges_work() -> None:
+    index = np.array([0, 2**63 - 1, -1])  # -1 is padding: its draws matter to nobody, but it must not raise
+    words = random_words(2**64 - 1, 2**32 - 1, index, STREAM_BATCH, 4)
+    assert len(np.unique(words)) == 12
+    assert words.max() <= LOW
+
+
+def test_uniforms_are_exact_and_below_one() -> None:
+    values = uniforms(np.array([0, 1, 2**31, LOW], np.uint64))
+    assert values.dtype == np.float64
+    assert values.tolist() == [0.0, 2.0**-32, 0.5, 1 - 2.0**-32]

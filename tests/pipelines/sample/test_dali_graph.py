@@ -1,0 +1,512 @@
+"""DALI as a decoder among the others: the same windows bit for bit, the same resize within a level, or a clear word."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jpeg_parts as jp
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from broken_scans import KINDS, undecodable
+from jpeg_samples import stoppable, unstoppable
+from odd_images import JFIF, corpus, jpeg, scene, textured
+
+from penstock.loaders.cache.format import STRIPS, Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.open_source import open_source
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg.header import check_markers, parse_header
+from penstock.pipelines.jpeg.recode import jpegtran_path
+from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, Pixels, dali_takes, import_dali
+from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.sample.resize import resize_torch
+from penstock.pipelines.spec import ImagePipeline
+
+BATCH = 16
+
+
+@contextmanager
+def graph(size: tuple[int, int], *, coded: bool = True, **settings: Any) -> Iterator[DaliGraph]:
+    known = {"size": size, "batch_size": BATCH, "threads": 2, "depth": 2}
+    made = DaliGraph(GraphSettings(**{**known, **settings}), coded=coded)
+    yield made
+    made.close()
+
+
+def out_of(made: DaliGraph, tasks: Sequence[CropTask]) -> npt.NDArray[np.uint8]:
+    """What becomes of the tasks, in their order, uint8 [tasks, height, width, 3]."""
+    parts = []
+    for start in range(0, len(tasks), BATCH):
+        made.feed(tasks[start : start + BATCH])
+        parts.append(made.take().cpu().numpy())
+    return np.concatenate(parts)
+
+
+def files() -> dict[str, bytes]:
+    """JPEGs that DALI takes: every sampling, grey, progressive, with restarts, of odd and extreme sizes."""
+    odd = {image.name: image.data for image in corpus() if image.code is None and image.data.startswith(jp.SOI)}
+    every = {**stoppable(), **unstoppable(), **odd}
+    return {name: data for name, data in every.items() if dali_takes(parse_header(data), data)}
+
+
+def window_of(draw: random.Random, width: int, height: int, size: tuple[int, int]) -> Window:
+    return draw.randint(0, width - size[1]), draw.randint(0, height - size[0]), size[1], size[0]
+
+
+# ---- decoded pixels ----
+
+
+@pytest.mark.parametrize("size", [(1, 2), (2, 2), (8, 8), (13, 7), (16, 16), (17, 33), (40, 40), (1, 60), (60, 2)])
+def test_random_windows_are_those_of_our_decoder_bit_for_bit(size: tuple[int, int]) -> None:
+    """The graph's images have the windows' size: what comes out was decoded and not resized (see the next test)."""
+    draw, decoder = random.Random(repr(size)), ImageDecoder(ImagePipeline())
+    tasks, expected, names = [], [], []
+    for name, data in files().items():
+        probe = decoder.probe(data)
+        for _ in range(6 if probe.height >= size[0] and probe.width >= size[1] else 0):
+            window = window_of(draw, probe.width, probe.height, size)
+            tasks.append(CropTask(data, window, False))
+            expected.append(decoder.window(data, probe, window).copy())
+            names.append((name, window))
+    with graph(size) as made:
+        out = out_of(made, tasks)
+    assert len(tasks) > 100
+    assert [name for name, one, two in zip(names, out, expected, strict=True) if not np.array_equal(one, two)] == []
+
+
+def test_whole_images_are_those_of_our_decoder_bit_for_bit() -> None:
+    """Of any size, one column and one row too."""
+    decoder, by_size, differ = ImageDecoder(ImagePipeline()), {}, []
+    for name, data in files().items():
+        probe = decoder.probe(data)
+        by_size.setdefault((probe.height, probe.width), []).append((name, data, decoder.full(data).copy()))
+    assert {(1, 1), (1, 3000), (3000, 1), (7, 9)} <= by_size.keys() | {size[::-1] for size in by_size}
+    for size, images in by_size.items():
+        with graph(size) as made:
+            out = out_of(made, [CropTask(data, (0, 0, size[1], size[0]), False) for _, data, _ in images])
+        differ += [name for (name, _, pixels), one in zip(images, out, strict=True) if not np.array_equal(one, pixels)]
+    assert differ == []
+
+
+@pytest.mark.parametrize("size", [(1, 1), (8, 8), (31, 17), (224, 224)])
+def test_a_resize_to_the_same_size_changes_nothing(size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, *size, 3), np.uint8)
+    with graph(size, coded=False) as made:
+        out = out_of(made, [CropTask(each, (0, 0, *size[::-1]), False) for each in pixels])
+    assert np.array_equal(out, pixels)
+
+
+@pytest.mark.skipif(jpegtran_path() is None, reason="a lossless cache of strips needs jpegtran")
+def test_cut_jpegs_of_a_cache_give_the_pixels_of_the_files(tmp_path: Path) -> None:
+    size, decoder, draw = (15, 21), ImageDecoder(ImagePipeline()), random.Random(3)
+    every = [data for data in files().values() if min(parse_header(data)[:2]) >= 32]
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number, data in enumerate(every):
+        (folder / f"{number:03d}.jpg").write_bytes(data)
+    build_cache(open_source(folder), tmp_path / "photos.h5", Encoding())
+    cache = open_cache(tmp_path / "photos.h5")
+    tasks, expected = [], []
+    for number, data in enumerate(every):
+        if cache.records["kind"][number] != STRIPS:
+            continue
+        probe = decoder.probe(data)
+        for _ in range(4):
+            window = x, y, width, height = window_of(draw, probe.width, probe.height, size)
+            part = cache.read_window(number, window)
+            assert isinstance(part.data, bytes)
+            tasks.append(CropTask(part.data, (x - part.x, y - part.y, width, height), False))
+            expected.append(decoder.window(data, probe, window).copy())
+    with graph(size) as made:
+        out = out_of(made, tasks)
+    assert len(tasks) > 200
+    assert np.array_equal(out, np.stack(expected))
+
+
+def test_exif_orientation_is_left_alone() -> None:
+    turned = next(image for image in corpus() if image.name == "jpeg_orientation_6")
+    assert turned.reference is not None
+    height, width = turned.reference.shape[:2]
+    with graph((height, width)) as made:
+        out = out_of(made, [CropTask(turned.data, (0, 0, width, height), False)])[0]
+    assert np.abs(out.astype(int) - turned.reference).mean() <= turned.tolerance
+
+
+# ---- resize and mirror ----
+
+
+def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    slot = torch.empty((1, 3, *size), dtype=torch.uint8, memory_format=torch.channels_last)
+    resize_torch(pixels, slot)
+    return slot[0].permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize(
+    ("scale", "level"), [((1.0, 6.0), 4), ((0.1, 1.0), 1)], ids=["to smaller images", "to larger images"]
+)
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_the_resize_is_torchs_within_a_level(coded: bool, scale: tuple[float, float], level: int) -> None:
+    """Mean distance at most 0.3 levels; but for one value in a thousand at most `level`: the outermost are heavier."""
+    size, draw, decoder = (48, 31), random.Random(5), ImageDecoder(ImagePipeline())
+    data = jpeg(textured(330, 250), quality=90, subsampling=2)
+    probe, whole = decoder.probe(data), decoder.full(data).copy()
+    tasks, expected = [], []
+    for _ in range(4 * BATCH):
+        sides = [max(2, min(side * draw.uniform(*scale), limit)) for side, limit in zip(size, (330, 250), strict=True)]
+        x, y, width, height = window_of(draw, probe.width, probe.height, (int(sides[0]), int(sides[1])))
+        crop = np.ascontiguousarray(whole[y : y + height, x : x + width])
+        given = (data, (x, y, width, height)) if coded else (crop, (0, 0, width, height))
+        tasks.append(CropTask(*given, flip=False))
+        expected.append(resized(crop, size))
+    with graph(size, coded=coded) as made:
+        distance = np.abs(out_of(made, tasks).astype(int) - np.stack(expected))
+    assert distance.mean(axis=(1, 2, 3)).max() <= 0.3
+    assert np.quantile(distance, 0.999) <= level
+    assert distance.any()  # were they equal, this would not have been DALI
+
+
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_a_flip_mirrors_the_row_that_asks_for_it(coded: bool) -> None:
+    data = jpeg(textured(61, 83), subsampling=2)
+    pixels = ImageDecoder(ImagePipeline()).full(data).copy()
+    window = (11, 5, 50, 40)
+    task = CropTask(data, window, False) if coded else CropTask(pixels[5:45, 11:61].copy(), (0, 0, 50, 40), False)
+    flips = [k % 3 == 0 for k in range(BATCH)]
+    with graph((32, 32), coded=coded) as made:
+        plain = out_of(made, [task])[0]
+        out = out_of(made, [task._replace(flip=flip) for flip in flips])
+    assert not np.array_equal(plain, plain[:, ::-1])
+    assert all(np.array_equal(image, plain[:, ::-1] if flip else plain) for image, flip in zip(out, flips, strict=True))
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_batches_of_any_length_come_in_the_order_they_were_fed(coded: bool) -> None:
+    numbers, draw = [], random.Random(1)
+    with graph((8, 8), coded=coded, depth=4, threads=4) as made:
+        grey = [np.full((8, 8, 3), k, np.uint8) for k in range(256)]
+        inputs = [jpeg(each[..., 0], quality=100) if coded else each for each in grey]
+        fed = [[draw.randrange(256) for _ in range(length)] for length in (*range(1, BATCH + 1), 1, BATCH, 1, 7)]
+        for position, batch in enumerate(fed):
+            made.feed([CropTask(inputs[k], (0, 0, 8, 8), False) for k in batch])
+            assert len(made) == min(position + 1, 4)
+            if len(made) == 4:
+                numbers.append(made.take()[:, 0, 0, 0].tolist())
+        while len(made):
+            numbers.append(made.take()[:, 0, 0, 0].tolist())
+    assert numbers == fed
+
+
+def test_what_was_taken_is_not_overwritten_and_outlives_the_graph() -> None:
+    with graph((24, 24), coded=False) as made:
+        kept, copies = [], []
+        for k in range(31):
+            made.feed([CropTask(np.full((30, 30, 3), k, np.uint8), (0, 0, 30, 30), False)] * BATCH)
+            kept.append(made.take())
+            copies.append(kept[-1].clone())
+    gc.collect()
+    assert all(torch.equal(one, two) for one, two in zip(kept, copies, strict=True))
+    assert [int(images.min()) for images in kept] == [int(images.max()) for images in kept] == list(range(31))
+
+
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_what_was_fed_may_be_dropped_at_once(coded: bool) -> None:
+    """DALI reads it without a copy, some time later."""
+
+    def fed(made: DaliGraph, k: int) -> None:
+        pixels = np.full((200, 200, 3), k, np.uint8)
+        data = jpeg(pixels, quality=100) if coded else pixels
+        made.feed([CropTask(data, (0, 0, 200, 200), False) for _ in range(BATCH)])
+
+    with graph((16, 16), coded=coded, depth=3) as made:
+        for k in range(0, 240, 3):
+            fed(made, k)
+            fed(made, k + 1)
+            fed(made, k + 2)
+            gc.collect(0)
+            rubbish = [np.full((200, 200, 3), 255, np.uint8) for _ in range(BATCH)]  # in the place of what is gone
+            assert [(int(t.min()), int(t.max())) for t in (made.take() for _ in range(3))] == [
+                (k + i, k + i) for i in range(3)
+            ]
+            del rubbish
+
+
+def test_a_graph_keeps_its_inputs_until_their_batch_is_out_and_no_longer() -> None:
+    with graph((8, 8), coded=False) as made:
+        pixels = np.zeros((9, 9, 3), np.uint8)
+        before = sys.getrefcount(pixels)
+        made.feed([CropTask(pixels, (0, 0, 9, 9), False)])
+        assert sys.getrefcount(pixels) > before
+        images = made.take()
+        made.feed([CropTask(np.zeros((9, 9, 3), np.uint8), (0, 0, 9, 9), False)])
+        made.take()
+        assert sys.getrefcount(pixels) == before
+        assert images.shape == (1, 8, 8, 3)
+
+
+# ---- what DALI refuses, and what it is not given ----
+
+
+@pytest.mark.parametrize("progressive", [False, True], ids=["baseline", "progressive"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_jpeg_that_cannot_be_decoded_is_a_line_in_dalis_words(kind: str, progressive: bool) -> None:
+    good = jpeg(textured(61, 83), subsampling=2, progressive=progressive)
+    broken = undecodable(good, kind)
+    header = parse_header(broken)
+    check_markers(broken, header)
+    assert dali_takes(header, broken)
+    with pytest.raises(LoaderError, match="E-CORRUPT"):
+        ImageDecoder(ImagePipeline()).full(broken)
+    tasks = [CropTask(data, (0, 0, 8, 8), False) for data in (good, broken, good)]
+    with graph((8, 8)) as made, pytest.raises(LoaderError) as caught:
+        out_of(made, tasks)
+    assert caught.value.code == "E-CORRUPT"
+    assert caught.value.cause == "DALI: Failed to decode sample #1"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_window_outside_of_the_image_is_refused_and_not_moved() -> None:
+    data = jpeg(textured(61, 83))
+    with graph((8, 8)) as made, pytest.raises(LoaderError, match=r"E-CORRUPT.*DALI: The cropping window .* not valid"):
+        out_of(made, [CropTask(data, (80, 0, 8, 8), False)])
+
+
+def adobe(transform: int) -> bytes:
+    return jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0" + bytes([transform]))
+
+
+def three_components(head: bytes, ids: bytes = b"\1\2\3") -> bytes:
+    planes = jp.ycc(scene(16, 16))
+    return jp.encode([jp.Component(plane, ident) for plane, ident in zip(planes, ids, strict=True)], head=head)
+
+
+TAKEN = {
+    "JFIF": (three_components(JFIF), True),
+    "JFIF, odd ids": (three_components(JFIF, b"\0\1\2"), True),
+    "JFIF, letters": (three_components(JFIF, b"RGB"), True),
+    "JFIF that is cut short": (three_components(jp.segment(jp.APP0, b"JFIF\0\1\1"), b"RGB"), False),
+    "another APP0": (three_components(jp.segment(jp.APP0, b"JFXX\0" + bytes(9)), b"RGB"), False),
+    "Adobe 0": (three_components(adobe(0)), False),
+    "Adobe 1": (three_components(adobe(1)), True),
+    "Adobe 1, odd ids": (three_components(adobe(1), b"RGB"), True),
+    "Adobe 2": (three_components(adobe(2)), False),
+    "JFIF and Adobe 0": (three_components(JFIF + adobe(0)), False),
+    "Adobe 1, then 0": (three_components(adobe(1) + adobe(0)), False),
+    "Adobe that is cut short": (three_components(jp.segment(jp.APP14, b"Adobe\0\x64\0")), True),
+    "another APP14": (three_components(jp.segment(jp.APP14, b"Apple\0\x64\0\0\0\0\0")), True),
+    "no marker": (three_components(b""), True),
+    "no marker, odd ids": (three_components(b"", b"\0\1\2"), False),
+    "no marker, letters": (three_components(b"", b"RGB"), False),
+    "grey": (jpeg(scene(16, 16)[..., 0]), True),
+    "grey, Adobe 0": (jp.inserted(jpeg(scene(16, 16)[..., 0]), adobe(0)), True),
+    "progressive": (jpeg(scene(16, 16), progressive=True), True),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_dali_takes_is_ycbcr_beyond_doubt(name: str) -> None:
+    data, taken = TAKEN[name]
+    assert dali_takes(parse_header(data), data) is taken
+
+
+def test_unusual_jpegs_are_not_for_dali() -> None:
+    unusual = [image for image in corpus() if image.code is None and ("cmyk" in image.name or "ycck" in image.name)]
+    unusual += [image for image in corpus() if image.name in ("jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_factors_410")]
+    assert len(unusual) >= 8
+    assert [image.name for image in unusual if dali_takes(parse_header(image.data), image.data)] == []
+
+
+# ---- settings ----
+
+
+def test_the_knobs_of_the_gpus_decoder_reach_it_and_the_cpus_has_none() -> None:
+    knobs = {"hw_decoder_load": 0.9, "preallocate": (640, 480), "device_memory_padding": 1 << 20}
+    known = {"size": (8, 8), "batch_size": 4, "threads": 2, "depth": 2}
+    assert GraphSettings(**known, **knobs).decoder_options() == {}
+    options = GraphSettings(**known, device_id=1, **knobs).decoder_options()
+    assert options.pop("affine") is False
+    assert options == {
+        "hw_decoder_load": 0.9,
+        "preallocate_width_hint": 640,
+        "preallocate_height_hint": 480,
+        "device_memory_padding": 1 << 20,
+    }
+    padded = GraphSettings(**known, device_id=0, host_memory_padding=0)
+    assert padded.decoder_options()["host_memory_padding"] == 0
+    assert "device_memory_padding" not in padded.decoder_options()
+
+
+def test_dali_knows_every_knob_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its decoder on the CPU takes the GPU's and passes over them; a name that it does not know is refused."""
+    known = {"size": (8, 8), "batch_size": 4, "threads": 1, "depth": 1}
+    padding = {"device_memory_padding": 1 << 20, "host_memory_padding": 1 << 20}
+    options = GraphSettings(**known, device_id=0, preallocate=(64, 48), **padding).decoder_options()
+    monkeypatch.setattr(GraphSettings, "decoder_options", lambda _: options)
+    task = CropTask(jpeg(scene(20, 20)), (1, 2, 8, 8), False)
+    with graph((8, 8)) as made:
+        assert out_of(made, [task]).shape == (1, 8, 8, 3)
+    options["no_such_knob"] = 1
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*no_such_knob"), graph((8, 8)):
+        pass
+
+
+# ---- no DALI, or none that works ----
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("No module named 'nvidia.dali'"), "ModuleNotFoundError: No module named 'nvidia.dali'"),
+        (OSError("libcudart.so.13:\ncannot open shared object file"), "OSError: libcudart.so.13: cannot open"),
+    ],
+    ids=["missing", "a library is missing"],
+)
+@pytest.mark.parametrize(
+    ("cuda", "extra"),
+    [("12.6", "dali-cuda120"), ("13.0", "dali-cuda130"), (None, "dali-cuda130"), ("11.8", "dali-cuda120")],
+)
+def test_without_dali_the_error_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str, cuda: str | None, extra: str
+) -> None:
+    original = builtins.__import__
+
+    def fail(name: str, *arguments: Any, **named: Any) -> ModuleType:
+        if name.startswith("nvidia.dali"):
+            raise error
+        return original(name, *arguments, **named)
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(builtins, "__import__", fail)
+    with pytest.raises(LoaderError) as caught:
+        import_dali()
+    assert (caught.value.code, caught.value.exit_code) == ("E-DEPENDENCY", 7)
+    assert words in caught.value.cause
+    assert f"pip install 'penstock[{extra}]'" in caught.value.fix
+    assert ("either runs without a GPU" in caught.value.fix) == (cuda is None)
+    assert (f"CUDA {cuda}" in caught.value.fix) == (cuda is not None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [("1.44.0", False), ("2.1.0", False), ("2.2.0", True), ("2.10.0", True), ("3.0.0dev", True), ("", False)],
+)
+def test_a_version_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, version: str, usable: bool) -> None:
+    dali = import_dali()
+    monkeypatch.setattr(dali, "__version__", version)
+    if usable:
+        assert import_dali() is dali
+        return
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*is too old: 2\.2 or newer.*pip install 'penstock\[dali-"):
+        import_dali()
+
+
+def test_a_gpu_without_a_driver_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a driver")
+    with pytest.raises(LoaderError) as caught:
+        DaliGraph(GraphSettings(size=(8, 8), batch_size=4, threads=1, depth=1, device_id=0), coded=True)
+    error = caught.value
+    assert (error.code, error.exit_code) == ("E-DEPENDENCY", 7)
+    assert error.cause.startswith("DALI cannot run on GPU 0: ")
+    assert "nvidia-smi" in error.fix
+    assert "pip install" in error.fix
+    assert "\n" not in str(error)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (RuntimeError("Can't allocate 4096 bytes on device 0"), "E-MEM"),
+        (MemoryError("no room"), "E-MEM"),
+        (RuntimeError("Resource temporarily unavailable"), "E-MEM"),  # a thread that could not be started
+        (ValueError("no such operator argument"), "E-DEPENDENCY"),
+    ],
+)
+def test_a_graph_that_cannot_be_built_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, code: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(DaliGraph, "_built", fail)
+    with pytest.raises(LoaderError, match=code) as caught, graph((8, 8)):
+        pass
+    assert str(raised) in str(caught.value)
+    assert caught.value.__cause__ is raised
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("nvImageCodec failure: '#3'", "E-CORRUPT"),
+        ("CUDA allocation failed", "E-MEM"),
+        ("Can't allocate 4096 bytes on device 0", "E-MEM"),
+        ("std::bad_alloc", "E-MEM"),
+        ("CUDA runtime API error cudaErrorIllegalAddress (700): an illegal memory access", "E-WORKER"),
+    ],
+)
+def test_a_failure_of_the_device_is_not_taken_for_a_bad_file(
+    monkeypatch: pytest.MonkeyPatch, words: str, code: str
+) -> None:
+    """Made again without DALI, as a refused batch is, every batch would be decoded on the CPU, and nobody told."""
+
+    class Failing:
+        def outputs(self) -> None:
+            raise RuntimeError(f"Critical error in pipeline: encountered: {words} Current pipeline object is ...")
+
+    with graph((8, 8)) as made:
+        made._pipe = Failing()
+        with pytest.raises(LoaderError, match=code) as caught:
+            made.take()
+    assert caught.value.cause == f"DALI: {words}"
+
+
+# ---- on the device ----
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_the_gpus_images_are_those_of_the_cpu_within_two_levels(coded: bool) -> None:
+    draw, size = random.Random(9), (48, 48)
+    tasks = []
+    for data in files().values():
+        header = parse_header(data)
+        if min(header.width, header.height) >= 16:
+            window = window_of(draw, header.width, header.height, (16, 16))
+            tasks.append(CropTask(data, window, draw.random() < 0.5))
+    if not coded:
+        pixels = np.random.default_rng(2).integers(0, 256, (40, 60, 3), np.uint8)
+        tasks = [CropTask(pixels, (0, 0, 60, 40), flip) for flip in (False, True)]
+    with graph(size, coded=coded) as host, graph(size, coded=coded, device_id=0) as device:
+        expected = out_of(host, tasks)
+        device.feed(tasks[:BATCH])
+        assert device.take().device.type == "cuda"
+        distance = np.abs(out_of(device, tasks).astype(int) - expected)
+    assert distance.mean() <= 2
+    assert distance.mean(axis=(1, 2, 3)).max() <= 4
+
+
+@pytest.mark.gpu
+def test_what_was_taken_on_the_device_is_not_overwritten() -> None:
+    with graph((24, 24), coded=False, device_id=0) as made:
+        kept = []
+        for k in range(31):
+            made.feed([CropTask(np.full((30, 30, 3), k, np.uint8), (0, 0, 30, 30), False)] * BATCH)
+            kept.append(made.take())
+        torch.cuda.synchronize()
+    assert [(int(images.min()), int(images.max())) for images in kept] == [(k, k) for k in range(31)]

@@ -1,0 +1,493 @@
+"""The decode contract: one verdict and one picture, whichever decoder and whichever part of an image is asked for."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jpeg_parts as jp
+import numpy as np
+import odd_images
+import pytest
+from jpeg_samples import stoppable, unstoppable
+from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, png, scene, textured
+from PIL import Image, ImageFile
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample import decode, decode_simplejpeg
+from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, ImagePart, StoredSize, choose_jpeg_decoder
+from penstock.pipelines.sample.orientation import stored_window, upright
+from penstock.pipelines.spec import ImagePipeline
+
+DECODERS = ("simplejpeg", "turbojpeg", "pillow")
+SETTINGS = [(name, exif) for name in DECODERS for exif in ("ignore", "apply")]
+Outcome = np.ndarray | str
+
+
+def decoder(name: str, exif: str = "ignore", **settings: object) -> ImageDecoder:
+    return ImageDecoder(ImagePipeline(exif=exif, **settings), name)
+
+
+def outcome(call: Callable[[], np.ndarray]) -> Outcome:
+    """The pixels, or the code of the refusal; any other exception passes."""
+    try:
+        return call().copy()
+    except LoaderError as error:
+        return error.code
+
+
+def ways(images: ImageDecoder, data: bytes) -> dict[str, Outcome]:
+    """The image by each way there is: whole, and through windows that hold its first row, its top and its middle."""
+
+    def window(part: str) -> np.ndarray:
+        probe = images.probe(data)
+        w, h = probe.width, probe.height
+        windows = {
+            "all": (0, 0, w, h),
+            "first row": (0, 0, w, 1),
+            "top": (0, 0, max(1, w // 2), max(1, h // 3)),
+            "middle": (w // 3, h // 3, max(1, w // 3), max(1, h // 3)),
+        }
+        return images.window(data, probe, windows[part])
+
+    parts = ("all", "first row", "top", "middle")
+    return {"full": outcome(lambda: images.full(data))} | {
+        part: outcome(lambda part=part: window(part)) for part in parts
+    }
+
+
+def verdicts(found: dict[str, Outcome]) -> set[str | None]:
+    return {way if isinstance(way, str) else None for way in found.values()}
+
+
+# ---- the corpus
+
+
+@pytest.mark.parametrize("odd", corpus(), ids=lambda odd: odd.name)
+def test_every_decoder_takes_or_refuses_the_same_and_gives_the_same(odd: OddImage) -> None:
+    found = {setting: ways(decoder(*setting), odd.data) for setting in SETTINGS}
+    codes = {code for setting in SETTINGS for code in verdicts(found[setting])}
+    assert codes == {odd.code} if odd.code != ANY else codes in ({None}, {"E-UNSUPPORTED"})
+    if codes != {None}:
+        return
+    for exif in ("ignore", "apply"):
+        turned = exif == "apply" and odd.oriented_reference is not None
+        reference = odd.oriented_reference if turned else odd.reference
+        assert reference is not None
+        height, width = reference.shape[:2]
+        for name in DECODERS:
+            pixels = found[name, exif]
+            whole = pixels["full"]
+            assert isinstance(whole, np.ndarray)
+            assert (whole.dtype, whole.shape) == (np.uint8, reference.shape)
+            assert np.abs(whole.astype(float) - reference).mean() <= odd.tolerance
+            assert np.array_equal(whole, found["simplejpeg", exif]["full"]), name
+            assert np.array_equal(whole, pixels["all"])
+            assert np.array_equal(whole[:1], pixels["first row"])
+            assert np.array_equal(whole[: max(1, height // 3), : max(1, width // 2)], pixels["top"])
+            y, x = height // 3, width // 3
+            assert np.array_equal(whole[y : y + max(1, height // 3), x : x + max(1, width // 3)], pixels["middle"])
+
+
+def test_the_corpus_is_large_and_mixed() -> None:
+    codes = [odd.code for odd in corpus()]
+    assert len(codes) >= 40
+    assert codes.count(None) >= 40
+    assert len(set(codes)) >= 8
+
+
+@pytest.mark.parametrize("kind", [*stoppable(), *unstoppable()])
+def test_the_three_decoders_are_bit_identical(kind: str) -> None:
+    data = {**stoppable(), **unstoppable()}[kind]
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert [np.array_equal(decoder(name).full(data), expected) for name in DECODERS] == [True] * 3
+
+
+# ---- headers that one of the decoders takes offence at
+
+
+def odd_headers() -> dict[str, tuple[bytes, str | None]]:
+    """Headers on which libjpeg, TurboJPEG and Pillow disagree if left alone."""
+    whole = jpeg(scene(45, 70), subsampling=2)
+    bare = jp.without(whole, jp.APP0)
+
+    def app(marker: int, payload: bytes, data: bytes = bare) -> bytes:
+        return jp.inserted(data, jp.segment(marker, payload))
+
+    jfif, adobe = b"JFIF\0\1\1\0\0\1\0\1\0\0", b"Adobe\0\x64\0\0\0\0"
+    files: dict[str, tuple[bytes, str | None]] = {}
+    files |= {f"JFIF of {n} bytes": (app(jp.APP0, jfif[:n]), None) for n in range(4, 15)}
+    files |= {f"JFIF {v}.0": (app(jp.APP0, b"JFIF\0" + bytes([v]) + jfif[6:]), None) for v in (0, 2, 3, 255)}
+    files |= {f"Adobe of {n} bytes": (app(jp.APP14, (adobe + b"\1")[:n]), None) for n in range(4, 13)}
+    files |= {f"Adobe transform {t}": (app(jp.APP14, adobe + bytes([t])), None) for t in (0, 1, 2, 3, 9, 255)}
+    files |= {f"JFIF and Adobe {t}": (app(jp.APP14, adobe + bytes([t]), whole), None) for t in (0, 1, 2, 9)}
+    files["ICC number 3 of 7"] = app(jp.APP2, b"ICC_PROFILE\0\3\7" + bytes(40)), None
+    files["16-bit table"] = app(jp.DQT, b"\x10" + b"\0\x14" * 64), None
+    files["restart interval never used"] = app(jp.DRI, b"\0\4"), None
+    files |= {f"bare marker {m:02x}": (jp.inserted(whole, bytes([255, m])), None) for m in (0x01, 0xD0, 0xD7)}
+    files |= {f"bare marker {m:02x}": (jp.inserted(whole, bytes([255, m])), "E-CORRUPT") for m in (0x00, 0xD8, 0xD9)}
+    broken = (0x02, 0x3A, 0xBF, 0xC3, 0xC5, 0xC8, 0xCC, 0xD8, 0xDE, 0xDF, 0xF0, 0xF7, 0xFD)
+    files |= {f"segment {m:02x}": (app(m, b"hello world!"), "E-CORRUPT") for m in broken}
+    files["table too short"] = app(jp.DQT, b"\0" + bytes(40)), "E-CORRUPT"
+    files["table number 7"] = app(jp.DQT, b"\7" + bytes(64)), "E-CORRUPT"
+    files["no tables"] = jp.without(whole, jp.DQT), "E-CORRUPT"
+    files["progressive in name"] = jp.with_frame(whole, marker=jp.SOF2), "E-CORRUPT"
+    files["baseline in name"] = jp.with_frame(jpeg(scene(45, 70), progressive=True), marker=jp.SOF0), "E-CORRUPT"
+    files["two starts"] = jp.SOI + whole, "E-CORRUPT"
+    files["huffman table after the scan"] = whole[:-2] + jp.segment(jp.DHT, bytes(17)) + jp.EOI, None
+    files["broken table after the scan"] = whole[:-2] + jp.segment(jp.DHT, b"\0" + b"\xff" * 16) + jp.EOI, "E-CORRUPT"
+    return files
+
+
+@pytest.mark.parametrize("name", odd_headers())
+def test_odd_headers_get_one_verdict(name: str) -> None:
+    data, code = odd_headers()[name]
+    found = {which: ways(decoder(which), data) for which in DECODERS}
+    assert {which: verdicts(found[which]) for which in DECODERS} == {which: {code} for which in DECODERS}
+    if code is None:
+        assert all(
+            np.array_equal(found[which][way], found["pillow"][way]) for which in DECODERS for way in found[which]
+        )
+
+
+# ---- nothing of one image shows in another
+
+
+def warned_then_broken() -> dict[str, bytes]:
+    """Files over which libjpeg first warns and then gives up: TurboJPEG reports those as warnings."""
+    rgb = textured(64, 64)
+    whole = jpeg(rgb, progressive=True)
+    scans = [i for i in range(len(whole) - 1) if whole[i : i + 2] == b"\xff\xda"]
+    table = next(i for i in range(scans[0], len(whole)) if whole[i : i + 2] == b"\xff\xc4")
+    files = {}
+    for name, damage in {"zeros": bytes(26), "ones": b"\xfe" * 26}.items():
+        file = bytearray(whole)
+        file[scans[0] + 14 : scans[0] + 40] = damage
+        file[table + 5 : table + 21] = b"\xff" * 16  # more codes than a Huffman table can hold
+        files[f"progressive, {name}"] = bytes(file)
+    plain = jpeg(rgb)
+    files["baseline"] = plain[:-300] + jp.segment(jp.DHT, b"\0" + b"\xff" * 16) + jp.EOI
+    return files
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("kind", warned_then_broken())
+def test_an_error_after_a_warning_is_an_error(kind: str, name: str) -> None:
+    data = warned_then_broken()[kind]
+    images = decoder(name)
+    previous = images.full(jpeg(255 - textured(64, 64)))
+    assert previous.shape == (64, 64, 3)
+    assert verdicts(ways(images, data)) == {"E-CORRUPT"}
+
+
+def test_simplejpeg_alone_would_hand_out_the_previous_image() -> None:
+    # Why the message is read: if this fails, simplejpeg has become stricter and `is_warning` may go.
+    memory = np.full(64 * 64 * 3, 77, np.uint8)
+    data = warned_then_broken()["progressive, zeros"]
+    simplejpeg = decode_simplejpeg.simplejpeg
+    pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory, strict=False)
+    assert (pixels == 77).all()
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decode_does_not_depend_on_the_one_before(name: str) -> None:
+    rng = np.random.default_rng(8)
+    before = encoded(rng.integers(0, 256, (64, 64, 3), np.uint8), "JPEG", quality=100, subsampling=0)
+    good = [*stoppable().values(), *unstoppable().values()]
+    refused = 0
+    for data in good:
+        for _ in range(4):
+            at = int(rng.integers(200, len(data)))
+            damaged = data[:at] + rng.bytes(int(rng.integers(1, 6))) + data[at + int(rng.integers(0, 9)) :]
+            fresh, used = decoder(name), decoder(name)
+            used.full(before)
+            alone, after = outcome(lambda d=damaged, f=fresh: f.full(d)), outcome(lambda d=damaged, u=used: u.full(d))
+            assert np.array_equal(alone, after)
+            refused += isinstance(alone, str)
+    assert 20 < refused < 4 * len(good) - 20
+
+
+@pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
+def test_a_warned_decode_fills_every_row(name: str) -> None:
+    data = stoppable()["420_83x61"]
+    cut = data[: len(data) * 2 // 3] + jp.EOI
+    images = decoder(name)
+    results = []
+    for poison in (3, 200):
+        images._jpeg._memory = np.full(61 * 83 * 3, poison, np.uint8)
+        results.append(images.full(cut).copy())
+    assert np.array_equal(*results)
+    assert np.array_equal(results[0], decoder("pillow").full(cut))
+    assert "premature end" in images._jpeg.warning
+    images.full(data)
+    assert images._jpeg.warning == ""
+
+
+# ---- sizes
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_max_pixels_is_exact(name: str) -> None:
+    for data in (stoppable()["444_83x61"], encoded(scene(61, 83), "PNG")):
+        assert decoder(name, max_pixels=61 * 83).full(data).shape == (61, 83, 3)
+        with pytest.raises(LoaderError, match=r"83x61 .*max_pixels is 5062") as caught:
+            decoder(name, max_pixels=61 * 83 - 1).probe(data)
+        assert caught.value.code == "E-BOMB"
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("limit", [1, 50])
+def test_pillows_own_limit_is_not_ours(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # above it Pillow warns, above its double it raises
+    for data in (stoppable()["444_83x61"], encoded(scene(61, 83), "PNG"), encoded(scene(9, 9), "BMP")):
+        assert decoder(name).full(data).size > 0
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_program_that_wants_truncated_images_does_not_change_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    for odd in corpus():
+        if odd.code in ("E-TRUNC", "E-EOI", "E-CORRUPT"):
+            assert verdicts(ways(decoder(name), odd.data)) == {odd.code}, odd.name
+    for kind, data in warned_then_broken().items():
+        assert verdicts(ways(decoder(name), data)) == {"E-CORRUPT"}, kind
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
+
+
+BOMB_PROBE = """
+import json, resource, sys
+sys.path[:0] = json.loads(sys.argv[1])
+import simplejpeg
+from odd_images import corpus, jpeg, scene
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.spec import ImagePipeline
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+bombs = [odd for odd in corpus() if odd.code == "E-BOMB"]
+decoders = {n: ImageDecoder(ImagePipeline(exif="apply"), n) for n in ("simplejpeg", "turbojpeg", "pillow")}
+for decoder in decoders.values():
+    decoder.full(jpeg(scene(40, 50)))
+virtual = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (virtual + (100 << 20),) * 2)
+before, codes = peak(), []
+for bomb in bombs:
+    for name, decoder in decoders.items():
+        for call in (decoder.probe, decoder.full):
+            try:
+                call(bomb.data)
+                codes.append("accepted")
+            except LoaderError as error:
+                codes.append(error.code)
+grown = peak() - before
+try:  # what the check is against: without it, the limit of this process is met
+    simplejpeg.decode_jpeg(next(b.data for b in bombs if b.name == "bomb_jpeg"), "RGB")
+    unguarded = "decoded"
+except (MemoryError, ValueError) as error:
+    unguarded = type(error).__name__
+print(json.dumps({"codes": sorted(set(codes)), "calls": len(codes), "grown_kib": grown, "unguarded": unguarded}))
+"""
+
+
+def test_bombs_are_refused_before_memory_is_allocated() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", BOMB_PROBE, json.dumps([str(Path(odd_images.__file__).parent)])],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    report = json.loads(run.stdout)
+    assert report["codes"] == ["E-BOMB"]
+    assert report["calls"] >= 11 * 3 * 2
+    assert report["grown_kib"] < 100 * 1024
+    assert report["unguarded"] == "MemoryError"
+
+
+def rss_kib() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize() // 1024
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("corrupt_share", [0.1, 1.0])
+def test_memory_does_not_grow_with_images_or_errors(name: str, corrupt_share: float) -> None:
+    good = [stoppable()["420_83x61"], stoppable()["grey_83x61"], unstoppable()["progressive_444"], png_file()]
+    bad = [
+        *(data[: len(data) // 2] for data in good),
+        *warned_then_broken().values(),
+        jp.inserted(good[0], b"\xff\x3a\0\4ab"),
+        good[0][:-400] + b"\xff\x3a" + good[0][-400:],
+    ]
+    images = decoder(name, "apply")
+    rng = np.random.default_rng(1)
+    refused, sizes = 0, []
+    for i in range(2400):
+        pool = bad if rng.random() < corrupt_share else good
+        data = pool[i % len(pool)]
+        refused += isinstance(outcome(lambda d=data: images.full(d)), str)
+        if i in (399, 2399):
+            gc.collect()
+            sizes.append(rss_kib())
+    assert abs(refused / 2400 - corrupt_share) < 0.03
+    assert sizes[1] - sizes[0] < 2048
+
+
+def png_file() -> bytes:
+    return png(textured(30, 40), depth=8, colour=2)
+
+
+# ---- choice of a decoder
+
+
+def test_auto_takes_the_fastest_and_says_why() -> None:
+    images = decoder("auto")
+    assert images.name == "simplejpeg"
+    assert "fastest" in images.reason
+    assert decoder("pillow").reason == "chosen by name"
+    assert list(DECODER_NAMES) == ["auto", *DECODERS]
+
+
+def test_auto_passes_over_what_is_missing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"penstock.pipelines.sample.decode_simplejpeg"}
+
+    def import_module(name: str) -> object:
+        if name in missing:
+            raise LoaderError("E-DEPENDENCY", "not here", fix="install it")
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(decode, "importlib", type("Stub", (), {"import_module": staticmethod(import_module)}))
+    chosen, reason = choose_jpeg_decoder("auto")
+    assert chosen.name == "turbojpeg"
+    assert reason == "the first that works (simplejpeg: not here)"
+    with pytest.raises(LoaderError) as caught:
+        choose_jpeg_decoder("simplejpeg")
+    assert (caught.value.code, caught.value.fix) == ("E-DEPENDENCY", "install it")
+    missing |= {f"penstock.pipelines.sample.decode_{name}" for name in DECODERS}
+    with pytest.raises(LoaderError, match="no JPEG decoder works") as caught:
+        choose_jpeg_decoder("auto")
+    assert caught.value.code == "E-DEPENDENCY"
+
+
+@pytest.mark.parametrize("module", ["simplejpeg", "turbojpeg", "PIL"])
+def test_a_missing_package_costs_one_clear_error(module: str) -> None:
+    names = {"simplejpeg": "simplejpeg", "turbojpeg": "turbojpeg", "PIL": "pillow"}
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from penstock.pipelines import ImageDecoder, ImagePipeline\n"
+        f"try: ImageDecoder(ImagePipeline(), {names[module]!r})\n"
+        "except RuntimeError as error: print(error)\n"
+        "print(ImageDecoder(ImagePipeline(), 'auto').name)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    refusal, chosen = run.stdout.splitlines()
+    assert refusal.startswith("LoaderError[E-DEPENDENCY] cause=")
+    assert "fix=" in refusal
+    assert "install" in refusal
+    assert chosen == ("turbojpeg" if module == "simplejpeg" else "simplejpeg")
+
+
+def test_an_unknown_decoder_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="auto, simplejpeg, turbojpeg, pillow, not 'cv2'"):
+        decoder("cv2")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_versions_name_the_package(name: str) -> None:
+    version = decoder(name).version()
+    assert version.split()[0].lower().replace("py", "") in (name, "pillow-simd")
+    assert version.split()[1][0].isdigit()
+
+
+# ---- what a probe says
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_probe_tells_format_and_size(name: str) -> None:
+    images = decoder(name, "apply")
+    data = jp.inserted(stoppable()["420_83x61"], exif_segment(6))
+    probe = images.probe(data)
+    assert (probe.format, probe.width, probe.height, probe.orientation) == ("JPEG", 61, 83, 6)
+    assert probe.header is not None
+    assert (probe.header.width, probe.header.height) == (83, 61)
+    flat = images.probe(encoded(scene(7, 9), "PNG"))
+    assert (flat.format, flat.width, flat.height, flat.orientation, flat.header) == ("PNG", 9, 7, 1, None)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_size_is_no_image(name: str) -> None:
+    whole = encoded(scene(7, 9), "PNG")
+    with pytest.raises(LoaderError, match="9x0") as caught:
+        decoder(name).probe(whole[:20] + bytes(4) + whole[24:])
+    assert caught.value.code == "E-CORRUPT"
+
+
+def test_refusals_are_the_same_words_each_time() -> None:
+    # Memory addresses or counters in a cause would make two ledgers of one data set differ.
+    for odd in corpus():
+        if odd.code not in (None, ANY):
+            causes = set()
+            for _ in range(2):
+                with pytest.raises(LoaderError) as caught:
+                    decoder("pillow").full(bytes(bytearray(odd.data)))
+                causes.add(caught.value.cause)
+            assert len(causes) == 1
+            assert " at 0x" not in causes.pop()
+    whole = bytearray(png_file())
+    whole[29] ^= 1  # the CRC of the header: Pillow names the file object that it does not recognise
+    with pytest.raises(LoaderError) as caught:
+        decoder("pillow").full(bytes(whole))
+    assert (caught.value.code, caught.value.cause) == ("E-CORRUPT", "Pillow: not recognised")
+
+
+# ---- images whose size is known, and parts of them ----
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> None:
+    """As JPEG and as pixels: a window of the upright image from a stored rectangle that holds it."""
+    pixels = textured(40, 56)
+    sides = (56, 40) if orientation < 5 else (40, 56)
+    x, y, w, h = stored_window((9, 12, 20, 15), *sides, orientation)
+    expected = upright(pixels[y : y + h, x : x + w], orientation)
+    images = decoder(name, "apply")
+    probe = images.stored(StoredSize(56, 40, orientation))
+    assert (probe.width, probe.height) == sides
+    rectangle = pixels[y - 3 : y + h + 2, x - 5 : x + w + 1]
+    part = ImagePart(rectangle, x - 5, y - 3, w + 6, h + 5)
+    assert np.array_equal(images.part(part, probe, (x, y, w, h)), expected)
+    data = jpeg(rectangle)
+    decoded = decoder(name).full(data).copy()
+    coded = images.part(part._replace(data=data), probe, (x, y, w, h))
+    assert np.array_equal(coded, upright(decoded[3 : 3 + h, 5 : 5 + w], orientation))
+
+
+def test_a_stored_orientation_counts_only_where_it_is_to_be_applied() -> None:
+    assert decoder("simplejpeg", "ignore").stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
+    assert decoder("simplejpeg", "apply").stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
+    with pytest.raises(LoaderError, match=r"E-BOMB.*56x40"):
+        decoder("simplejpeg", max_pixels=56 * 40 - 1).stored(StoredSize(56, 40, 1))
+
+
+@pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
+def test_a_part_that_is_damaged_is_refused(name: str) -> None:
+    """Of a whole file what libjpeg repairs is accepted; a part was sound when it was stored. Pillow cannot tell."""
+    images = decoder(name)
+    data = bytearray(jpeg(textured(40, 56)))
+    data[-40:-38] = b"\xff\xd3"
+    probe = images.stored(StoredSize(56, 40, 1))
+    with pytest.raises(LoaderError) as caught:
+        images.part(ImagePart(bytes(data), 0, 0, 56, 40), probe, (0, 0, 56, 40))
+    assert caught.value.code in ("E-CORRUPT", "E-TRUNC")

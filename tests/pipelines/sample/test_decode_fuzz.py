@@ -1,0 +1,108 @@
+"""Twenty thousand damaged images: no crash, no hang, no other exception, one verdict from all decoders."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import image_fuzz
+import pytest
+from image_fuzz import seeds, sequence
+
+from penstock.pipelines.errors import ERROR_CODES
+
+NUM_INPUTS = 22_000  # a tenth is neither JPEG nor PNG
+NUM_WORKERS = 2
+ROUNDS = 2  # each worker process is used for a part of the inputs only, so that a crash costs little
+
+
+def start(first: int, last: int, folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    progress = folder / f"progress-{first}"
+    task = json.dumps({"first": first, "last": last, "progress": str(progress)})
+    command = [sys.executable, "-X", "faulthandler", "-W", "error", str(image_fuzz.__file__), task]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), progress
+
+
+def finish(process: subprocess.Popen[str], progress: Path) -> dict[str, object]:
+    try:
+        out, errors = process.communicate(timeout=200)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        pytest.fail(f"hangs at input {progress.read_text('ascii')}")
+    at = progress.read_text("ascii") if progress.exists() else "none"
+    assert process.returncode == 0, f"exit code {process.returncode} at input {at}: {errors[-3000:]}"
+    return dict(json.loads(out))
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    bounds = [round(i * NUM_INPUTS / (NUM_WORKERS * ROUNDS)) for i in range(NUM_WORKERS * ROUNDS + 1)]
+    found = []
+    for turn in range(ROUNDS):
+        mine = range(turn * NUM_WORKERS, (turn + 1) * NUM_WORKERS)
+        running = [start(bounds[i], bounds[i + 1], folder) for i in mine]
+        found += [finish(*one) for one in running]
+    return found
+
+
+def test_nothing_but_loader_errors_and_one_verdict(reports: list[dict[str, object]]) -> None:
+    findings = [finding for report in reports for finding in report["findings"]]  # type: ignore[attr-defined]
+    assert findings == []
+
+
+def test_enough_was_accepted_and_refused_in_each_way(reports: list[dict[str, object]]) -> None:
+    verdicts: Counter[str] = sum((Counter(report["verdicts"]) for report in reports), Counter())  # type: ignore[arg-type]
+    assert verdicts.total() == NUM_INPUTS
+    assert set(verdicts) - {"accepted"} <= set(ERROR_CODES)
+    for verdict in ("accepted", "E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED", "E-BOMB", "E-FORMAT"):
+        assert verdicts[verdict] > 10, verdicts
+    assert 0.2 < verdicts["accepted"] / NUM_INPUTS < 0.8
+
+
+def test_inputs_are_the_same_in_every_run_and_differ_from_each_other() -> None:
+    inputs = sequence(100, 400)
+    assert inputs == sequence(100, 250) + sequence(250, 400)
+    assert len(set(inputs)) > 280
+    jpegs, pngs, others = seeds()
+    starts = [data[:2] for data in sequence(0, 2000)]
+    assert starts.count(b"\xff\xd8") > 1000
+    assert starts.count(b"\x89P") > 400
+    assert min(len(jpegs), len(pngs), len(others)) >= 10
+
+
+def test_the_worker_reports_what_it_finds(tmp_path: Path) -> None:
+    # A decoder that breaks the contract must not go unseen.
+    code = f"""
+import sys, json
+sys.path.insert(0, {str(Path(image_fuzz.__file__).parent)!r})
+from pathlib import Path
+import image_fuzz
+from penstock.pipelines.sample.decode_turbojpeg import TurbojpegDecoder
+from penstock.pipelines.sample.decode_pillow import PillowJpegDecoder
+sound = TurbojpegDecoder.rgb
+def raises(self, data, height, width):
+    if height > 8:  # of the images that warm the worker up
+        raise KeyError("not ours")
+    return sound(self, data, height, width)
+def forgets(self, data, height, width):
+    stale = int(self._memory[0]) if self._memory.size else 0
+    pixels = sound(self, data, height, width)
+    pixels[0] = stale
+    return pixels
+inputs = [image_fuzz.seeds()[0][0]]
+for broken in (raises, forgets):
+    TurbojpegDecoder.rgb = broken
+    print(json.dumps(image_fuzz.run(inputs, 7, Path({str(tmp_path / "progress")!r}))["findings"]))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    raised, stale = (json.loads(line) for line in run.stdout.splitlines())
+    assert [number for number, _ in raised] == [7]
+    assert "raised KeyError: 'not ours'" in raised[0][1]
+    assert stale == [[7, "turbojpeg: the top third is not the top of the whole"]]
+    assert (tmp_path / "progress").read_text("ascii") == "000000007"

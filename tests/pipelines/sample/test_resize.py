@@ -1,0 +1,195 @@
+"""Antialiased resize into a batch slot: torch's kernel, Pillow's, and the memory around the slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from odd_images import scene, textured
+from PIL import Image
+from torch.nn import functional
+
+from penstock.pipelines.sample import resize as resample
+from penstock.pipelines.sample.resize import (
+    RESIZERS,
+    as_nchw,
+    resize_pillow,
+    resize_torch,
+    resize_torch_into,
+    resize_torch_portable,
+    write_sample,
+)
+
+SHAPES = [  # (height, width) of the pixels, then of the slot
+    ((375, 500), (224, 224)),
+    ((500, 333), (224, 224)),
+    ((97, 61), (224, 224)),
+    ((224, 224), (96, 160)),
+    ((301, 299), (33, 47)),
+    ((64, 64), (64, 32)),
+    ((1, 1), (16, 24)),
+    ((1, 900), (24, 16)),
+    ((900, 1), (24, 16)),
+    ((2, 3), (3, 2)),
+    ((40, 40), (1, 1)),
+    ((225, 223), (224, 224)),
+]
+POISON = 0xA5
+
+
+def slots(height: int, width: int, number: int = 3) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A poisoned uint8 batch [number, height, width, 3] and its slots, each [1, 3, height, width]."""
+    batch = torch.full((number, height, width, 3), POISON, dtype=torch.uint8)
+    return batch, [batch[i : i + 1].permute(0, 3, 1, 2) for i in range(number)]
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int], resize: resample.Resize) -> np.ndarray:
+    batch, (_, slot, _) = slots(*size)
+    resize(pixels, slot)
+    assert (batch[0] == POISON).all()
+    assert (batch[2] == POISON).all()
+    return batch[1].numpy()
+
+
+def torchvision_definition(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """What torchvision's RandomResizedCrop makes of a crop: PIL.Image.resize with BILINEAR, which antialiases."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
+
+
+def without_antialiasing(pixels: np.ndarray, slot: torch.Tensor) -> None:
+    nchw = as_nchw(pixels).float()
+    slot.copy_(functional.interpolate(nchw, size=tuple(slot.shape[-2:]), mode="bilinear").round().clamp(0, 255))
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a.astype(float) - b).mean())
+
+
+def test_this_torch_has_the_kernel_that_writes_into_a_slot() -> None:
+    assert resample._ATEN_OUT is not None
+
+
+@pytest.mark.parametrize(("source", "target"), SHAPES)
+def test_into_the_slot_equals_the_public_interface_bit_for_bit(
+    source: tuple[int, int], target: tuple[int, int]
+) -> None:
+    for pixels in (textured(*source), scene(*source)):
+        into, portable = (resized(pixels, target, r) for r in (resize_torch_into, resize_torch_portable))
+        assert np.array_equal(into, portable)
+        assert np.array_equal(into, resized(pixels, target, resize_torch))
+
+
+@pytest.mark.parametrize("resize", [resize_torch_into, resize_torch_portable, resize_pillow])
+def test_crops_that_are_views_give_what_copies_give(resize: resample.Resize) -> None:
+    whole = textured(240, 320)
+    views = [
+        whole[17:201, 33:290],
+        whole[:, ::-1][3:99, 5:77],
+        whole[::-1][3:99, 5:77],
+        whole.transpose(1, 0, 2)[10:150, 20:90],
+        whole[::2, ::3],
+    ]
+    for view in views:
+        assert not view.flags.c_contiguous
+        assert np.array_equal(resized(view, (64, 80), resize), resized(view.copy(), (64, 80), resize))
+
+
+@pytest.mark.parametrize("resize", RESIZERS.values(), ids=RESIZERS)
+@pytest.mark.parametrize(("source", "target"), SHAPES)
+def test_the_result_is_torchvisions(source: tuple[int, int], target: tuple[int, int], resize: resample.Resize) -> None:
+    pixels = textured(*source)
+    expected = torchvision_definition(pixels, target)
+    found = resized(pixels, target, resize)
+    assert distance(found, expected) < 1
+    assert np.abs(found.astype(int) - expected).max() <= 3
+    if resize is resize_pillow:
+        assert np.array_equal(found, expected)
+
+
+def test_random_crops_are_torchvisions_on_average() -> None:
+    whole = textured(375, 500)
+    rng = np.random.default_rng(0)
+    distances = []
+    for _ in range(60):
+        h, w = rng.integers(60, 376), rng.integers(60, 501)
+        y, x = rng.integers(0, 376 - h), rng.integers(0, 501 - w)
+        crop = whole[y : y + h, x : x + w]
+        distances.append(distance(resized(crop, (112, 112), resize_torch), torchvision_definition(crop, (112, 112))))
+    assert max(distances) < 1
+    assert np.mean(distances) < 0.5
+
+
+@pytest.mark.parametrize(("source", "target"), [((375, 500), (112, 112)), ((301, 299), (33, 47))])
+def test_the_comparison_with_torchvision_goes_red(source: tuple[int, int], target: tuple[int, int]) -> None:
+    pixels = textured(*source)
+    expected = torchvision_definition(pixels, target)
+    assert distance(resized(pixels, target, without_antialiasing), expected) > 1
+    assert distance(resized(pixels[15:], target, resize_torch), expected) > 1
+    assert distance(resized(pixels[:, ::-1], target, resize_torch), expected) > 5
+
+
+@pytest.mark.parametrize("name", RESIZERS)
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize(("source", "target"), [*SHAPES, ((24, 32), (24, 32)), ((1, 1), (1, 1))])
+def test_a_sample_fills_exactly_its_slot(
+    source: tuple[int, int], target: tuple[int, int], flip: bool, name: str
+) -> None:
+    pixels = textured(*source)
+    expected = pixels if source == target else resized(pixels, target, RESIZERS[name])
+    expected = expected[:, ::-1] if flip else expected
+    batch, places = slots(*target, number=5)
+    before = places[3].data_ptr()
+    write_sample(pixels, places[3], flip, RESIZERS[name])
+    assert places[3].data_ptr() == before
+    assert np.array_equal(batch[3].numpy(), expected)
+    assert (batch[[0, 1, 2, 4]] == POISON).all()
+    assert np.array_equal(pixels, textured(*source))
+
+
+def test_a_slot_can_be_part_of_a_larger_buffer() -> None:
+    memory = torch.full((10_000,), POISON, dtype=torch.uint8)
+    start, (height, width) = 137, (20, 31)
+    end = start + height * width * 3
+    slot = memory[start:end].view(1, height, width, 3).permute(0, 3, 1, 2)
+    for flip in (False, True):
+        write_sample(textured(77, 91), slot, flip, resize_torch)
+        assert (memory[:start] == POISON).all()
+        assert (memory[end:] == POISON).all()
+        assert (memory[start:end] != POISON).float().mean() > 0.9
+
+
+def test_equal_sizes_are_copied_unchanged() -> None:
+    def never(pixels: np.ndarray, slot: torch.Tensor) -> None:
+        raise AssertionError("resized")
+
+    pixels = textured(24, 32)
+    batch, (_, slot, _) = slots(24, 32)
+    write_sample(pixels, slot, False, never)
+    assert np.array_equal(batch[1].numpy(), pixels)
+    with pytest.raises(AssertionError, match="resized"):
+        write_sample(pixels[1:], slot, False, never)
+
+
+def test_without_the_private_kernel_the_public_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = textured(90, 70)
+    expected = resized(pixels, (32, 48), resize_torch)
+    monkeypatch.setattr(resample, "_ATEN_OUT", None)
+    assert np.array_equal(resized(pixels, (32, 48), resize_torch), expected)
+    with pytest.raises(AssertionError):
+        resized(pixels, (32, 48), resize_torch_into)
+
+
+def test_contiguous_pixels_are_not_copied_on_the_way() -> None:
+    pixels = textured(9, 7)
+    tensor = as_nchw(pixels)
+    assert tensor.shape == (1, 3, 9, 7)
+    assert tensor.is_contiguous(memory_format=torch.channels_last)
+    assert tensor.data_ptr() == pixels.ctypes.data
+
+
+def test_one_colour_stays_that_colour() -> None:
+    for value in (0, 1, 127, 254, 255):
+        pixels = np.full((301, 299, 3), value, np.uint8)
+        for resize in RESIZERS.values():
+            assert (resized(pixels, (64, 96), resize) == value).all()

@@ -1,0 +1,214 @@
+"""Measures runs whose limit is known, and checks that the verdict is right and its advice gives what it predicts.
+
+`python tests/studies/known_bottlenecks.py --json OUT [--only NAME]` makes the data, measures each bottleneck as
+`penstock bench` does, and takes the advice. Exit code 1 where a verdict is wrong or a gain more than 20 % off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from throttled_source import ThrottledSource
+
+from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.data.demo_photo import photo_pixels, texture_bank
+from penstock.bench.data.demo_set import synthesise
+from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.run.run import BenchRun
+from penstock.bench.verdict.verdict import Verdict, judge
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.json_file import write_json
+from penstock.loaders.system.machine import available_cpus
+
+TOLERANCE = 0.2
+_PHOTOS, _LARGE = 64, 32
+_ENTRIES = 8192  # so that epochs are long
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """limits: the verdicts that are right; data: a function of a folder to make it in; settings: of the run."""
+
+    name: str
+    limits: tuple[str, ...]
+    data: Callable[[Path], Source]
+    settings: BenchSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run said of a bottleneck: the verdict, and the advice that promised most of what the run took itself."""
+
+    name: str
+    expected: tuple[str, ...]
+    limit: str
+    sentence: str
+    advice: str
+    predicted_gain: float | None
+    measured_gain: float | None
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict names the limit."""
+        return self.limit in self.expected
+
+    @property
+    def within(self) -> bool:
+        """Whether the predicted gain is within TOLERANCE of the measured one."""
+        predicted, measured = self.predicted_gain, self.measured_gain
+        return bool(predicted and measured) and abs(predicted / measured - 1) <= TOLERANCE  # type: ignore[operator]
+
+    @classmethod
+    def of(cls, case: Bottleneck, record: BenchRecord, verdict: Verdict) -> Outcome:
+        """Compare what a run measured with what is known of the case."""
+        best: Applied | None = next((a for a in record.applied if a.gain is not None), None)
+        return cls(
+            name=case.name,
+            expected=case.limits,
+            limit=verdict.limit,
+            sentence=verdict.sentence,
+            advice=best.what if best else "",
+            predicted_gain=best.predicted / best.before if best and best.predicted else None,
+            measured_gain=best.gain if best else None,
+        )
+
+
+def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
+    """The cases, for this machine's processors and `device`."""
+    cpus = available_cpus()
+    some = max(1, cpus // 2)
+
+    def run(**more: Any) -> BenchSettings:
+        wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": 2, "apply": True, "model": None}
+        wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": usable_decoders()[0]}
+        return BenchSettings(**{**wanted, **more})
+
+    quick = {"batch_size": 16, "size": 160}
+    return [
+        Bottleneck(
+            name="storage-latency",
+            limits=("storage",),
+            data=lambda folder: ThrottledSource(_photos(folder), latency_s=0.02),
+            settings=run(workers=some, dtype="uint8", **quick),
+        ),
+        Bottleneck(
+            name="storage-bandwidth",
+            limits=("storage",),
+            data=_narrow,
+            settings=run(workers=cpus, dtype="uint8", **quick),
+        ),
+        Bottleneck(
+            name="decode", limits=("decode",), data=_large_photos, settings=run(workers=some, batch_size=8, size=160)
+        ),
+        Bottleneck(
+            name="model",
+            limits=("model",),
+            data=_photos,
+            settings=run(workers=some, batch_size=8 if device == "cpu" else 128, size=128, model="resnet50"),
+        ),
+        Bottleneck(
+            name="consumer",
+            limits=("transfer", "consumer"),
+            data=lambda _: _arrays(),
+            settings=run(workers=min(cpus, 4), batch_size=32, size=320, dtype="bfloat16"),
+        ),
+    ]
+
+
+def _photos(folder: Path) -> Source:
+    """Photos of the demo set's kind, 500 pixels or so a side."""
+    synthesise(folder / "photos", images=_PHOTOS, validation=0)
+    return open_source(folder / "photos" / "train")
+
+
+def _narrow(folder: Path) -> Source:
+    """Behind a bandwidth of 100 average photos a second."""
+    photos, lock = _photos(folder), folder / "lock"
+    lock.touch()
+    bandwidth = 100.0 * sum(path.stat().st_size for path in (folder / "photos").rglob("*.jpg")) / _PHOTOS
+    return ThrottledSource(photos, bytes_per_s=bandwidth, lock=lock)
+
+
+def _large_photos(folder: Path) -> Source:
+    """Of nearly a megapixel each, which are decoded to a small crop."""
+    from PIL import Image
+
+    for number in range(_LARGE):
+        path = folder / "large" / str(number % 4) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = photo_pixels(np.random.default_rng(number), texture_bank(0), number % 4, 960, 960)
+        data = io.BytesIO()
+        Image.fromarray(pixels).save(data, "JPEG", quality=92)
+        path.write_bytes(data.getvalue())
+    return open_source(folder / "large")
+
+
+def _arrays() -> Source:
+    """Small pixels in memory, which take next to no time to read and little to resize."""
+    pixels = np.random.default_rng(0).integers(0, 256, (256, 96, 96, 3), dtype=np.uint8)
+    return open_source((pixels, np.arange(256) % 10))
+
+
+def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
+    """What the benchmark says of one bottleneck, whose data are made in `folder`."""
+
+    def say(done: int, total: int, what: str) -> None:
+        print(f"\r{case.name}: {done + 1} of {total}, {what}\033[K", end="", file=sys.stderr, flush=True)
+
+    run = BenchRun(case.data(folder), case.settings, say)
+    record = run.run()
+    verdict = judge(record, "data")
+    record = run.with_applied(record, verdict.advice)
+    print("\r\033[K", end="", file=sys.stderr)
+    return Outcome.of(case, record, verdict), record
+
+
+def _row(outcome: Outcome) -> str:
+    gains = [f"{gain:.2f}" if gain else "-" for gain in (outcome.predicted_gain, outcome.measured_gain)]
+    verdict = f"{outcome.limit} ({'right' if outcome.right else 'expected ' + ' or '.join(outcome.expected)})"
+    cells = (outcome.name, verdict, outcome.advice or "-", *gains, "yes" if outcome.within else "no")
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write outcomes and records here")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this bottleneck alone; may be given again")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement in each round")
+    arguments = parser.parse_args()
+    cases = bottlenecks(arguments.device, arguments.seconds)
+    unknown = set(arguments.only or ()) - {case.name for case in cases}
+    if unknown:
+        parser.error(f"no bottleneck {', '.join(sorted(unknown))}: there are {', '.join(c.name for c in cases)}")
+    # Half of the processors train; with all of them torch's threads would wait for each other, and for the workers.
+    torch.set_num_threads(max(1, available_cpus() // 2))
+    print("| bottleneck | verdict | advice taken | predicted gain | measured gain | within 20 % |")
+    print("|---|---|---|--:|--:|---|")
+    document: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-bottlenecks-") as folder:
+        for case in cases:
+            if arguments.only and case.name not in arguments.only:
+                continue
+            outcome, record = measure(case, Path(folder))
+            print(_row(outcome), flush=True)
+            told = {**asdict(outcome), "right": outcome.right, "within": outcome.within}
+            document.append({"outcome": told, "record": record.as_dict()})
+            if arguments.json:  # after each: a run that is ended leaves what it has
+                write_json(arguments.json, {"bottlenecks": document})
+    return 0 if all(entry["outcome"]["right"] and entry["outcome"]["within"] for entry in document) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

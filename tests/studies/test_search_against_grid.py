@@ -1,0 +1,85 @@
+"""The search's mark: what the grid holds, and what is compared in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import search_against_grid as module
+from photo_folder import write_folder
+from search_against_grid import Plan, grid_of, mark
+
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search.backends import Surveyed
+from penstock.bench.search.bench_data import BenchData
+from penstock.bench.search.candidate import Candidate
+from penstock.bench.search.search import Searched
+from penstock.bench.search.tuning import Trial
+from penstock.pipelines import LoaderError
+
+
+def test_the_grid_holds_every_combination_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "usable_decoders", lambda: ["a", "b"])
+    found = list(grid_of(BenchSettings(), [("hdf5", True), ("torch", False), ("dali", True)], 2))
+    names = [candidate.describe() for candidate in found]
+    assert len(set(names)) == len(names)
+    count = {backend: sum(c.backend == backend for c in found) for backend in ("hdf5", "torch", "dali")}
+    assert count["hdf5"] == 2 * (1 + 4 * 3 * 2)  # decoders x (no workers + workers x prefetch x what they are)
+    assert count["torch"] == 2 * (1 + 4 * 3)
+    assert count["dali"] > 4
+    assert {candidate.workers for candidate in found} == {0, 1, 2, 3, 4}
+    assert "hdf5 of the cache, b, workers 3, prefetch 6, workers_are threads" in names
+
+
+def rate(candidate: Candidate) -> float:
+    return 100.0 * candidate.workers + (50.0 if candidate.options.get("prefetch") == 6 else 0.0)
+
+
+class FakeTrials:
+    """Measures at once; one number of workers cannot be opened."""
+
+    measured: list[str] = []  # noqa: RUF012
+
+    def __init__(self, *_: object) -> None:
+        self.seconds = 1.0
+
+    @contextmanager
+    def opened(self, candidate: Candidate) -> Iterator[Callable[[], Trial]]:
+        if candidate.workers == 2:
+            raise LoaderError("E-MEM", "two do not fit")
+        self.measured.append(candidate.describe())
+        yield lambda: Trial(images_per_s=rate(candidate))
+
+
+@pytest.mark.parametrize(("workers", "ratio"), [(4, 1.0), (3, 300 / 450)])
+def test_the_choice_is_compared_with_the_best_of_the_grid_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, ratio: float
+) -> None:
+    prefetch = 6 if workers == 4 else 3
+    chosen = Candidate(backend="torch", decoder="a", options={"workers": workers, "prefetch": prefetch})
+    searched = Searched(surveyed=Surveyed(chosen=chosen), tried=(), notes=(), seconds=2.0)
+    monkeypatch.setattr(module, "usable_decoders", lambda: ["a"])
+    monkeypatch.setattr(module, "available_backends", lambda *_: [("torch", False)])
+    monkeypatch.setattr(module, "start_workers", lambda *_: 2)
+    monkeypatch.setattr(module, "search_settings", lambda *_: searched)
+    monkeypatch.setattr(module, "Trials", FakeTrials)
+    monkeypatch.setattr(FakeTrials, "measured", [])
+    settings = BenchSettings(batch_size=8, size=32)
+    data = BenchData(write_folder(tmp_path, 16), settings)
+    said: list[tuple[Any, ...]] = []
+    marked = mark(data, settings, Plan(passes=2, rounds=4, best=2), lambda *now: said.append(now))
+    assert len(marked.grid) == 1 + 3 * 3  # those of two workers are left out
+    assert marked.rate_ratio == pytest.approx(ratio)
+    finalists = list(marked.rates)
+    assert finalists[0] == chosen.describe()
+    assert [len(found) for found in marked.rates.values()] == [4] * len(finalists)
+    assert FakeTrials.measured[-2 * len(finalists) :] == [*finalists, *finalists[::-1]]
+    assert marked.time_ratio == 2.0 / marked.grid_seconds
+    assert not marked.holds  # this grid takes no time at all
+    record = json.dumps(module._record(settings, data, marked))
+    assert str(tmp_path) not in record
+    assert "rate_ratio" in record

@@ -1,0 +1,72 @@
+"""Records of `penstock bench` made of the figures that a test is about."""
+
+from __future__ import annotations
+
+from penstock.bench.measure.resources import Resources
+from penstock.bench.measure.worker_time import WorkerTime
+from penstock.bench.record.record import (
+    COPY,
+    DECODE,
+    LOSSLESS_CACHE,
+    READ_COLD,
+    READ_MANY,
+    REPLAYED,
+    RESIZE,
+    BenchRecord,
+    BenchSettings,
+    Measured,
+    bf16_name,
+    replayed_model_name,
+)
+
+
+def record(
+    *,
+    workers: int = 2,
+    dtype: str = "float32",
+    taken: dict[str, Resources] | None = None,
+    times: dict[str, WorkerTime] | None = None,
+    **rates: float,
+) -> BenchRecord:
+    """A record of rates, in images/s, called as in `names`; taken, times: of `loader` and `both`."""
+    names = {
+        "decode_alone": ("ceiling", DECODE),
+        "resize": ("ceiling", RESIZE),
+        "cold": ("ceiling", READ_COLD),
+        "many": ("ceiling", READ_MANY),
+        "bf16": ("ceiling", bf16_name("resnet18")),
+        "copy": ("ceiling", COPY),
+        "replayed": ("ceiling", REPLAYED),
+        "replayed_model": ("ceiling", replayed_model_name("resnet18")),
+        "cache": ("ceiling", LOSSLESS_CACHE),
+        "turbojpeg": ("ceiling", "decode + resize, turbojpeg, one thread"),
+        "loader": ("loader", "penstock, torch backend"),
+        "model": ("model", "resnet18 on a resident batch"),
+        "both": ("both", "penstock + resnet18"),
+        "decode": ("ceiling", "decode + resize, simplejpeg, one thread"),
+        "normalise": ("ceiling", "normalise"),
+        "baseline": ("baseline", "torch DataLoader + Pillow"),
+    }
+    measured = []
+    for key, rate in rates.items():
+        kind, name = names[key]
+        share = 0.25 if key == "both" else None
+        resources = (taken or {}).get(key)
+        rounds = [rate * 0.9, rate, rate * 1.2]
+        measured.append(
+            Measured.of(name, kind, rounds, wait_share=share, resources=resources, workers=(times or {}).get(key))
+        )
+    return BenchRecord(
+        settings=BenchSettings(workers=workers, dtype=dtype),
+        workers=workers,
+        decoder="simplejpeg",
+        data={"summary": "200 images", "images": 200, "fingerprint": "f", "bytes_an_image": 100_000},
+        environment={"cpus": 2, "cpu": "some CPU", "gpu": None},
+        loader={"backend": "torch", "workers": workers, "prefetch": 3},
+        measured=tuple(measured),
+    )
+
+
+def of_cpu(cpu: float, **more: float) -> Resources:
+    """With a share of two processors busy."""
+    return Resources(cpu_cores=2 * cpu, cpu_share=cpu, **more)  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""What a loader serves, as arrays that two backends can be compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders import create_loader
+from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.stream.contract import EpochLedger
+from penstock.pipelines import imagenet_train
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    """A loader of uint8 batches, in the process and on DALI unless told otherwise."""
+    defaults = {"backend": "dali", "pipeline": imagenet_train(32), "dtype": torch.uint8, "seed": 7, "workers": 0}
+    return create_loader(source, **{**defaults, **settings})
+
+
+def pixels_of(batch: Batch) -> npt.NDArray[np.uint8]:
+    """uint8 [batch, height, width, 3], memory of its own."""
+    return batch.images.permute(0, 2, 3, 1).cpu().contiguous().numpy().copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows served one after the other, (epoch, step) of each in `places`; the ledgers; what the loader is."""
+
+    places: npt.NDArray[np.int64]
+    index: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.bool_]
+    pixels: npt.NDArray[np.uint8]
+    ledgers: tuple[EpochLedger, ...]
+    about: dict[str, object]
+
+    @property
+    def bad(self) -> list[tuple[int, str, int, int]]:
+        """(sample, code, substitute, row) of every bad sample; the words may be those of another decoder."""
+        return [(b.sample, b.code, b.substitute, b.row) for ledger in self.ledgers for b in ledger.bad]
+
+    def numbers(self) -> list[Any]:
+        """All that must be the same on every backend, but the pixels."""
+        counts = [(ledger.planned, ledger.delivered, ledger.replaced) for ledger in self.ledgers]
+        columns = (self.places, self.index, self.labels, self.windows, self.flips)
+        return [*(column.tolist() for column in columns), self.bad, counts]
+
+    def distance(self, other: Stream) -> npt.NDArray[np.float64]:
+        """Mean absolute difference of each row's pixels, in levels."""
+        return np.abs(self.pixels.astype(np.int16) - other.pixels).mean(axis=(1, 2, 3))
+
+
+def stream_of(loader: Loader, epochs: int = 1) -> Stream:
+    """What `loader` serves up to the end of epoch `epochs` - 1."""
+    rows: list[tuple[Any, ...]] = []
+    while loader.epoch < epochs:
+        for batch in loader.batches():
+            place = np.full((len(batch.index), 2), (batch.epoch, batch.step))
+            rows.append((place, batch.index, batch.labels.cpu().numpy(), batch.windows, batch.flips, pixels_of(batch)))
+    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    return Stream(*columns, ledgers=tuple(loader.ledgers()), about=loader.describe())
+
+
+def stream(source: Any, *, epochs: int = 1, **settings: Any) -> Stream:
+    """What a loader over `source` serves (see open_loader)."""
+    with open_loader(source, **settings) as loader:
+        return stream_of(loader, epochs)

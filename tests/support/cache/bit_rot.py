@@ -1,0 +1,217 @@
+"""Damage to a cache file, and whether who reads it is told, sees no difference, or is deceived."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jpeg_samples import stoppable, unstoppable
+from odd_images import corpus, encoded, scene
+from photo_folder import photo
+
+from penstock.loaders.cache.format import PIXELS, STRIPS, Encoding, Record
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
+from penstock.loaders.cache_build.verify import damage
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.spec import ImagePipeline
+
+ENCODINGS = {"jpeg": Encoding(), "raw": Encoding(kind="raw"), "lossy": Encoding(resize=40, quality=80)}
+# What became of a read: as before the damage; refused as damage; refused for another reason; other pixels, untold.
+SAME, REPORTED, OTHER_ERROR, SILENT = "harmless", "reported", "refused for another reason", "silent"
+_NUM_WINDOWS = 3
+
+
+def write_odd_folder(root: Path) -> Path:
+    """Images of all kinds: every sampling, restart markers, several scans, other formats, broken ones."""
+    photos = {**stoppable(), **unstoppable(), "photo": photo(2), "large": photo(5, large=True)}
+    files = {f"{name}.jpg": data for name, data in photos.items()}
+    pixels = scene(45, 67)
+    files |= {f"other.{fmt.lower()}": encoded(pixels, fmt) for fmt in ("PNG", "WEBP", "BMP", "GIF")}
+    for odd in corpus():
+        if (
+            any(word in odd.name for word in ("cut_50", "cmyk", "exif", "12bit", "arithmetic"))
+            and len(odd.data) < 50000
+        ):
+            files[f"{odd.name}.jpg"] = odd.data
+    files["empty.jpg"] = b""
+    for number, (name, data) in enumerate(sorted(files.items())):
+        folder = root / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return root
+
+
+def build_odd_cache(root: Path, path: Path, encoding: Encoding) -> Path:
+    """A cache of that folder."""
+    build_cache(ImageFolder(root), path, encoding, workers=0)
+    return path
+
+
+class Reader:
+    """Reads images as the loaders do; belongs to one thread."""
+
+    def __init__(self, cache: Hdf5Cache) -> None:
+        self.cache, self._decoder = cache, ImageDecoder(ImagePipeline())
+
+    def whole(self, index: int) -> bytes:
+        """The pixels of an image, or the code with which it is refused."""
+        try:
+            data = self.cache.read(index)
+            return data.tobytes() if isinstance(data, np.ndarray) else self._decoder.full(data).tobytes()
+        except LoaderError as error:
+            return error.code.encode()
+
+    def window(self, index: int, window: Window) -> bytes:
+        """The pixels of a window, or the code with which it is refused."""
+        try:
+            size = self.cache.stored_size(index)
+            if size is None:
+                data = self.cache.read(index)
+                assert isinstance(data, bytes)
+                return self._decoder.window(data, self._decoder.probe(data), window).tobytes()
+            part = self.cache.read_window(index, window)
+            return self._decoder.part(part, self._decoder.stored(size), window).tobytes()
+        except LoaderError as error:
+            return error.code.encode()
+
+    def everything(self) -> tuple[bytes, ...]:
+        """All that one can ask: labels, names, classes, what it says of itself, the pixels."""
+        cache, indices = self.cache, np.arange(len(self.cache), dtype=np.int64)
+        names = [cache.name(index) for index in indices.tolist()]
+        told = (cache.labels(indices).tolist(), names, cache.classes, cache.fingerprint, cache.about)
+        return (repr(told).encode(), *(self.whole(index) for index in indices.tolist()))
+
+
+def strip_windows(record: Record) -> Iterator[Window]:
+    """Windows as wide as the image that together cover it, each of one strip."""
+    rows = record.strip_rows * (record.mcu_height if record.kind == STRIPS else 1) or record.height
+    for top in range(0, record.height, rows):
+        yield 0, top, record.width, min(rows, record.height - top)
+
+
+def random_windows(record: Record, draw: random.Random) -> list[Window]:
+    """Windows anywhere, of any size."""
+    found = []
+    for _ in range(_NUM_WINDOWS):
+        width, height = draw.randint(1, record.width), draw.randint(1, record.height)
+        found.append((draw.randint(0, record.width - width), draw.randint(0, record.height - height), width, height))
+    return found
+
+
+def told(before: bytes, after: bytes) -> str:
+    """What became of a read."""
+    if before == after:
+        return SAME
+    if after == b"E-CACHE":
+        return REPORTED
+    return OTHER_ERROR if after[:2] == b"E-" else SILENT
+
+
+class Flipper:
+    """A cache file in which one bit at a time is flipped; each is flipped back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = Reader(open_cache(path))
+        cache = self._reader.cache
+        self.records = [Record._make(record.item()) for record in cache.records]
+        self._ends = [record.offset + record.length for record in self.records]
+        self.payload = range(PAYLOAD_OFFSET, PAYLOAD_OFFSET + self._ends[-1])
+        self._fd = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self._fd)
+        self._num_classes = len(cache.classes)
+        self._everything = self._reader.everything()
+        self._known: dict[tuple[int, Window], bytes] = {}
+        self._whole: dict[int, bytes] = {}
+
+    def payload_flips(self, count: int, draw: random.Random) -> Counter[str]:
+        """Outcome -> how many of so many flips of bits of the stored images; each is found by a check of the file."""
+        outcomes: Counter[str] = Counter()
+        for _ in range(count):
+            index, at = self._place(draw)
+            record = self.records[index]
+            windows = random_windows(record, draw) if record.width else []
+            if record.kind in (STRIPS, PIXELS):
+                windows += strip_windows(record)
+            for window in windows:
+                if (index, window) not in self._known:
+                    self._known[index, window] = self._reader.window(index, window)
+            if index not in self._whole:
+                self._whole[index] = self._reader.whole(index)
+            with self.flipped(at, draw.randrange(8)):
+                seen = [told(self._whole[index], self._reader.whole(index))]
+                seen += [told(self._known[index, window], self._reader.window(index, window)) for window in windows]
+                found = damage(record, self._reader.cache.stored(index), self._num_classes)
+            assert "CRC" in found, (index, at, found)
+            assert seen[0] == REPORTED, (index, at, seen)  # all of it was read
+            # A window that does not need the byte is as it was; one of those that cover the image needs it.
+            assert REPORTED in seen[1:] or not windows, (index, at, seen)
+            outcomes[worst(seen)] += 1
+        return outcomes
+
+    def _place(self, draw: random.Random) -> tuple[int, int]:
+        """(image, byte of it in the file): any byte, any image, or any image's head, each as often."""
+        index = draw.choice([index for index, record in enumerate(self.records) if record.length])
+        record, how = self.records[index], draw.randrange(3)
+        if how == 0:
+            at = draw.choice(self.payload)
+            return int(np.searchsorted(self._ends, at - PAYLOAD_OFFSET, side="right")), at
+        size = record.head if how == 1 and record.head else record.length
+        return index, PAYLOAD_OFFSET + record.offset + draw.randrange(size)
+
+    def table_flips(self, count: int, draw: random.Random) -> Counter[str]:
+        """Outcome -> how many of so many flips of bits outside the stored images, each followed by opening."""
+        places = [place for place in range(os.fstat(self._fd).st_size) if place not in self.payload]
+        outcomes: Counter[str] = Counter()
+        for _ in range(count):
+            at, bit = draw.choice(places), draw.randrange(8)
+            with self.flipped(at, bit):
+                outcome = self.outcome()
+            assert outcome in (SAME, REPORTED), (at, bit, outcome)
+            outcomes[outcome] += 1
+        return outcomes
+
+    @contextlib.contextmanager
+    def flipped(self, at: int, bit: int) -> Iterator[None]:
+        """A bit of the file is the other way round inside the `with` block."""
+        (byte,) = os.pread(self._fd, 1, at)
+        os.pwrite(self._fd, bytes([byte ^ 1 << bit]), at)
+        try:
+            yield
+        finally:
+            os.pwrite(self._fd, bytes([byte]), at)
+
+    def outcome(self) -> str:
+        """What became of the file by damage that was done to it: opened and read again, all of it."""
+        return outcome_of(self.path, self._everything)
+
+    @property
+    def everything(self) -> tuple[bytes, ...]:
+        """See Reader.everything, before any damage."""
+        return self._everything
+
+
+def outcome_of(path: Path, everything: tuple[bytes, ...]) -> str:
+    """What became of a file that was like `everything`."""
+    try:
+        after = Reader(open_cache(path)).everything()
+    except LoaderError as error:
+        return REPORTED if error.code == "E-CACHE" else OTHER_ERROR
+    if len(after) != len(everything):
+        return SILENT
+    return worst([told(one, other) for one, other in zip(everything, after, strict=True)])
+
+
+def worst(outcomes: list[str]) -> str:
+    """The worst of several reads."""
+    return max(outcomes, key=(SAME, REPORTED, OTHER_ERROR, SILENT).index)

@@ -1,0 +1,46 @@
+"""What a cache's stored bytes hold, read by the format's description and not by its reader."""
+
+from __future__ import annotations
+
+import numpy as np
+import simplejpeg
+
+from penstock.loaders.cache.format import FILE, STRIP, STRIPS
+from penstock.loaders.cache_encode.encode import Stored
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+
+def num_strips(stored: Stored) -> int:
+    """How many strips a sample has, by its record."""
+    record = stored.record
+    rows = -(-int(record["height"]) // int(record["mcu_height"])) if record["kind"] == STRIPS else int(record["height"])
+    return -(-rows // int(record["strip_rows"]))
+
+
+def head_of(stored: Stored) -> tuple[np.ndarray, bytes, bytes]:
+    """(strip table, JPEG header, coded bytes) of STRIPS."""
+    head, end = int(stored.record["head"]), num_strips(stored) * STRIP.itemsize
+    return np.frombuffer(stored.data[:end], STRIP), stored.data[end:head], stored.data[head:]
+
+
+def stored_jpeg(stored: Stored) -> bytes:
+    """The whole JPEG of STRIPS."""
+    _, header, scan = head_of(stored)
+    return header + scan + b"\xff\xd9"
+
+
+def decoded(data: bytes) -> np.ndarray:
+    """The pixels of an encoded image by the decode contract, memory of their own."""
+    return ImageDecoder(ImagePipeline()).full(data).copy()
+
+
+def stored_pixels(stored: Stored) -> np.ndarray:
+    """The whole image, uint8 [height, width, 3]; a JPEG must decode without a warning."""
+    record = stored.record
+    if record["kind"] == STRIPS:
+        return simplejpeg.decode_jpeg(stored_jpeg(stored), "RGB", strict=True)
+    if record["kind"] == FILE:
+        return decoded(stored.data)
+    pixels = np.frombuffer(stored.data, np.uint8, offset=int(record["head"]))
+    return pixels.reshape(int(record["height"]), int(record["width"]), 3)

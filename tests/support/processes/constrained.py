@@ -1,0 +1,232 @@
+"""Machines that lack something: each limit as a command's prefix. By hand it is a script.
+
+By hand it runs the doctor, every loader, `bench` and `train` under every limit and prints what became of each: they
+work, or exit with 7 and one line that says what to do. The suite runs a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].iterdir())  # as a script
+
+from mounts import may_mount
+from photo_folder import photo
+
+SMALL_SHM_MIB = 8
+FEW_FILES = 128
+LIMIT_S = 120.0
+_MEMORY_V1 = Path("/sys/fs/cgroup/memory")
+_ROOT_V2 = Path("/sys/fs/cgroup")
+
+
+class Limit(NamedTuple):
+    """prefix: the command that runs another one under the limit; without: variables that are taken away."""
+
+    prefix: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """How a command ended; told: the last line on standard error."""
+
+    code: int | None
+    seconds: float
+    output: str
+    errors: str
+
+    @property
+    def told(self) -> str:
+        return (self.errors.strip().splitlines() or [""])[-1]
+
+
+def shell(script: str) -> tuple[str, ...]:
+    """A prefix that runs `script` first."""
+    return ("sh", "-c", f'{script} && exec "$@"', "sh")
+
+
+def mounted(script: str) -> tuple[str, ...]:
+    """A prefix that runs `script` first in a mount namespace of its own."""
+    return ("unshare", "-m", *shell(script))
+
+
+def small_shm() -> Limit:
+    """A /dev/shm of 8 MB; Docker's is 64."""
+    return Limit(mounted(f"mount -t tmpfs -o size={SMALL_SHM_MIB}m tmpfs /dev/shm"))
+
+
+def few_files() -> Limit:
+    """128 open files, and no right to more."""
+    return Limit(shell(f"ulimit -n {FEW_FILES}"))
+
+
+def one_cpu() -> Limit:
+    """One processor by affinity."""
+    return Limit(("taskset", "-c", str(min(os.sched_getaffinity(0)))))
+
+
+def address_space(mib: int) -> Limit:
+    """So many MiB of address space for each process (RLIMIT_AS)."""
+    return Limit(shell(f"ulimit -v {mib << 10}"))
+
+
+def data_size(mib: int) -> Limit:
+    """So many MiB of private writable memory for each process (RLIMIT_DATA)."""
+    return Limit(shell(f"ulimit -d {mib << 10}"))
+
+
+def no_home() -> Limit:
+    """As under `docker run --user 12345`: no HOME and no folders of the user's."""
+    return Limit((), ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"))
+
+
+def read_only_folder(folder: Path) -> Limit:
+    """A working folder in which nothing can be written, not even by root."""
+    return Limit(mounted(f'mount --bind "{folder}" "{folder}" && mount -o remount,ro,bind "{folder}" && cd "{folder}"'))
+
+
+def read_only_root(writable: Path) -> Limit:
+    """As under `docker run --read-only --tmpfs /tmp`: only `writable` can be written; TMPDIR has to name it."""
+    return Limit(mounted(f'mount --bind "{writable}" "{writable}" && mount -o remount,ro,bind / && cd /'))
+
+
+@contextlib.contextmanager
+def memory_cap(mib: int) -> Iterator[Limit | None]:
+    """A control group (version 1 or 2) of so many MiB; None where none may be made."""
+    old = _MEMORY_V1.is_dir()
+    group = (_MEMORY_V1 if old else _ROOT_V2) / f"penstock-test-{os.getpid()}-{mib}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(mib << 20))
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        yield None
+        return
+    try:
+        yield Limit(shell(f"echo $$ > {group}/cgroup.procs"))
+    finally:
+        for _ in range(50):  # its last process may still be ending
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
+
+
+def run(limit: Limit, command: tuple[object, ...], env: Mapping[str, str] | None = None) -> Outcome:
+    """`command` under `limit`; code None if it was still running after LIMIT_S."""
+    variables = {name: value for name, value in os.environ.items() if name not in limit.without} | dict(env or {})
+    started_s = time.monotonic()
+    process = subprocess.Popen(
+        [*limit.prefix, *map(str, command)],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    code: int | None
+    try:
+        output, errors = process.communicate(timeout=LIMIT_S)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, errors = process.communicate()
+        code = None
+    return Outcome(code, time.monotonic() - started_s, output, errors)
+
+
+_DROP_IN = """
+import sys
+import torch
+from penstock.loaders import DataLoader, LoaderError
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 256
+    def __getitem__(self, index):
+        return torch.full((3, {size}, {size}), index % 256, dtype=torch.uint8), index
+
+if __name__ == "__main__":
+    loader = DataLoader(Pictures(), batch_size={batch}, shuffle=True{workers})
+    try:
+        seen = sorted(index for _, indices in loader for index in indices.tolist())
+    except LoaderError as error:
+        sys.exit(print(error, file=sys.stderr) or error.exit_code)
+    assert seen == list(range(256)), seen
+"""
+
+
+def drop_in(folder: Path, *, size: int = 224, batch: int = 64, workers: int | None = None) -> tuple[object, ...]:
+    """A script with the drop-in DataLoader, as a command."""
+    script = folder / f"drop_in_{size}_{batch}_{workers}.py"
+    given = "" if workers is None else f", num_workers={workers}"
+    script.write_text(_DROP_IN.format(size=size, batch=batch, workers=given))
+    return (sys.executable, script)
+
+
+def commands(folder: Path, photos: Path, cache: Path) -> dict[str, tuple[object, ...]]:
+    """What the campaign runs."""
+    cli = (sys.executable, "-m", "penstock.bench.cli")
+    load = (*cli, "iterate", "--dump", os.devnull)
+    measured = ("--seconds", 0.5, "--rounds", 1)
+    return {
+        "doctor": (*cli, "doctor", photos),
+        "selftest": (*cli, "selftest"),
+        "torch": (*load, photos),
+        "torch, 8 workers": (*load, photos, "--workers", 8),
+        "torch, 0 workers": (*load, photos, "--workers", 0),
+        "hdf5": (*load, cache, "--backend", "hdf5"),
+        "dali": (*load, photos, "--backend", "dali"),
+        "DataLoader": drop_in(folder),
+        "DataLoader, 8 workers": drop_in(folder, workers=8),
+        "bench": (*cli, "bench", photos, "--backend", "torch", "--model", "none", *measured),
+        "bench hdf5": (*cli, "bench", cache, "--backend", "hdf5", "--model", "none", *measured),
+        "train": (*cli, "train", photos, "--validation", photos, "--epochs", 1),
+    }
+
+
+def main() -> None:
+    """Run the campaign; an argument picks the limits whose name holds it."""
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not may_mount():
+        raise SystemExit("mounts need root (unshare -m is not permitted)")
+    with tempfile.TemporaryDirectory(prefix="penstock-constrained-") as name, contextlib.ExitStack() as groups:
+        folder = Path(name)
+        photos, cache = folder / "photos", folder / "cache.h5"
+        for number in range(128):
+            (photos / f"class{number % 4}").mkdir(parents=True, exist_ok=True)
+            (photos / f"class{number % 4}" / f"{number}.jpg").write_bytes(photo(number % 16, large=True))
+        run(Limit(()), (sys.executable, "-m", "penstock.bench.cli", "cache", "build", photos, cache))
+        limits: dict[str, Limit | None] = {
+            "none": Limit(()),
+            "/dev/shm 8 MB": small_shm(),
+            "128 files": few_files(),
+            "one CPU": one_cpu(),
+            **{f"cgroup {mib} MiB": groups.enter_context(memory_cap(mib)) for mib in (300, 500, 800, 1500)},
+            "RLIMIT_AS 1 GiB": address_space(1024),
+            "RLIMIT_AS 2 GiB": address_space(2048),
+            "RLIMIT_DATA 384 MiB": data_size(384),
+            "RLIMIT_DATA 1 GiB": data_size(1024),
+            "no HOME": no_home(),
+            "read-only folder": read_only_folder(photos),
+        }
+        for limit_name, limit in limits.items():
+            if wanted not in limit_name or limit is None:
+                continue
+            for what, command in commands(folder, photos, cache).items():
+                found = run(limit, command)
+                code = "hangs" if found.code is None else str(found.code)
+                print(f"{limit_name:20} {what:22} {code:>5} {found.seconds:5.1f} s  {found.told[:230]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

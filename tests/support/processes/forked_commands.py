@@ -1,0 +1,264 @@
+"""`penstock` in processes that are there at once: a server that has imported everything forks itself for each command.
+
+As a script it is that server, which takes and answers lines of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_LONGEST_S = 120.0  # for one command, on a machine that is busy with others
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, group, session and so on (proc(5)) of a process that lives, else nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] in "ZX" else fields
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:  # it has not got as far
+        return ""
+
+
+def _line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class Command:
+    """One `penstock`, the first process of a session of its own."""
+
+    def __init__(self, server: Commands, pid: int, log: Path) -> None:
+        self.pid, self._server, self._log = pid, server, log
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return bool(_stat(self.pid))
+
+    def wait(self) -> int:
+        """Its exit code, or the negative number of the signal that ended it."""
+        status: int | None = self._server.ask(wait=self.pid)["status"]
+        assert status is not None, f"it hangs: {self.errors}"
+        return status
+
+    def stopped(self) -> bool:
+        """Whether it stands still under SIGSTOP."""
+        return _stat(self.pid)[:1] == ["T"]
+
+    def went_on(self) -> bool:
+        """Whether it is held no longer."""
+        return self._log.with_suffix(".on").exists()
+
+    def processes(self) -> dict[int, int]:
+        """Process id -> its parent's, of all that live in its session: workers, what serves them, what they run."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and (fields := _stat(int(entry))) and int(fields[3]) == self.pid:
+                found[int(entry)] = int(fields[1])
+        return found
+
+    def workers(self) -> list[int]:
+        """Process ids of its workers: what its fork server has started; not what those run."""
+        processes = self.processes()
+        servers = {pid for pid, parent in processes.items() if parent == self.pid and b"forkserver" in _line(pid)}
+        return [pid for pid, parent in processes.items() if parent in servers]
+
+    def kill(self, *, group: bool) -> None:
+        """SIGKILL to it, or to all of its group; nothing if it has gone."""
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
+
+    @property
+    def output(self) -> str:
+        """What it has written to standard output so far."""
+        return _text(self._log.with_suffix(".out"))
+
+    @property
+    def errors(self) -> str:
+        """What it has written to standard error so far."""
+        return _text(self._log.with_suffix(".err"))
+
+
+class Commands:
+    """The server. `prefix`: a command that runs it, such as one that gives it mounts of its own."""
+
+    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
+        self._folder, self._count, self._hold = folder, 0, folder / "hold"
+        self._started: list[Command] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(self._hold)
+        self._server = subprocess.Popen(
+            [*prefix, sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "ready\n"
+
+    def start(self, *arguments: object, hold: bool = False, **conditions: Any) -> Command:
+        """Run `penstock` with `arguments`. hold: it waits for release(). conditions: see _impose."""
+        self._count += 1
+        log = self._folder / str(self._count)
+        held = str(self._hold) if hold else ""
+        answer = self.ask(start=[str(word) for word in arguments], log=str(log), hold=held, conditions=conditions)
+        self._started.append(command := Command(self, answer["pid"], log))
+        return command
+
+    def run(self, *arguments: object, **conditions: Any) -> tuple[int, Command]:
+        """(exit code, the command) once it has ended."""
+        command = self.start(*arguments, **conditions)
+        return command.wait(), command
+
+    def release(self, *commands: Command) -> None:
+        """Let those go on that are held, at once."""
+        deadline = time.monotonic() + _LONGEST_S
+        while not all(command.went_on() for command in commands):
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError):  # nobody has got as far as to wait
+                os.close(os.open(self._hold, os.O_WRONLY | os.O_NONBLOCK))
+            time.sleep(0.001)
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request; the answer."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        return answer
+
+    def seen(self, path: str | Path) -> Path:
+        """A path as the commands see it, with their mounts."""
+        return Path(f"/proc/{self._server.pid}/root{path}")
+
+    def shared_segments(self) -> list[str]:
+        """What is in the /dev/shm of the commands, if they have one of their own."""
+        if os.stat(self.seen("/dev/shm")).st_dev == os.stat("/dev/shm").st_dev:
+            return []
+        return os.listdir(self.seen("/dev/shm"))
+
+    def __enter__(self) -> Commands:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for command in self._started:
+            if command.running():  # of a test that failed; stopped, perhaps
+                command.kill(group=True)
+        for stream in (self._server.stdin, self._server.stdout):
+            if stream is not None:
+                stream.close()
+        self._server.wait(_LONGEST_S)
+
+
+def _serve() -> None:
+    # Whatever a build needs, so that none of it is imported while one is watched.
+    import h5py  # noqa: F401
+    import rich.progress  # noqa: F401
+
+    import penstock.bench.cli
+    import penstock.bench.commands.bench
+    import penstock.bench.commands.cache
+    import penstock.bench.commands.iterate
+    import penstock.bench.commands.synth
+    import penstock.bench.commands.train
+    import penstock.bench.report.cache_text
+    import penstock.loaders.cache_build.build_set
+    import penstock.loaders.cache_build.ranks
+    import penstock.loaders.sources.contract
+
+    gc.freeze()  # what a command collects at its end is its own
+    print("ready", flush=True)
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        if "wait" in request:
+            print(json.dumps({"status": _status(request["wait"])}), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            _become(request)
+            penstock.bench.cli.main()
+            return
+        print(json.dumps({"pid": pid}), flush=True)
+
+
+def _status(pid: int) -> int | None:
+    deadline = time.monotonic() + _LONGEST_S
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def _become(request: dict[str, Any]) -> None:
+    os.setsid()
+    for number, name in ((0, os.devnull), (1, request["log"] + ".out"), (2, request["log"] + ".err")):
+        fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.argv = ["penstock", *request["start"]]
+    _impose(**request["conditions"])
+    if request["hold"]:
+        with open(request["hold"], "rb") as fifo:
+            fifo.read()
+        Path(request["log"] + ".on").touch()
+
+
+def _impose(
+    *,
+    small_steps: bool = False,
+    room_unknown: bool = False,
+    file_bytes: int | None = None,
+    stop_after: int | None = None,
+) -> None:
+    """small_steps: chunks of two images, each waited for on the disk. room_unknown: a full disk comes as a surprise.
+
+    file_bytes: limit on the size of files. stop_after: SIGSTOP to itself once it has stored so many images.
+    """
+    from penstock.loaders.cache_build import disk_space as build_space
+    from penstock.loaders.cache_build import unfinished as build_folder
+    from penstock.loaders.cache_encode import chunks as build_chunks
+
+    if small_steps:
+        build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2
+        build_folder.SYNC_BYTES = 1
+    if room_unknown:
+        build_space.room = lambda folder: (2**60, 2**60)
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    if stop_after is not None:
+        append = build_folder.BuildFolder.append
+
+        def stopping(self: build_folder.BuildFolder, *arguments: Any) -> None:
+            append(self, *arguments)
+            if self.num_samples >= stop_after:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        build_folder.BuildFolder.append = stopping
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,37 @@
+"""What the started processes of these tests do: a module of its own, since a worker imports its function by name."""
+
+from __future__ import annotations
+
+import gc
+import os
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.system.shared_memory import SharedArray
+
+
+def num_open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def double_shared(first: SharedArray, second: SharedArray, again: SharedArray, answers: Connection) -> None:
+    answers.send((int(first.array.sum()), num_open_files(), first is again))
+    first.array[...] *= 2
+    second.array[...] = 7.5
+    first.close()
+    second.close()
+    answers.send(num_open_files())
+
+
+def read_everything(source: Source, answers: Connection) -> None:
+    indices = np.arange(len(source))
+    images = [bytes(source.read(index)) for index in indices.tolist()]
+    answers.send((images, source.labels(indices).tolist(), source.fingerprint, source.classes, source.path(0)))
+
+
+def scan_again_and_again(root: bytes, rounds: int, answers: Connection) -> None:
+    answers.send({ImageFolder(root, rescan=True).fingerprint for _ in range(rounds)})
