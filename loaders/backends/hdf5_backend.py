@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import known_cache, open_cache
-from penstock.loaders.cache_build.build_set import build_cache
-from penstock.loaders.cache_build.progress import BuildDisplay
+from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
+from penstock.loaders.cache_build.for_source import prepare_source as prepare_source
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.stream.contract import Engine
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import Needs
@@ -48,35 +44,6 @@ class Hdf5Options:
         return ProcessOptions(
             workers=self.workers, prefetch=self.prefetch, start_method=self.start_method, watchdog_s=self.watchdog_s
         )
-
-
-SOURCE_OPTIONS = ("cache", "encoding")  # those of prepare_source
-
-
-def prepare_source(
-    source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
-) -> Source:
-    """The cache at `cache` that stands for `source`, built with a progress bar if it is not there.
-
-    What is there must be of this source as it is now, and of `encoding` if that is given. Raises ValueError without a
-    path for a source that is no cache, LoaderError E-STALE and as build_cache does.
-    """
-    if encoding is not None and not isinstance(encoding, Encoding):
-        raise ValueError(f"encoding is an Encoding, such as Encoding(kind='raw', resize=256), not {encoding!r}")
-    if isinstance(source, WindowSource):
-        if cache is not None or encoding is not None:
-            raise ValueError("the source is a cache already: leave out cache and encoding")
-        return source
-    if cache is None:
-        raise ValueError(
-            "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
-            "path of a cache that `penstock cache build` made as the source"
-        )
-    there = known_cache(cache)
-    wanted = encoding or (there.coded if there else Encoding())
-    with BuildDisplay(len(source)) as progress:
-        build_cache(source, cache, wanted, shards=there.shard[1] if there else 1, progress=progress)
-    return open_cache(cache)
 
 
 def needs_of(options: Hdf5Options, batch_size: int, size: tuple[int, int]) -> Needs:
