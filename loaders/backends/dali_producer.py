@@ -22,7 +22,7 @@ def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) ->
         return None
     data, left, top = item.data, 0, 0
     if data is None:
-        part = reader.part(item, window)
+        part, _ = reader.part(item, window)
         data, left, top = part.data, part.x, part.y
     elif item.probe is not None:
         header = item.probe.header

@@ -60,10 +60,12 @@ class SampleReader:
         probe = self._decoder.probe(data)
         return Loaded(sample, data, probe, probe.width, probe.height)
 
-    def part(self, item: Loaded, window: Window) -> ImagePart:
-        """Read the part of a sample without data that holds `window` of the stored image; raises LoaderError."""
+    def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
+        """Read what holds `window` of a sample without data: (part, window in the stored image); raises LoaderError."""
         assert self._windows is not None
-        return self._timed(self._windows.read_window, item.sample, window)
+        assert item.probe is not None
+        stored = stored_window(window, item.width, item.height, item.probe.orientation)
+        return self._timed(self._windows.read_window, item.sample, stored), stored
 
     def crop(self, item: Loaded, window: Window) -> Pixels:
         """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
@@ -72,8 +74,8 @@ class SampleReader:
             assert isinstance(item.data, np.ndarray)
             return item.data[y : y + h, x : x + w]
         if item.data is None:
-            wanted = stored_window(window, item.width, item.height, item.probe.orientation)
-            return self._decoder.part(self.part(item, wanted), item.probe, wanted)
+            part, stored = self.part(item, window)
+            return self._decoder.part(part, item.probe, stored)
         assert isinstance(item.data, bytes)
         return self._decoder.window(item.data, item.probe, window)
 
