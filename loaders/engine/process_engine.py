@@ -54,10 +54,15 @@ class ProcessOptions:
         if self.watchdog_s <= 0:
             raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
 
+    @property
+    def num_workers(self) -> int:
+        """Processes in number, 0 to work in the consumer."""
+        return default_workers() if self.workers is None else self.workers
+
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """What an engine of processes takes for batches of `size` (height, width)."""
-    workers = default_workers() if options.workers is None else options.workers
+    workers = options.num_workers
     slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
     return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
@@ -104,7 +109,7 @@ class ProcessEngine:
 
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
-        self._workers = default_workers() if options.workers is None else options.workers
+        self._workers = options.num_workers
         self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
