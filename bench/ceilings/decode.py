@@ -15,8 +15,9 @@ from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.plan.crops import plan_batch
-from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, Pixels, Window, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 

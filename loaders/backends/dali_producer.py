@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.sample.dali_graph import CropTask, dali_takes
-from penstock.pipelines.sample.decode import Window
 
 
 def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:

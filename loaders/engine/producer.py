@@ -16,8 +16,9 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
-from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, WindowSource
-from penstock.pipelines.sample.decode import ImageDecoder, ImagePart, Pixels, Probe, Window
+from penstock.pipelines.image_types import ImagePart, Pixels, Window
+from penstock.pipelines.sample.decode import ImageDecoder, Probe
 from penstock.pipelines.sample.orientation import stored_window
 
 Result = TypeVar("Result")
