@@ -87,11 +87,8 @@ def _readers(options: DaliOptions) -> tuple[int, int, int]:
 
 def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """Return what the engine takes for batches of `size` (height, width)."""
-    return thread_needs(_readers(options)[2], batch_size, size, _library_bytes(batch_size, size))
-
-
-def _library_bytes(batch_size: int, size: tuple[int, int]) -> int:
-    return DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
+    own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
+    return thread_needs(_readers(options)[2], batch_size, size, own_bytes)
 
 
 def prepare_source(
@@ -159,9 +156,9 @@ class DaliEngine:
         _close_at_exit(self)
 
     def seek(self, cursor: Cursor) -> None:
-        """See Engine.seek. Starts the threads at the first call."""
-        batch_size, size = self._settings.schedule.batch_size, self._settings.pipeline.size
-        self._readers.consumer_bytes = self.consumer_bytes + _library_bytes(batch_size, size)
+        """Start the threads at the first call; see Engine.seek."""
+        needs = needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
+        self._readers.consumer_bytes = self.consumer_bytes + needs.own_bytes
         self._readers.seek(cursor)
         queue = self._readers.queue
         assert queue is not None
@@ -190,7 +187,6 @@ class DaliEngine:
         )
 
     def next(self) -> HostBatch:
-        """See Engine.next."""
         done = self._readers.wait_for(self._take) if self._num_readers else self._make()
         try:
             return self._readers.deliver(*done)
@@ -213,11 +209,9 @@ class DaliEngine:
             raise
 
     def ready(self) -> int:
-        """See Engine.ready."""
         return len(self._finished)
 
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         options, device = self._options, torch.device(self._settings.device)
         about: dict[str, object] = {
             "backend": self.name,
@@ -232,7 +226,6 @@ class DaliEngine:
         return about if device.type == "cpu" else {**about, "hw_decoder_load": options.hw_decoder_load}
 
     def close(self) -> None:
-        """See Engine.close."""
         self._readers.close()
         if not self._num_readers and self._stage is not None:
             self._stage.close()

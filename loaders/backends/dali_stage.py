@@ -74,11 +74,9 @@ class DaliStage:
                 if coded not in self._graphs:
                     self._graphs[coded] = DaliGraph(self._settings, coded=coded)
                 self._graphs[coded].feed([task for _, task in produced.tasks if isinstance(task.data, bytes) == coded])
-        except LoaderError as error:
-            if error.code == "E-CORRUPT":  # maybe of a batch before it
-                return sent._replace(refusal=error)
-            return _Sent(_ended(produced, error), ())
         except Exception as error:
+            if isinstance(error, LoaderError) and error.code == "E-CORRUPT":  # maybe of a batch before it
+                return sent._replace(refusal=error)
             return _Sent(_ended(produced, error), ())
         return sent
 

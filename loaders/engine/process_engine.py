@@ -119,7 +119,7 @@ class ProcessEngine:
         self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
 
     def seek(self, cursor: Cursor) -> None:
-        """See Engine.seek. Starts the workers at the first call."""
+        """Start the workers at the first call; see Engine.seek."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if cursor == self._next and self._iterator is not None:
@@ -175,7 +175,6 @@ class ProcessEngine:
                 )
 
     def next(self) -> HostBatch:
-        """See Engine.next."""
         while True:
             try:
                 if self._workers:
@@ -204,13 +203,11 @@ class ProcessEngine:
         return self._slots.hand_out(produced, self._recycler)
 
     def ready(self) -> int:
-        """See Engine.ready."""
         if self._iterator is None or self._closed:
             return 0
         return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
 
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         return {
             "backend": self.name,
             "workers": self._workers,
@@ -254,7 +251,6 @@ class ProcessEngine:
         return where
 
     def close(self) -> None:
-        """See Engine.close."""
         self._closed = True
         self._stop()
 

@@ -68,7 +68,7 @@ class ThreadEngine:
         self._closed = False
 
     def seek(self, cursor: Cursor) -> None:
-        """See Engine.seek. Starts the threads at the first call."""
+        """Start the threads at the first call; see Engine.seek."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if self.queue is None:
@@ -111,7 +111,6 @@ class ThreadEngine:
             torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
 
     def next(self) -> HostBatch:
-        """See Engine.next."""
         return self.deliver(self.take())
 
     def take(self) -> Produced:
@@ -188,15 +187,12 @@ class ThreadEngine:
         return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **where)
 
     def ready(self) -> int:
-        """See Engine.ready."""
         return len(self.queue.made) if self.queue is not None else 0
 
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         return {"backend": self.name, "workers": self._workers, "prefetch": self._prefetch, "workers_are": "threads"}
 
     def close(self) -> None:
-        """See Engine.close."""
         self._closed = True
         queue, self.queue = self.queue, None
         if queue is None:
