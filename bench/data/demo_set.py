@@ -6,10 +6,10 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -142,9 +142,9 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
 @contextmanager
 def _renamed_when_done(folder: Path) -> Iterator[Path]:
     """Give a folder to write to that becomes `folder` if all goes well; remove what runs that were killed have left."""
-    for leftover in folder.parent.glob(f"{folder.name}.tmp.*"):
+    for leftover in folder.parent.glob("*.tmp.*"):
         pid = leftover.suffix.removeprefix(".")
-        if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
+        if leftover.stem == f"{folder.name}.tmp" and pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(leftover)
     unfinished = folder.with_name(f"{folder.name}.tmp.{os.getpid()}")
     unfinished.mkdir(parents=True)
@@ -164,12 +164,14 @@ def _write_photos(
     chunks = [photos[start : start + CHUNK] for start in range(0, len(photos), CHUNK)]
     write = partial(_write_chunk, folder, seed)
     done = 0
-    for count in _written(write, chunks, min(available_cpus() if workers is None else workers, len(chunks))):
-        done += count
-        progress(done, len(photos))
+    workers = min(available_cpus() if workers is None else workers, len(chunks))
+    with closing(_written(write, chunks, workers)) as counts:
+        for count in counts:
+            done += count
+            progress(done, len(photos))
 
 
-def _written(write: Callable[[list[_Photo]], int], chunks: list[list[_Photo]], workers: int) -> Iterator[int]:
+def _written(write: Callable[[list[_Photo]], int], chunks: list[list[_Photo]], workers: int) -> Generator[int, None, None]:
     """Yield what `write` returns of each chunk, in the order in which they are done."""
     if workers <= 1:
         yield from map(write, chunks)

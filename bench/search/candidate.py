@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.bench.data.wrapped_sources import repeated
 from penstock.bench.record.record import DTYPES, BenchSettings, KnobValue, Options
-from penstock.loaders.backends.hdf5_backend import prepare_source
+from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
