@@ -141,7 +141,7 @@ def _measure(
 
     from penstock.bench.checks.doctor import ensure_room
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
+    from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.run import BenchRun
     from penstock.bench.verdict.verdict import judge
 
@@ -154,7 +154,7 @@ def _measure(
             progress.update(task, completed=done, total=total, description=what)
 
         run = BenchRun(training_folder(data), settings, show)
-        try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
+        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_report)
         progress.console.print(run.source.describe())
         if settings.tunes:
             what = (
@@ -164,7 +164,7 @@ def _measure(
         record = run.run()
         verdict = judge(record, str(data))
         record = run.with_applied(record, verdict.advice)
-        return (with_cache_tradeoff(run.source, record, show) if try_caches else record), verdict
+        return (with_cache_kinds(run.source, record, show) if try_caches else record), verdict
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

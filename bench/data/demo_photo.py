@@ -177,7 +177,7 @@ def _window(rng: np.random.Generator, textures: tuple[Texture, ...], height: int
 
 
 def _pattern(rng: np.random.Generator, bank: TextureBank, label: int, warp: Plane) -> Plane:
-    """Draw the brightness pattern of a class, about -1 to 1, 7 to 11 periods per shorter side; `warp` bends its lines."""
+    """Draw the pattern of a class, about -1 to 1, 7 to 11 periods per shorter side; `warp` bends its lines."""
     height, width = warp.shape
     per_pixel = np.float32(rng.uniform(7, 11) / min(height, width))
     y = np.arange(height, dtype=np.float32)[:, None] * per_pixel

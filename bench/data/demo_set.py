@@ -171,7 +171,9 @@ def _write_photos(
             progress(done, len(photos))
 
 
-def _written(write: Callable[[list[_Photo]], int], chunks: list[list[_Photo]], workers: int) -> Generator[int, None, None]:
+def _written(
+    write: Callable[[list[_Photo]], int], chunks: list[list[_Photo]], workers: int
+) -> Generator[int, None, None]:
     """Yield what `write` returns of each chunk, in the order in which they are done."""
     if workers <= 1:
         yield from map(write, chunks)

@@ -57,7 +57,7 @@ class Budgets:
                 return candidate.with_option("workers_are", "threads")
         if not candidate.workers or not fewer_workers:
             return None
-        workers = min(candidate.workers - 1, int(candidate.workers / max(cpu, memory)))
+        workers = min(candidate.workers - 1, max(1, int(candidate.workers / max(cpu, memory))))
         fewer = candidate.with_option("workers", workers)
         if "readers" in fewer.options:
             fewer = fewer.with_option("readers", max(1, default_readers(workers)))

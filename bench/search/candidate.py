@@ -90,7 +90,7 @@ class LoaderOpener:
         return found
 
     def open(self, candidate: Candidate) -> Loader:
-        """Open a loader that replaces bad samples. Raises ValueError for data that are not there, and as create_loader."""
+        """Open a loader that replaces bad samples. Raises as `source` and create_loader do."""
         source = self.source(cached=candidate.cached)
         options: dict[str, Any] = dict(candidate.options)
         return create_loader(

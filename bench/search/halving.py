@@ -15,6 +15,7 @@ from penstock.pipelines.errors import LoaderError
 MIN_GAIN = 1.03  # a smaller lead is noise
 HOPELESS = 0.7  # of the best backend: no setting makes up for that
 _FIRST_ROUND = 0.6  # of the search's time, at most: what it does not get to is reported as untried
+_FINAL_TURNS = 3  # at least, of the last two: the median of fewer would be a mean
 _NEED_WORKERS = ("prefetch", "readers", "workers_are")  # options that matter only where there are workers
 
 
@@ -62,9 +63,9 @@ class HalvingSearch:
     """Searches for the fastest candidate within budgets and a given time.
 
     The start of each backend is measured first. Those that are not hopelessly behind are joined by every candidate that
-    differs from one of them in one option, and by one that combines the best values of all options. The slower half of
-    all drops out, the rest is measured again in reverse order (so that a drift of the machine's speed falls on all
-    alike), and so on until one is left, by the medians of its turns.
+    differs from one of them in one option, and by combinations of the best values. The slower half of all drops out,
+    the rest is measured again in reverse order (so that a drift of the machine's speed falls on all alike), and so on
+    until one is left, by the medians of the turns.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class HalvingSearch:
         for space in found[1:]:
             share = self._rate(space.start) / max(self._rate(best), 1e-9)
             if share < HOPELESS:
-                self.log(space.start).why = f"{share:.2f} of {best.describe()} at its start: not searched further"
+                self.log(space.start).why = f"{share:.2f} of {best.describe()} at its first turns: not searched further"
         return [space for space in found if space.start is best or not self.log(space.start).why]
 
     def _first_that_fits(self, space: SearchSpace) -> Candidate | None:
@@ -149,7 +150,7 @@ class HalvingSearch:
                 return candidate
             turn = self.log(candidate).result
             fewer = not space.fixed_workers
-            candidate = turn and self._budgets.smaller(candidate, turn, fewer_workers=fewer)
+            candidate = self._budgets.smaller(candidate, turn, fewer_workers=fewer) if turn else None
         return None
 
     def _nothing_fits(self) -> Exception:
@@ -186,29 +187,38 @@ class HalvingSearch:
         return name != "workers" or not self._budgets.too_many(int(value or 0), start, self.log(start).result)
 
     def _combinations(self, spaces: Sequence[SearchSpace]) -> list[Candidate]:
-        """Measure once, of each space, the start with the best value of every option; return what fits."""
+        """Measure each start with its best values, one more at a time, the largest gain first; return what fits."""
         fitting: list[Candidate] = []
         for space in spaces:
+            best = [max(self._variants(space, name), key=self._rate) for name in space.options]
+            gaining = [found for found in best if self._rate(found) > MIN_GAIN * self._rate(space.start)]
             combined = space.start
-            for name, values in space.options.items():
-                alone = [space.start.with_option(name, value) for value in values]
-                best = max(alone, key=lambda c: 0.0 if self.log(c).why else self._rate(c))
-                if self._rate(best) > MIN_GAIN * self._rate(space.start):
-                    combined = combined.with_option(name, best.option(name))
-            if combined.describe() not in self.logs and self._time_used() < 1 and self._fits(combined):
-                fitting.append(combined)
+            for found in sorted(gaining, key=self._rate, reverse=True):
+                name = next(name for name in space.options if found.option(name) != space.start.option(name))
+                candidate = combined.with_option(name, found.option(name))
+                if candidate == found:
+                    combined = candidate
+                elif self._time_used() < 1 and self._fits(candidate):
+                    combined = candidate
+                    fitting.append(candidate)
         return fitting
+
+    def _variants(self, space: SearchSpace, name: str) -> list[Candidate]:
+        """Return the start, and what differs from it in one option and fits, as far as it was measured."""
+        variants = [space.start.with_option(name, value) for value in space.options[name]]
+        logs = [self.logs[variant.describe()] for variant in variants if variant.describe() in self.logs]
+        return [space.start, *(log.candidate for log in logs if not log.why)]
 
     def _halve(self, running: Sequence[Candidate]) -> Candidate:
         """Return the winner among candidates that were measured once or more; note the best of each backend."""
         forward = False
         while True:
-            running = sorted(running, key=lambda candidate: -self._rate(candidate))
+            running = sorted(running, key=self._rate, reverse=True)
             self._best |= {candidate.backend: candidate for candidate in reversed(running)}
+            turns = min(len(self.log(candidate).turns) for candidate in running)
+            if len(running) > 2 or turns >= _FINAL_TURNS:
+                running = running[: (len(running) + 1) // 2]
             if len(running) == 1 or self._time_used() >= 1:
-                return running[0]
-            running = running[: (len(running) + 1) // 2]
-            if len(running) == 1:
                 return running[0]
             for candidate in running if forward else running[::-1]:
                 if self._time_used() < 1:
