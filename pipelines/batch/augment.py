@@ -11,7 +11,7 @@ from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_shar
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
-# A batch is worked on in pieces of this many pixels: on a CPU the intermediate results stay in the processor's cache, on
+# A batch is worked on in pieces of so many pixels: on a CPU the intermediate results stay in the processor's cache, on
 # another device they take less than half a gigabyte.
 _CPU_PIXELS = 1 << 16
 _DEVICE_PIXELS = 1 << 23

@@ -119,7 +119,7 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     red, green, blue = channels.unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     span = value - torch.minimum(torch.minimum(red, green), blue)
-    # 0 where the channel is the largest, else 1. Sums and products because torch.where takes ten times as long on a CPU.
+    # 0 where the channel is the largest, else 1. Sums and products: torch.where takes ten times as long on a CPU.
     red_behind, green_behind = (value - red).clamp_(max=1), (value - green).clamp_(max=1)
     difference = (red - green).mul_(green_behind).add_((blue - red).mul_(1 - green_behind)).mul_(red_behind)
     difference.add_((green - blue).mul_(1 - red_behind))

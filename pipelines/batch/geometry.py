@@ -1,4 +1,4 @@
-"""Shears, translations and rotations of uint8 batches, with the nearest pixel and black outside, exactly as Pillow's."""
+"""Shears, translations and rotations of uint8 batches: nearest pixel, black outside, exactly as in Pillow."""
 
 from __future__ import annotations
 

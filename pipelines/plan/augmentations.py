@@ -169,7 +169,7 @@ def _color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np
 
 
 def _erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
-    """Draw boxes as torchvision's RandomErasing does: the first of ten tries that is smaller than the image, or none."""
+    """Draw boxes as torchvision's RandomErasing does: the first of ten tries smaller than the image, or none."""
     height, width = size
     tries = draws[:, _FIRST_TRY : _FIRST_TRY + 2 * _TRIES]
     tried_h, tried_w = drawn_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)

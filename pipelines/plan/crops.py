@@ -19,7 +19,7 @@ class BatchPlan(NamedTuple):
     """Hold the crop and the flip of each sample of a batch.
 
     Attributes:
-        windows: x, y, width, height of the crop in the image (upright, where EXIF is applied), int32 [batch, 4], pixels.
+        windows: x, y, width, height of the crop, int32 [batch, 4], in pixels of the image (upright if EXIF is applied).
         flips: whether the crop is mirrored left to right, bool [batch].
     """
 

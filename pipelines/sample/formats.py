@@ -119,8 +119,8 @@ def _webp(data: bytes) -> tuple[int, int]:
 def file_format(data: bytes) -> FileFormat:
     """Read format and size of a file that is no JPEG from its first bytes, whatever the file is called.
 
-    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a header that
-    is cut, E-CORRUPT for one that makes no sense.
+    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a header cut
+    short, E-CORRUPT for one that makes no sense.
     """
     if not data:
         raise LoaderError("E-EMPTY", "the file is empty")

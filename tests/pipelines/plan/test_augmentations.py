@@ -207,7 +207,8 @@ def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
 def test_seed_and_epoch_change_the_draws(name: str) -> None:
     index = np.arange(200)
     plans = [
-        flat(plan_augmentations(PARTS[name], SIZE, BatchKey(*where, index))) for where in ((7, 3), (7, 3), (8, 3), (7, 4))
+        flat(plan_augmentations(PARTS[name], SIZE, BatchKey(*where, index)))
+        for where in ((7, 3), (7, 3), (8, 3), (7, 4))
     ]
     assert all((a == b).all() for a, b in zip(plans[0], plans[1], strict=True))
     for other in plans[2:]:
