@@ -137,9 +137,9 @@ def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos:
         ceiling.decode(0.05)
         assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
         assert len(read) == 7 * 40
-        del read[:40]
-        assert ceiling.resize(0.05).images > len(read)
-    assert len(read) == 6 * 40 + 32
+        del read[:]
+        assert ceiling.resize(0.05).images > 0
+    assert len(read) == 32  # decoded once, and resized again and again
 
 
 def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
@@ -405,7 +405,7 @@ def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, 
             assert 0 <= (tried.cpu_cores or 0) <= 8 * 1.05
             assert 0 < (tried.memory_mb or 0) <= 4000
     with pytest.raises(
-        ValueError, match=r"smallest need was that of torch .* 1: over budget: \d+ MB, --max-memory is 1$"
+        ValueError, match=r"smallest need was that of torch .* \d: over budget: \d+ MB, --max-memory is 1$"
     ):
         BenchRun(cache, small(backend="torch", max_memory=1, workers=1), lambda *_: None).run()
     with pytest.raises(ValueError, match="--no-tune"):
