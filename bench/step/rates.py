@@ -1,4 +1,4 @@
-"""Images per second of the model alone, and of loader and model together."""
+"""Measures images per second of the model alone, and of loader and model together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.bench.measure.clock import WARMUP_SHARE, Clock, Rate, StepTimer, S
 from penstock.bench.measure.loader_rate import Batches, endless
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import TrainStep, make_step, on_device
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 
 
 def resident_batch_rate(
@@ -26,9 +26,9 @@ def resident_batch_rate(
     seconds: float,
     dtype: torch.dtype = torch.float32,
 ) -> Rate:
-    """Training on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
+    """Train on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
 
-    dtype: of the images as a loader would hand them out; without AMP they become float32. Updates the model's weights.
+    `dtype` is that of the images as a loader would hand them out; without AMP they become float32. Updates the weights.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     images = torch.randn(*shape, generator=generator).to(dtype)
@@ -38,13 +38,13 @@ def resident_batch_rate(
 
 
 def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
-    """Loader and model together, epoch after epoch, for about `seconds`.
+    """Train on the loader's batches, epoch after epoch, for about `seconds`.
 
     The first fifth, and at least two steps, is warm-up; at least three steps are measured. Updates the model's weights.
     Raises ValueError if an epoch holds no batch.
     """
     timer = StepTimer(Clock(settings.device))
-    with backend_switches(settings), closing(endless(loader)) as batches:
+    with torch_switches(settings), closing(endless(loader)) as batches:
         step = _bench_step(model, settings)
         watched = timer.watch(on_device(batches, settings), lambda batch: batch[0].shape[0])
         watch = Stopwatch()
@@ -70,7 +70,7 @@ def _step_rate(
         step(images, labels)
         return images.shape[0]
 
-    with backend_switches(settings):
+    with torch_switches(settings):
         return measure_rate(work, seconds=seconds, device=settings.device)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from penstock.bench.step.step import TrainStep, on_device
 from penstock.bench.train.resident_run import ResidentRun, measure_in_child
-from penstock.bench.train.restored_step import state_kept
+from penstock.bench.train.restored_step import restored
 
 Probe = Callable[[int], int | None]
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -83,7 +83,7 @@ def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: in
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        with state_kept(step):
+        with restored(step):
             _two_updates(step, batch_size, size, num_classes)
         gc.collect()
         if device.type != "cuda":

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from penstock.bench.step.step import TrainStep
 from penstock.bench.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.signals import STOPPING, SignalExit, heed_no_more
+from penstock.bench.train.signals import STOP_SIGNALS, SignalExit, ignore_more_signals
 from penstock.pipelines.errors import LoaderError
 
 
@@ -63,7 +63,7 @@ class CheckpointKeeper:
 
     def __enter__(self) -> CheckpointKeeper:
         if threading.current_thread() is threading.main_thread():
-            for number in STOPPING:
+            for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._hold)
         return self
@@ -74,7 +74,7 @@ class CheckpointKeeper:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         if self._previous and self._signal:
-            heed_no_more()
+            ignore_more_signals()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         del frame

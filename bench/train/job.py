@@ -15,7 +15,7 @@ from penstock.bench.measure.loader_rate import endless
 from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step, on_device
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.train.batch_finder import BatchSearch, Probe, Trial, child_probe, find_batch_size, step_probe
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, TrainReport, train
@@ -80,7 +80,7 @@ class TrainingJob:
     def sweep_lr(self) -> tuple[LrSweep, float]:
         """The sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
         settings = self.settings
-        with backend_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
+        with torch_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
             step = make_step(build_model(settings, self.num_classes), settings)
             sweep = find_lr(step, on_device(batches, settings))
             factor = settings.peak_lr(torch.distributed.get_world_size() if step.parallel else 1) / settings.lr
@@ -94,7 +94,7 @@ class TrainingJob:
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError("find_batch_size works in one process: run it without torchrun")
-        with backend_switches(self.settings):
+        with torch_switches(self.settings):
             return find_batch_size(self._probe(budget_bytes), on_trial=on_trial)
 
     def _probe(self, budget_bytes: int | None) -> Probe:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import TrainStep, make_step, num_labelled, on_device
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.train.checkpoint import Progress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
@@ -86,7 +86,7 @@ def train(
     updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
     finished = True
-    with _seeded(settings), backend_switches(settings), ExitStack() as stack:
+    with _seeded(settings), torch_switches(settings), ExitStack() as stack:
         step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.bench.step.step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.restored_step import state_kept
+from penstock.bench.train.restored_step import restored
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss
@@ -52,7 +52,7 @@ def find_lr(
     losses: list[float] = []
     smoothed: list[float] = []
     mean = 0.0
-    with state_kept(step):
+    with restored(step):
         for number in range(num_updates):
             rate = lowest * (highest / lowest) ** (number / (num_updates - 1))
             for group in step.optimizer.param_groups:

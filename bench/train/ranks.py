@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 @contextmanager
-def joined_ranks(device: str) -> Iterator[str]:
+def join_process_group(device: str) -> Iterator[str]:
     """Joins torch.distributed where torchrun's variables say so; yields this rank's device, "cuda" being its own GPU.
 
     NCCL between GPUs, gloo between processors. Without those variables it does nothing.

@@ -13,7 +13,7 @@ from penstock.bench.step.step import TrainStep
 
 
 @contextmanager
-def state_kept(step: TrainStep) -> Iterator[None]:
+def restored(step: TrainStep) -> Iterator[None]:
     """Weights, statistics, optimiser, scaler, learning rates and generators are afterwards as before, gradients none.
 
     The copy lies in host memory, so that it takes nothing of the device.

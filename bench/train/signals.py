@@ -6,8 +6,8 @@ import signal
 from types import FrameType
 
 # By which a batch system says that a job's time is nearly over: SIGTERM, or SIGUSR1 where it was told so.
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
-_EXITING = (signal.SIGINT, *STOPPING, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_EXITING = (signal.SIGINT, *STOP_SIGNALS, signal.SIGHUP)
 
 
 class SignalExit(SystemExit):
@@ -22,7 +22,7 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless ignored; see `heed_no_more` for a second one."""
+    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless ignored; see `ignore_more_signals` for a second one."""
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
             signal.signal(number, _leave)
@@ -30,11 +30,11 @@ def exit_on_signals() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
-    heed_no_more()
+    ignore_more_signals()
     raise SignalExit(number)
 
 
-def heed_no_more() -> None:
+def ignore_more_signals() -> None:
     """For a process that ends: the handlers of `exit_on_signals` are gone, and Ctrl-C ends it at once.
 
     The others are ignored: a batch system sends them to all processes of a job, torchrun among them, which

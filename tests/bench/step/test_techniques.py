@@ -13,7 +13,7 @@ from penstock.bench.step.activation_checkpoints import CheckpointedSequential, c
 from penstock.bench.step.models import MODELS, create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.train.evaluate import evaluate
 from penstock.pipelines.errors import LoaderError
 
@@ -246,7 +246,7 @@ def test_switches_are_set_for_a_run_and_put_back():
     before = state()
     for flag in (True, False):
         settings = dataclasses.replace(SETTINGS, cudnn_benchmark=flag, tf32=flag, anomaly=flag)
-        with backend_switches(settings):
+        with torch_switches(settings):
             assert state() == (flag,) * 4
         assert state() == before
 
@@ -265,7 +265,7 @@ def test_anomaly_detection_names_the_operation():
     settings = dataclasses.replace(SETTINGS, anomaly=True)
     step = make_step(Broken(), settings)
     with (
-        backend_switches(settings),
+        torch_switches(settings),
         pytest.warns(UserWarning, match="MulBackward0"),
         pytest.raises(RuntimeError, match="MulBackward0"),
     ):
