@@ -62,7 +62,7 @@ def main() -> None:
         short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)
     except BrokenPipeError:
-        # The reader of our output has left (`| head`); Python would complain once more while closing the stream at exit.
+        # Whoever reads our output has left; Python would complain once more while closing the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a measurement was made on: machine, versions, commit."""
+"""Describes what a measurement was made on: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = (
 
 
 def describe_environment() -> dict[str, object]:
-    """JSON-serialisable; holds no host name, user, path or environment variable."""
+    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable."""
     return {
         "cpu": _cpu_name(),
         "cpus": available_cpus(),
@@ -60,7 +60,7 @@ def _gpu_name() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this runs from, "+changes" if it differs; None for an installed package."""
+    """Return the commit of this source tree, with "+changes" if it differs; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -157,7 +157,7 @@ class TrainStep:
         self.updates += 1
 
     def _of_the_mean(self, labelled: Tensor) -> Tensor:
-        """Return the factor from the gradient of the scaled sum, averaged over ranks, to that of the mean over samples."""
+        """Return the factor that makes the gradient of the scaled sum, averaged over ranks, that of the mean."""
         samples = labelled.to(torch.float32)
         if self.parallel:
             dist.all_reduce(samples)

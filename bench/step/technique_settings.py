@@ -1,4 +1,4 @@
-"""Defines the techniques of a training run as groups of settings; each field is a command-line option too."""
+"""Defines the techniques of a training run as groups of settings; each field is a command-line option with its help."""
 
 from __future__ import annotations
 
@@ -43,23 +43,7 @@ def check_fields(settings: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """Choose what turns gradients into weights.
-
-    Norms and biases do not decay, and lars and lamb do not adapt them.
-
-    Attributes:
-        optimizer: "sgd" is with Nesterov momentum; "lars" and "lamb" are for large batches.
-        lr: the peak learning rate, at the global batch `base_batch` if lr_scaling is not "none".
-        lr_scaling: how lr grows with the global batch.
-        base_batch: global batch for which lr is meant, in images.
-        momentum: of sgd and lars.
-        weight_decay: of matrices and filters.
-        beta1: decay of the first moment, of adamw and lamb.
-        beta2: decay of the second moment, of adamw and lamb.
-        eps: added to the root of the second moment, of adamw and lamb.
-        trust: trust coefficient of lars.
-        kernel: how sgd and adamw run.
-    """
+    """Choose what turns gradients into weights. Norms and biases do not decay, and lars and lamb do not adapt them."""
 
     optimizer: Literal["sgd", "adamw", "lars", "lamb"] = setting(
         "sgd", "sgd (Nesterov), adamw, lars (large batches) or lamb."
@@ -84,11 +68,9 @@ class OptimizerSettings:
 class ScheduleSettings:
     """Choose the learning rate over the run.
 
-    Attributes:
-        schedule: "cosine" rises in a line, then falls to zero as half a cosine; "onecycle" is torch's OneCycleLR;
-            "cyclic" goes up and down between a tenth of lr and lr; "constant" stays at lr.
-        warmup: share of all updates during which "cosine" and "onecycle" rise.
-        cycles: number of ups and downs of "cyclic".
+    "cosine" rises in a line during the first `warmup` of all updates, then falls to zero as half a cosine; "onecycle"
+    is torch's OneCycleLR, whose rise takes `warmup`; "cyclic" goes up and down between a tenth of lr and lr, `cycles`
+    times; "constant" stays at lr.
     """
 
     schedule: Literal["cosine", "onecycle", "cyclic", "constant"] = setting(
@@ -100,15 +82,7 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedSettings:
-    """Choose how the device computes.
-
-    Attributes:
-        amp: automatic mixed precision; "fp16" is with gradient scaling (CUDA only).
-        channels_last: memory format of model and images.
-        cudnn_benchmark: let cuDNN time its algorithms for this shape.
-        tf32: float32 products on Ampere and later may round their inputs to 10 bits of mantissa.
-        compile: torch.compile's mode; "reduce-overhead" replays CUDA graphs.
-    """
+    """Choose how the device computes; TF32 rounds inputs of float32 products to 10 bits of mantissa."""
 
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Mixed precision: off, bf16 or fp16 (CUDA).")
     channels_last: bool = setting(True, "Images and weights in NHWC order.")
@@ -123,14 +97,8 @@ class SpeedSettings:
 class MemorySettings:
     """Choose what is kept in memory, for how long.
 
-    Attributes:
-        accumulate: batches whose gradients are added up to one update, as of one batch so many times larger.
-        clip_norm: largest norm of all gradients together; None for no limit.
-        checkpointing: "blocks" keeps the inputs of the model's blocks alone and computes the rest twice; "segments"
-            does so for `segments` runs of blocks of a bundled model.
-        segments: number of those runs.
-        inplace: whether the bundled models' activations overwrite their input.
-        conv_bias: whether their convolutions have a bias, which the norm that follows subtracts again.
+    Checkpointing "blocks" keeps the inputs of the model's blocks alone and computes the rest twice; "segments" does so
+    for `segments` runs of blocks of a bundled model.
     """
 
     accumulate: int = setting(1, "Batches whose gradients add up to one update.", COUNT)
@@ -145,12 +113,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DebugSettings:
-    """Choose tools that slow a run down, off by default.
-
-    Attributes:
-        profile: file for a trace of three steps, which chrome://tracing and Perfetto open.
-        anomaly: stop where a gradient becomes NaN, and name the operation of the forward pass it belongs to.
-    """
+    """Choose tools that slow a run down, off by default; anomaly names the operation of the forward pass."""
 
     profile: str | None = setting(None, "Write a trace of three steps here (Chrome's format).")
     anomaly: bool = setting(False, "Stop at the operation whose gradient becomes NaN (slow).")

@@ -1,4 +1,4 @@
-"""What each technique gains and costs: the model with and without it, in turn."""
+"""Measures what each technique gains and costs: the model trains with and without it, in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from penstock.bench.train.resident_run import CannotRun, ResidentResult, Residen
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """One technique. on, off: the settings that switch it. needs_cuda: it changes nothing elsewhere."""
+    """Describe one technique.
+
+    Attributes:
+        name: as the table calls it.
+        on, off: the settings that switch it.
+        needs_cuda: whether it changes nothing without a CUDA device.
+    """
 
     name: str
     on: dict[str, Any]
@@ -48,9 +54,14 @@ TECHNIQUES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One technique: medians over rounds with and without it, or the reason why this machine cannot tell.
+    """Hold what was measured of one technique: medians over rounds, with and without it.
 
-    peak_bytes: beyond what the process took before the model; None if unknown.
+    Attributes:
+        name: of the technique.
+        images_per_s: with and without it.
+        peak_bytes: with and without it, beyond what the process took before the model; None if unknown.
+        rounds: images/s of each round, with and without it.
+        reason: why this machine cannot measure it; empty if it could.
     """
 
     name: str
@@ -62,7 +73,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """All of it; as_dict is JSON-serialisable. base: what every technique is switched from."""
+    """Hold the rows of all techniques.
+
+    Attributes:
+        base: what every technique is switched from.
+        rounds: number of rounds.
+        base_images_per_s: median of the base.
+        base_peak_bytes: median of the base's peak memory; None if unknown.
+        rows: one for each technique.
+    """
 
     base: ResidentRun
     rounds: int
@@ -71,7 +90,7 @@ class Ablation:
     rows: tuple[Row, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """With the machine it was measured on."""
+        """Return a JSON-serialisable record, with the machine it was measured on."""
         return {
             "what": "training on one batch that is resident on the device: no loader",
             "environment": describe_environment(),
@@ -88,8 +107,8 @@ def ablate(
 ) -> Ablation:
     """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
 
-    measure: one run, in a process of its own where that tells its memory. on_run(done, total) after each.
-    Raises ValueError without a round, CannotRun if the base itself cannot be measured.
+    `measure` does one run, in a process of its own where only that shows its memory; `on_run(done, total)` is called
+    after each. Raises ValueError without a round, CannotRun if the base itself cannot be measured.
     """
     if rounds < 1:
         raise ValueError(f"rounds is at least 1, not {rounds!r}")
@@ -120,7 +139,7 @@ def ablate(
 
 
 def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, ResidentRun] | str:
-    """The runs with and without the technique, or why there are none."""
+    """Return the runs with and without the technique, or why there are none."""
     if technique.needs_cuda and torch.device(base.settings.device).type != "cuda":
         return "changes nothing without a CUDA device"
     try:

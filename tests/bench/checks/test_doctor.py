@@ -18,12 +18,11 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 from penstock.bench.checks import doctor_folders, doctor_machine, doctor_software
-from penstock.bench.checks.doctor import ensure_room, examine
-from penstock.bench.checks.doctor_data import look_at, odd_files
-from penstock.bench.checks.doctor_folders import folder_findings
+from penstock.bench.checks.doctor import ensure_loader_fits, examine
+from penstock.bench.checks.doctor_data import odd_files, summarise_sample
+from penstock.bench.checks.doctor_folders import file_system_of, folder_findings, is_remote
 from penstock.bench.checks.doctor_machine import cpu_list, machine_findings
 from penstock.bench.checks.doctor_software import decoders
-from penstock.bench.checks.file_systems import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
@@ -86,7 +85,7 @@ def test_what_is_missing_is_said_in_the_words_of_the_loader(
     )
     assert said.split(" need=")[0] == told.split(" need=")[0]
     with pytest.raises(LoaderError, match=caught.value.code):
-        ensure_room(SMALL, 0)
+        ensure_loader_fits(SMALL, 0)
 
 
 def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +214,8 @@ def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
     huge = simplejpeg.encode_jpeg(np.zeros((4000, 5100, 3), np.uint8), 50, "RGB", "420")
     (tmp_path / "huge.jpg").write_bytes(huge)
     settings = DoctorSettings()
-    sample = look_at(open_source(tmp_path), settings)
-    assert (sample.looked_at, sample.bad) == (5, {})
+    sample = summarise_sample(open_source(tmp_path), settings)
+    assert (sample.images, sample.bad) == (5, {})
     assert {Path(path.decode()).stem for path in sample.first.values()} == {"named", "turned", "inks", "huge"}
     found = odd_files("data", open_source(tmp_path), settings)
     assert found.state == "warn"
