@@ -32,14 +32,13 @@ from penstock.loaders.cache.format import (
 )
 from penstock.loaders.cache_encode.resize import shrunk
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.jpeg.recode import FAILED, RecodeError, recode
 from penstock.pipelines.sample.decode import ImageDecoder, Probe, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.spec import ImagePipeline
-
-Pixels = npt.NDArray[np.uint8]
 
 # From one restart marker to the next. Of 32 pixels, the copies are 1.003 times as large as the photos and cropping
 # takes 0.72 ms; of 64, 0.999 and 0.73; of 128, 0.995 and 0.85 (measured, 5.2 bits a pixel). A marker costs 3 bytes,

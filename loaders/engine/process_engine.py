@@ -54,10 +54,15 @@ class ProcessOptions:
         if self.watchdog_s <= 0:
             raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
 
+    @property
+    def num_workers(self) -> int:
+        """Processes in number, 0 to work in the consumer."""
+        return default_workers() if self.workers is None else self.workers
+
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """What an engine of processes takes for batches of `size` (height, width)."""
-    workers = default_workers() if options.workers is None else options.workers
+    workers = options.num_workers
     slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
     return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
@@ -104,7 +109,7 @@ class ProcessEngine:
 
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
-        self._workers = default_workers() if options.workers is None else options.workers
+        self._workers = options.num_workers
         self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
@@ -114,7 +119,7 @@ class ProcessEngine:
         self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
 
     def seek(self, cursor: Cursor) -> None:
-        """See Engine.seek. Starts the workers at the first call."""
+        """Start the workers at the first call; see Engine.seek."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if cursor == self._next and self._iterator is not None:
@@ -170,7 +175,6 @@ class ProcessEngine:
                 )
 
     def next(self) -> HostBatch:
-        """See Engine.next."""
         while True:
             try:
                 if self._workers:
@@ -199,13 +203,11 @@ class ProcessEngine:
         return self._slots.hand_out(produced, self._recycler)
 
     def ready(self) -> int:
-        """See Engine.ready."""
         if self._iterator is None or self._closed:
             return 0
         return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
 
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         return {
             "backend": self.name,
             "workers": self._workers,
@@ -249,7 +251,6 @@ class ProcessEngine:
         return where
 
     def close(self) -> None:
-        """See Engine.close."""
         self._closed = True
         self._stop()
 
