@@ -66,7 +66,7 @@ class ResNet(nn.Module):
     Input (N, 3, H, W) float, any memory format; output (N, num_classes) logits.
     `small_inputs` is for images of about 32 pixels: a 3x3 stem of stride 1 in place of the 7x7 of stride 2, keeping the
     max-pool, gives twice the resolution in every stage for about four times the work per image.
-    With `zero_init` the last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
+    The last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class ResNet(nn.Module):
         *,
         num_classes: int,
         small_inputs: bool = False,
-        zero_init: bool = True,
     ) -> None:
         super().__init__()
         kernel, stride = (3, 1) if small_inputs else (7, 2)
@@ -91,13 +90,13 @@ class ResNet(nn.Module):
                 blocks.append(layer)
         self.blocks = CheckpointedSequential(*blocks)
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
-        self._initialise(zero_init)
+        self._initialise()
 
-    def _initialise(self, zero_init: bool) -> None:
+    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, Residual) and zero_init:
+            elif isinstance(module, Residual):
                 last = cast(nn.Sequential, module.branch[-1])
                 nn.init.zeros_(cast(nn.BatchNorm2d, last[-1]).weight)
 
@@ -105,16 +104,14 @@ class ResNet(nn.Module):
         return cast(torch.Tensor, self.head(self.blocks(self.stem(images_NCHW))))
 
 
-def resnet18(num_classes: int = 1000, *, small_inputs: bool = False, zero_init: bool = True) -> ResNet:
+def resnet18(num_classes: int = 1000, *, small_inputs: bool = False) -> ResNet:
     """Return ResNet-18, which has 11,689,512 parameters with 1000 classes."""
-    depths = (2, 2, 2, 2)
-    return ResNet(basic_block, depths, num_classes=num_classes, small_inputs=small_inputs, zero_init=zero_init)
+    return ResNet(basic_block, (2, 2, 2, 2), num_classes=num_classes, small_inputs=small_inputs)
 
 
-def resnet50(num_classes: int = 1000, *, small_inputs: bool = False, zero_init: bool = True) -> ResNet:
+def resnet50(num_classes: int = 1000, *, small_inputs: bool = False) -> ResNet:
     """Return ResNet-50, which has 25,557,032 parameters with 1000 classes."""
-    depths = (3, 4, 6, 3)
-    return ResNet(bottleneck, depths, num_classes=num_classes, small_inputs=small_inputs, zero_init=zero_init)
+    return ResNet(bottleneck, (3, 4, 6, 3), num_classes=num_classes, small_inputs=small_inputs)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50}

@@ -27,7 +27,7 @@ from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.system import machine, memory_headroom
+from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
 from penstock.pipelines import imagenet_train
 
@@ -105,16 +105,6 @@ def test_memory_that_leaves_little_for_the_model_is_a_warning(monkeypatch: pytes
     for module in (machine, doctor_machine):
         monkeypatch.setattr(module, "memory_headroom", lambda: 3 * need)
     assert machine_of(SMALL)["memory"].state == "ok"
-
-
-def test_a_limit_of_the_control_group_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("600000\n")
-    (tmp_path / "memory.stat").write_text("inactive_file 50000\nactive_file 100000\n")
-    monkeypatch.setattr(memory_headroom, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(memory_headroom, "CGROUP_OF_SELF", tmp_path / "absent")
-    assert memory_headroom.memory_limit() == 1_000_000
-    assert memory_headroom.memory_headroom() == 550_000
 
 
 def test_processors_of_a_node_are_read() -> None:

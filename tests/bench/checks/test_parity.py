@@ -227,22 +227,6 @@ def test_the_worst_image_is_named(
     assert all(pixels["mean"] == pytest.approx(1 / COUNT) for pixels in altered)
 
 
-def test_another_seed_is_another_stream(
-    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ParityEngine.open
-
-    def open_seeded(self: ParityEngine, settings: Any) -> Loader:
-        return whole(self, replace(settings, seed=9) if self.name == OTHER else settings)
-
-    monkeypatch.setattr(ParityEngine, "open", open_seeded)
-    run = parity(photos, "--cache", cache, "--images", 16)
-    assert run.code == 3
-    for pair in run.record["pairs"]:
-        assert pair["equal"] == dict.fromkeys(("order", "labels", "crops", "ledger"), OTHER not in pair["engines"])
-        assert bool(pair["outside"]) == (OTHER in pair["engines"])
-
-
 def test_rows_beyond_the_wanted_images_are_not_compared(
     photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

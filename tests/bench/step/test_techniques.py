@@ -138,22 +138,6 @@ def test_checkpointing_changes_neither_gradients_nor_statistics(name, mode, segm
         assert torch.equal(own, other)
 
 
-def test_checkpointing_agrees_with_torchs_own_of_sequences():
-    model, images = grown("resnet18")
-    sequence, features = model.blocks, model.stem(images).detach()
-    sequence.segments = 3
-    results = []
-    plain = nn.Sequential(*copy.deepcopy(sequence))
-    for run in (
-        sequence,
-        lambda x: torch.utils.checkpoint.checkpoint_sequential(plain, 3, x, use_reentrant=False),
-    ):
-        inputs = features.clone().requires_grad_()
-        run(inputs).square().sum().backward()
-        results.append(inputs.grad)
-    assert torch.equal(results[0], results[1])
-
-
 def kept_bytes(model, images):
     """What autograd keeps between the passes."""
     kept = {}
@@ -224,17 +208,6 @@ def test_a_bias_before_a_norm_learns_nothing():
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in without.parameters()) + extra
     assert max(conv.weight.grad.abs().max() for conv in convs) > 1e-3
     assert max(conv.bias.grad.abs().max() for conv in convs) < 1e-9
-
-
-@pytest.mark.parametrize("checkpointing", ["off", "blocks"])
-def test_the_gradients_of_a_block_are_those_of_its_function(checkpointing):
-    """In float64, against finite differences; its in-place work and its recomputation included."""
-    block = CheckpointedSequential(*(create_model("resnet18", 5, seed=0).double().train().blocks[1:2]))
-    block.segments = 0 if checkpointing == "off" else 1
-    nn.init.constant_(block[0].branch[-1][-1].weight, 0.7)
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(2, 64, 3, 3, dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(block, (features,), fast_mode=True)
 
 
 def test_switches_are_set_for_a_run_and_put_back():
