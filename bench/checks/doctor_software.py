@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import platform
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.photo_like import photo_like
 from penstock.bench.measure.clock import measure_rate
+from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
@@ -107,14 +107,14 @@ def driver_cuda() -> tuple[int, int] | None:
 
 def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
     """Look for DALI, whose wheel is built for one major version of CUDA that the driver must know."""
-    wheels = [wheel for wheel in ("nvidia-dali-cuda130", "nvidia-dali-cuda120") if _version(wheel)]
+    wheels = [wheel for wheel in ("nvidia-dali-cuda130", "nvidia-dali-cuda120") if package_version(wheel)]
     if not wheels:
         state: State = "fail" if needed else "ok"
         return Finding("DALI", state, "not installed", install_hint() if needed else None)
     if len(wheels) > 1:
         fix = f"they share a folder: pip uninstall both, then {install_hint()}"
         return Finding("DALI", "fail" if needed else "warn", " and ".join(wheels), fix)
-    text, major, driver = f"{wheels[0]} {_version(wheels[0])}", int(wheels[0][-3:-1]), driver_cuda()
+    text, major, driver = f"{wheels[0]} {package_version(wheels[0])}", int(wheels[0][-3:-1]), driver_cuda()
     if needed:
         try:
             import_dali()
@@ -127,10 +127,3 @@ def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
         fix = f"pip install nvidia-dali-cuda{max(12, driver[0])}0 in its place, or a driver for CUDA {major}"
         return Finding("DALI", state, f"{text} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
     return Finding("DALI", "ok", f"{text}, driver for CUDA {driver[0]}.{driver[1]}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -100,9 +100,12 @@ def bench(
     if record.cache:
         print_advice(record.cache)
     if json_file:
-        _write_record(record, verdict, json_file)
+        write_json(json_file, _document(record, verdict))
     if report:
-        _write_report(record, verdict, report)
+        from penstock.bench.report.page import write_page
+
+        write_page(_document(record, verdict), report)
+        print(f"report written to {report}")
     if save:
         _save_choice(record, save)
 
@@ -120,17 +123,6 @@ def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
         "call": call_to_paste(replace(record, settings=unnamed), "DATA"),
     }
     return {**record.as_dict(), "verdict": said}
-
-
-def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    write_json(path, _document(record, verdict))
-
-
-def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    from penstock.bench.report.page import write_page
-
-    write_page(_document(record, verdict), path)
-    print(f"report written to {path}")
 
 
 def _measure(

@@ -6,9 +6,9 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -74,7 +74,7 @@ def iterate(
         max_bad=bad,
         **{name: value for name, value in given.items() if value is not None},
     )
-    with loader, _output(dump) as out:
+    with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:
         if state_in:
             loader.load_state_dict(state)
         try:
@@ -120,12 +120,3 @@ def _read_state(path: Path) -> dict[str, Any]:
         return decode_json(path.read_bytes(), dict[str, Any])
     except (OSError, ValueError) as error:
         raise LoaderError("E-STATE", f"the state cannot be read ({error})", path=str(path)) from None
-
-
-@contextmanager
-def _output(name: str) -> Iterator[IO[str]]:
-    if name == "-":
-        yield sys.stdout
-        return
-    with open(name, "w") as file:
-        yield file

@@ -112,25 +112,15 @@ class Clock:
 
 
 class Stopwatch:
-    """Measures seconds on the host's clock since it was made."""
+    """Measures seconds since it was made: on the host's clock, or of processor time of the calling thread."""
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-
-class ThreadStopwatch:
-    """Measures seconds of processor time of the calling thread since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.thread_time()
+    def __init__(self, *, thread_time: bool = False) -> None:
+        self._now = time.thread_time if thread_time else time.perf_counter
+        self._start = self._now()
 
     @property
     def seconds(self) -> float:
-        return time.thread_time() - self._start
+        return self._now() - self._start
 
 
 @dataclass(frozen=True, kw_only=True)

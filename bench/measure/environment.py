@@ -27,13 +27,14 @@ def describe_environment() -> dict[str, object]:
         "gpu": _gpu_name(),
         "system": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "commit": _commit(),
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not there."""
     if package == "torch":
         return torch.__version__
     try:

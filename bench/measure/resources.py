@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import torch
 
-from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch, ThreadStopwatch
+from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch
 from penstock.loaders.system.machine import available_cpus
 
 SAMPLE_S = 0.25
@@ -155,7 +155,7 @@ class ResourceWatch:
     def _sample_often(self) -> None:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
-            watch = ThreadStopwatch()
+            watch = Stopwatch(thread_time=True)
             self._memory.append(tree_memory_mb(self._left_out))
             if self._device.type == "cuda":
                 self._gpu.append(_gpu_sample(self._device))

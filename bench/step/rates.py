@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import cycle
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from penstock.bench.measure.clock import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
 from penstock.bench.measure.loader_rate import Batches, endless
@@ -34,7 +33,14 @@ def resident_batch_rate(
     images = torch.randn(*shape, generator=generator).to(dtype)
     labels = torch.randint(num_classes, (shape[0],), generator=generator)
     [(images, labels)] = on_device([(images, labels)], settings)
-    return _step_rate(model, settings, cycle([(images, labels)]), seconds)
+    step = _bench_step(model, settings)
+
+    def work() -> int:
+        step(images, labels)
+        return images.shape[0]
+
+    with torch_switches(settings):
+        return measure_rate(work, seconds=seconds, device=settings.device)
 
 
 def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
@@ -58,20 +64,6 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
             if steps >= 3 and watch.seconds >= seconds:
                 break
         return timer.times()
-
-
-def _step_rate(
-    model: nn.Module, settings: TrainSettings, batches: Iterator[tuple[Tensor, ...]], seconds: float
-) -> Rate:
-    step = _bench_step(model, settings)
-
-    def work() -> int:
-        images, labels = next(batches)
-        step(images, labels)
-        return images.shape[0]
-
-    with torch_switches(settings):
-        return measure_rate(work, seconds=seconds, device=settings.device)
 
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from penstock.bench.measure.environment import describe_environment
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun
 
 
@@ -144,15 +143,11 @@ def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, Residen
         return "changes nothing without a CUDA device"
     try:
         with_it, without = (
-            replace(base, settings=_switched(base.settings, change)) for change in (technique.on, technique.off)
+            replace(base, settings=replace(base.settings, **change)) for change in (technique.on, technique.off)
         )
     except ValueError as error:
         return str(error)
     return with_it, without
-
-
-def _switched(settings: TrainSettings, change: dict[str, Any]) -> TrainSettings:
-    return replace(settings, **change)
 
 
 def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | str:

@@ -178,7 +178,9 @@ class _EpochRunner:
         step = self._step
         _set_epoch(self._loader, progress.epoch)
         num_steps, updates = 0, step.updates
-        for images, labels in timer.watch(on_device(self._without_draws(self._loader), step.settings), _num_images):
+        for images, labels in timer.watch(
+            on_device(self._without_draws(self._loader), step.settings), lambda b: b[0].shape[0]
+        ):
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
@@ -209,10 +211,6 @@ def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
     if first is not None:
         yield first
         yield from batches
-
-
-def _num_images(batch: tuple[Tensor, Tensor]) -> int:
-    return batch[0].shape[0]
 
 
 def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:

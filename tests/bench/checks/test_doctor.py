@@ -170,7 +170,7 @@ def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(
 def test_dali_is_held_against_the_driver(
     monkeypatch: pytest.MonkeyPatch, wheel: str | None, driver: tuple[int, int] | None, device: str, state: str
 ) -> None:
-    monkeypatch.setattr(doctor_software, "_version", lambda package: "2.4.0" if package == wheel else None)
+    monkeypatch.setattr(doctor_software, "package_version", lambda package: "2.4.0" if package == wheel else None)
     monkeypatch.setattr(doctor_software, "driver_cuda", lambda: driver)
     monkeypatch.setattr(doctor_software, "import_dali", lambda: None)
     found = doctor_software.dali(DoctorSettings(backend="dali", device=device), needed=True)
