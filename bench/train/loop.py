@@ -178,9 +178,8 @@ class _EpochRunner:
         step = self._step
         _set_epoch(self._loader, progress.epoch)
         num_steps, updates = 0, step.updates
-        for images, labels in timer.watch(
-            on_device(self._without_draws(self._loader), step.settings), lambda b: b[0].shape[0]
-        ):
+        batches = on_device(self._without_draws(self._loader), step.settings)
+        for images, labels in timer.watch(batches, lambda batch: batch[0].shape[0]):
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)

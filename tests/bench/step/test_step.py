@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from learnable_batch import learnable_batch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -24,13 +25,6 @@ def tiny_model(seed=0):
             nn.Flatten(),
             nn.Linear(32, 4),
         )
-
-
-def tiny_batch(seed=0, size=16):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(4, (size,), generator=generator)
-    images = torch.randn(size, 3, 12, 12, generator=generator) + labels.view(-1, 1, 1, 1)
-    return images, labels
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -96,7 +90,7 @@ def test_integer_images_are_refused():
 @pytest.mark.parametrize("soft", [False, True])
 def test_steps_lower_the_loss_and_carry_no_graph(soft):
     step = make_step(tiny_model(), TrainSettings(lr=0.05))
-    images, labels = tiny_batch()
+    images, labels = learnable_batch()
     if soft:
         labels = 0.9 * nn.functional.one_hot(labels, 4) + 0.1 * nn.functional.one_hot(labels.flip(0), 4)
     losses = [step(images, labels) for _ in range(20)]
@@ -116,7 +110,7 @@ def test_one_step_is_sgd_with_nesterov_momentum_and_decay_of_weights_alone():
         nesterov=True,
     )
     for seed in range(3):
-        images, labels = tiny_batch(seed)
+        images, labels = learnable_batch(seed=seed)
         loss = cross_entropy(reference(images), labels)
         plain.zero_grad()
         loss.backward()
@@ -152,7 +146,7 @@ def test_bf16_agrees_with_float32_within_its_noise():
     losses = {}
     for amp in ("off", "bf16"):
         step = make_step(tiny_model(), TrainSettings(lr=0.05, amp=amp, schedule="constant"))
-        losses[amp] = torch.stack([step(*tiny_batch(seed)) for seed in range(30)])
+        losses[amp] = torch.stack([step(*learnable_batch(seed=seed)) for seed in range(30)])
         assert all(p.dtype == torch.float32 for p in step.module.parameters())
     assert losses["off"][-5:].mean() < 0.6 * losses["off"][:5].mean()
     # bfloat16 keeps 8 bits: a relative error of 2^-9 a rounding, here over a handful of layers.
@@ -180,6 +174,6 @@ def test_the_schedule_rises_to_lr_and_falls_towards_zero(warmup, total):
 @pytest.mark.parametrize(("schedule", "total_steps"), [("cosine", None), ("constant", 10)])
 def test_without_a_length_or_a_schedule_lr_is_constant(schedule, total_steps):
     step = make_step(tiny_model(), TrainSettings(schedule=schedule, lr=0.03), total_steps=total_steps)
-    step(*tiny_batch())
+    step(*learnable_batch())
     assert step.schedule is None
     assert {group["lr"] for group in step.optimizer.param_groups} == {0.03}

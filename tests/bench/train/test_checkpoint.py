@@ -356,7 +356,7 @@ if world > 1:
     weights = [p.detach().double().sum().item() for p in step.module.parameters()]
     results.append([counts, weights])
 Path(f"{out}.{rank}.json").write_text(json.dumps(results))
-os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_train_distributed.py
+os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_distributed.py
 """
 
 
