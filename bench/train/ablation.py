@@ -113,28 +113,24 @@ def ablate(
         raise ValueError(f"rounds is at least 1, not {rounds!r}")
     pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
     pairs["DataParallel"] = _data_parallel_pair(base)
-    runs = [base]
-    for pair in pairs.values():
-        if not isinstance(pair, str):
-            runs += [run for run in pair if run not in runs]
-    results: list[list[ResidentResult]] = [[] for _ in runs]
-    failed: dict[int, str] = {}
+    runs = list(dict.fromkeys([base, *(run for pair in pairs.values() if not isinstance(pair, str) for run in pair)]))
+    results: dict[ResidentRun, list[ResidentResult]] = {run: [] for run in runs}
+    failed: dict[ResidentRun, str] = {}
     for number in range(rounds):
-        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
-        for done, index in enumerate(order, 1):
-            if index not in failed:
+        for done, run in enumerate(runs if number % 2 == 0 else reversed(runs), 1):
+            if run not in failed:
                 try:
-                    results[index].append(measure(runs[index]))
+                    results[run].append(measure(run))
                 except CannotRun as error:
-                    failed[index] = str(error)
+                    failed[run] = str(error)
                 except (MemoryError, torch.OutOfMemoryError) as error:
-                    failed[index] = f"out of memory ({error})"
+                    failed[run] = f"out of memory ({error})"
             on_run(number * len(runs) + done, rounds * len(runs))
-        if 0 in failed:
-            raise CannotRun(failed[0])
-    rows = [_row(name, pair, runs, results, failed) for name, pair in pairs.items()]
-    rate, peak = _median(results[0])
-    return Ablation(base=base, rounds=rounds, base_images_per_s=rate, base_peak_bytes=peak, rows=tuple(rows))
+        if base in failed:
+            raise CannotRun(failed[base])
+    rows = tuple(_row(name, pair, results, failed) for name, pair in pairs.items())
+    rate, peak = _median(results[base])
+    return Ablation(base=base, rounds=rounds, base_images_per_s=rate, base_peak_bytes=peak, rows=rows)
 
 
 def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, ResidentRun] | str:
@@ -159,18 +155,16 @@ def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | 
 def _row(
     name: str,
     pair: tuple[ResidentRun, ResidentRun] | str,
-    runs: Sequence[ResidentRun],
-    results: Sequence[Sequence[ResidentResult]],
-    failed: dict[int, str],
+    results: dict[ResidentRun, list[ResidentResult]],
+    failed: dict[ResidentRun, str],
 ) -> Row:
     if isinstance(pair, str):
         return Row(name=name, reason=pair)
-    indices = [runs.index(run) for run in pair]
-    for index in indices:
-        if index in failed:
-            return Row(name=name, reason=failed[index])
-    (rate, peak), (rate_without, peak_without) = (_median(results[index]) for index in indices)
-    first, second = (tuple(result.images_per_s for result in results[index]) for index in indices)
+    reason = next((failed[run] for run in pair if run in failed), None)
+    if reason is not None:
+        return Row(name=name, reason=reason)
+    (rate, peak), (rate_without, peak_without) = (_median(results[run]) for run in pair)
+    first, second = (tuple(result.images_per_s for result in results[run]) for run in pair)
     return Row(
         name=name,
         images_per_s=(rate, rate_without),

@@ -105,7 +105,14 @@ def train(
             keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
             stack.enter_context(keeper)
         after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
-        run = _EpochRunner(step, loader, steps_per_epoch, validation=validation, keeper=keeper, after_step=after_step)
+        run = _EpochRunner(
+            step=step,
+            loader=loader,
+            steps_per_epoch=steps_per_epoch,
+            validation=validation,
+            keeper=keeper,
+            after_step=after_step,
+        )
         progress = keeper.restore() if keeper else RunProgress.start_of(0, settings.device)
         try:
             while progress.epoch < settings.epochs:
@@ -129,28 +136,23 @@ def train(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class _EpochRunner:
     """Runs the epochs of one training run."""
 
-    def __init__(
-        self,
-        step: TrainStep,
-        loader: Batches,
-        steps_per_epoch: int,
-        *,
-        validation: Batches | None,
-        keeper: CheckpointKeeper | None,
-        after_step: Callable[[], None],
-    ) -> None:
-        self._step, self._loader, self._steps_per_epoch = step, loader, steps_per_epoch
-        self._validation, self._keeper, self._after_step = validation, keeper, after_step
+    step: TrainStep
+    loader: Batches
+    steps_per_epoch: int
+    validation: Batches | None
+    keeper: CheckpointKeeper | None
+    after_step: Callable[[], None]
 
     def epoch(self, progress: RunProgress, *, warm_up: bool) -> EpochReport:
         """Run the rest of an epoch, then its validation; `progress` is kept up to date."""
-        step, settings = self._step, self._step.settings
+        step, settings = self.step, self.step.settings
         watch = Stopwatch()
         timer = StepTimer(Clock(settings.device))
-        todo = max(0, self._steps_per_epoch - progress.updates * settings.accumulate)
+        todo = max(0, self.steps_per_epoch - progress.updates * settings.accumulate)
         num_steps = self._steps(progress, timer, todo, min(WARMUP_STEPS, todo // 2) if warm_up else 0) if todo else 0
         times = timer.times()
         loss_sum, labelled = sum_over_ranks(progress.totals.clone()).tolist()
@@ -158,9 +160,9 @@ class _EpochRunner:
         _check_loss(loss_sum, labelled, progress.epoch)
 
         evaluation = None
-        if self._validation is not None:
+        if self.validation is not None:
             _same_buffers_on_all_ranks(step.module)
-            evaluation = evaluate(step.module, self._without_draws(self._validation), settings)
+            evaluation = evaluate(step.module, self._without_draws(self.validation), settings)
         return EpochReport(
             epoch=progress.epoch,
             loss=loss_sum / labelled,
@@ -175,27 +177,27 @@ class _EpochRunner:
         )
 
     def _steps(self, progress: RunProgress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
-        step = self._step
-        _set_epoch(self._loader, progress.epoch)
+        step = self.step
+        _set_epoch(self.loader, progress.epoch)
         num_steps, updates = 0, step.updates
-        batches = on_device(self._without_draws(self._loader), step.settings)
+        batches = on_device(self._without_draws(self.loader), step.settings)
         for images, labels in timer.watch(batches, lambda batch: batch[0].shape[0]):
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
             # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
-            self._after_step()
+            self.after_step()
             if num_steps == warmup_steps:
                 timer.restart()
             if step.updates > updates:
                 updates, progress.updates = step.updates, progress.updates + 1
-                if self._keeper is not None:
-                    self._keeper.after_update(progress)
+                if self.keeper is not None:
+                    self.keeper.after_update(progress)
         return num_steps
 
     def _without_draws(self, loader: Batches) -> Batches:
-        return loader if self._keeper is None else _with_generator_restored(loader)
+        return loader if self.keeper is None else _with_generator_restored(loader)
 
 
 def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
