@@ -25,7 +25,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 

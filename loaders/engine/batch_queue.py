@@ -10,9 +10,8 @@ from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, Wor
 from penstock.loaders.stream.contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.progress import Progress
+from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
-
-POLL_S = 0.5  # seconds after which a thread that waits looks up by itself
 
 
 class BatchQueue:

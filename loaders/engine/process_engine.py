@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,11 @@ from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, is_stopped, tell_stacks
+from penstock.loaders.workers.processes import is_stopped, tell_stacks
 from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
@@ -116,7 +116,7 @@ class ProcessEngine:
         self._next = Cursor(-1, 0)
         self._closed = False
         self._taken = 0
-        self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
+        self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
         """Start the workers at the first call; see Engine.seek."""
@@ -228,18 +228,13 @@ class ProcessEngine:
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
         """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
-        row, now = self._progress.table[worker], time.monotonic()
-        if row.tobytes() != self._heard:
-            self._heard, self._silent_s = row.tobytes(), 0.0
-        else:  # in small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent
-            self._silent_s += min(now - self._polled_s, 2 * POLL_S)
-        self._polled_s = now
-        if self._silent_s < self._options.watchdog_s:
+        row = self._progress.table[worker]
+        if not self._watchdog.expired(row.tobytes()):
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
         tell_stacks(self._iterator._workers if self._iterator is not None else (), pid)
-        cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
+        cause = f"worker process is {state}: no progress for {self._watchdog.silent_s:.0f} s"
         return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
 
     def _where(self, sample: int) -> dict[str, Any]:

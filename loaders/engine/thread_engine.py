@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
-from penstock.loaders.engine.batch_queue import POLL_S, BatchQueue, make_batches
+from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.loaders.system.needs import ensure
 from penstock.loaders.workers.progress import BUSY, SAMPLE, SINCE_NS
+from penstock.loaders.workers.watchdog import POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")
@@ -139,20 +140,18 @@ class ThreadEngine:
         """
         queue = self._running()
         self._next = Cursor(-1, 0)  # if Ctrl-C comes from here on, a batch may be lost: a seek makes it again
-        heard, silent_s, polled_s = b"", 0.0, time.monotonic()
+        watchdog = Watchdog(self._watchdog_s)
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
-            while (taken := take()) is None and silent_s < self._watchdog_s and not queue.closed:
+            while (taken := take()) is None and not queue.closed:
+                if watchdog.expired(queue.progress.table.tobytes()):
+                    break
                 queue.changed.wait(POLL_S)
-                now, table = time.monotonic(), queue.progress.table.tobytes()
-                # In small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent.
-                silent_s = silent_s + min(now - polled_s, 2 * POLL_S) if table == heard else 0.0
-                heard, polled_s = table, now
         if taken is not None:
             return taken
         if queue.closed:
             raise LoaderError("E-MISUSE", "the loader was closed while a batch was waited for", backend=self.name)
-        raise self._silent(queue, silent_s)
+        raise self._silent(queue, watchdog.silent_s)
 
     def deliver(self, produced: Produced, images: torch.Tensor | None = None) -> HostBatch:
         """Make a taken batch the consumer's, or raise the error that it carries; images: see BatchSlots.hand_out."""
