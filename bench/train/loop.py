@@ -105,14 +105,7 @@ def train(
             keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
             stack.enter_context(keeper)
         after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
-        run = _EpochRunner(
-            step=step,
-            loader=loader,
-            steps_per_epoch=steps_per_epoch,
-            validation=validation,
-            keeper=keeper,
-            after_step=after_step,
-        )
+        run = _EpochRunner(step, loader, steps_per_epoch, validation, keeper, after_step)
         progress = keeper.restore() if keeper else RunProgress.start_of(0, settings.device)
         try:
             while progress.epoch < settings.epochs:
@@ -136,7 +129,7 @@ def train(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _EpochRunner:
     """Runs the epochs of one training run."""
 
