@@ -165,5 +165,5 @@ def _look(source: Source, index: int, reader: SampleReader, sample: SampleSummar
         sample.add(MISNAMED, path)
     if known.header is not None and known.header.components == 4:
         sample.add(CMYK, path)
-    elif known.header is not None and not known.header.common:
+    elif known.header is not None and not known.header.ordinary:
         sample.add(UNUSUAL, path)

@@ -38,7 +38,7 @@ from penstock.loaders.stream.contract import Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header
-from penstock.pipelines.sample.dali_graph import DaliGraph, dali_takes
+from penstock.pipelines.sample.dali_graph import DaliGraph, dali_can_decode
 
 NUM_PHOTOS = 48
 WORKERS = [{"workers": 0}, {"workers": 2, "readers": 2, "prefetch": 3}]
@@ -200,7 +200,7 @@ def broken(number: int) -> bytes:
 
 def refused_by_dali(data: bytes) -> bool:
     """Whether it gets as far as DALI."""
-    return data not in NOT_EVEN_A_HEADER and dali_takes(parse_header(data), data)
+    return data not in NOT_EVEN_A_HEADER and dali_can_decode(parse_header(data), data)
 
 
 def assert_refused(dali: Stream, batches: int, options: dict[str, Any]) -> None:
