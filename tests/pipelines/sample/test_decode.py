@@ -349,6 +349,7 @@ import sys
 from penstock.pipelines import ImageDecoder, ImagePipeline
 for module, name in (("simplejpeg", "simplejpeg"), ("turbojpeg", "turbojpeg"), ("PIL", "pillow")):
     sys.modules[module] = None
+    sys.modules.pop(f"penstock.pipelines.sample.decode_{name}", None)
     for choice in (name, "auto"):
         try:
             decoder = ImageDecoder(ImagePipeline(), choice)
