@@ -381,21 +381,8 @@ def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
     app = Typer()
     app.command()(bench)
     written = folder / "bench.json"
-    fast = [
-        "--model",
-        "none",
-        "--workers",
-        "1",
-        "--batch-size",
-        "8",
-        "--size",
-        "32",
-        "--seconds",
-        "0.1",
-        "--rounds",
-        "1",
-        "--no-apply",
-    ]
+    size = ["--model", "none", "--workers", "1", "--batch-size", "8", "--size", "32"]
+    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply"]
     every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
     result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
     assert result.exit_code == 0
