@@ -70,7 +70,7 @@ def train(
         int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
     ] = None,
     find_lr: Annotated[
-        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a PNG beside it.", rich_help_panel=_TUNING)
+        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a page beside it.", rich_help_panel=_TUNING)
     ] = None,
     find_batch_size: Annotated[
         bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
@@ -159,18 +159,14 @@ def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None
 
 
 def _sweep(job: TrainingJob, file: Path, tell: Tell) -> None:
-    from penstock.bench.report.lr_plot import plot_sweep
-    from penstock.pipelines.errors import LoaderError
+    from penstock.bench.report.lr_sweep_page import write_sweep_page
 
     sweep, lr = job.sweep_lr()
     document = {**asdict(sweep), "lr": lr}
     _write(file, document, tell)
     tell(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
-    try:
-        if tell is _say:
-            plot_sweep(document, file.with_suffix(".png"))
-    except LoaderError as error:
-        tell(error.line())
+    if tell is _say:
+        write_sweep_page(document, file.with_suffix(".html"))
 
 
 def _search(job: TrainingJob, budget_gib: float | None, tell: Tell) -> None:

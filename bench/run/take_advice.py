@@ -16,12 +16,13 @@ from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.data.sampled_source import SampledSource
 from penstock.bench.data.wrapped_sources import RepeatedSource, repeated
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.record.advice import BOTH, Advice, Change
+from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.verdict.advice import BOTH, WORTH, Advice, Change
+from penstock.bench.verdict.rules import WORTH
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines.errors import LoaderError
@@ -89,7 +90,7 @@ class OpenedSides:
 
 def take_advice(
     record: BenchRecord, advice: Sequence[Advice], present: Candidate, sides: Sides, progress: Progress
-) -> tuple[Applied, ...]:
+) -> tuple[TriedAdvice, ...]:
     """Those of `advice` that the benchmark can take and that promise something, each measured in turn with `present`.
 
     progress(done, total, what) is called before each measurement. What cannot be opened is told in its place.
@@ -102,7 +103,7 @@ def take_advice(
         try:
             taken.append(_taken(record, each, present, sides, lambda what: progress(next(done), total, what)))
         except LoaderError as error:
-            taken.append(Applied(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
+            taken.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(taken)
 
 
@@ -113,7 +114,7 @@ def _gain(record: BenchRecord, advice: Advice) -> float | None:
 
 def _taken(
     record: BenchRecord, advice: Advice, present: Candidate, sides: Sides, say: Callable[[str], None]
-) -> Applied:
+) -> TriedAdvice:
     change, amp = advice.change, record.settings.amp
     assert change is not None
     if change.cache is not None:
@@ -123,7 +124,7 @@ def _taken(
         note, pairs = "", _in_turn(present, change, sides, (advice.quantity, amp), say)
     before, measured = (statistics.median(side) for side in zip(*pairs, strict=True))
     gain = _gain(record, advice)
-    return Applied(
+    return TriedAdvice(
         what=advice.what,
         quantity=advice.quantity,
         predicted=None if gain is None else before * gain,
