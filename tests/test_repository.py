@@ -1,7 +1,4 @@
-"""The repository around the code: README tree, licence, pinned versions, the wheel, nothing of one machine.
-
-`python tests/test_repository.py --write` refreshes the tree in README.md; captions are the docstrings' first lines.
-"""
+"""Tests of the repository around the code: README, licence, pinned versions, the wheel, nothing of one machine."""
 
 from __future__ import annotations
 
@@ -29,35 +26,13 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipelines", "loaders", "bench")
-# Folders in the order in which data flows; files at the top come last.
-FOLDER_ORDER = (*PACKAGES, "tests", "docker")
-TREE_BLOCK = re.compile(r"(<!-- tree -->\n```text\n)(.*?)(```\n<!-- /tree -->)", re.DOTALL)
-
-# What cannot carry its caption itself.
-CAPTIONS = {
-    "pipelines/": "what happens to one sample, then to one batch; imports nothing of ours",
-    "loaders/": "who runs it: backends behind one iterator; may import pipelines",
-    "bench/": "how fast, and why not faster: command line, training, ceilings, report; may import both",
-    "bench/results/": "records of measured runs",
-    "tests/": "mirrors the tree; one contract suite runs on every backend",
-    "tests/studies/": "programs run by hand that hold the benchmark to what it promises",
-    "tests/support/": "what several tests share",
-    "tests/support/images/": "images, folders of them, and sources that serve them",
-    "tests/support/cache/": "cache files: made by hand, damaged, or left by builds that were killed",
-    "tests/support/processes/": "commands, ranks and workers as processes of their own",
-    "tests/support/bench/": "records, reports, streams and options to compare",
-    "docker/": "images and job files for clusters",
-    "docker/kubernetes/": "a job for Kubernetes",
-    "docker/slurm/": "jobs for SLURM, and a SLURM to try them on",
-    ".ci/": "what continuous integration starts",
-    ".gitignore": "what stays out of the repository",
-    "LICENSE": "Apache License 2.0",
-    "README.md": "this page",
-    "constraints.txt": "the exact versions that the tests passed with",
-    "pyproject.toml": "the package, its extras, and the settings of ruff, mypy and pytest",
-}
-# Shown as one line, whatever is in them.
-COLLAPSED = ("bench/results/",)
+ROOMS_BLOCK = re.compile(r"<!-- rooms -->\n```text\n(.*?)```\n<!-- /rooms -->", re.DOTALL)
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"{folder}/README.md" for folder in ("pipelines", "loaders", "bench", "bench/results", "docker")),
+)
+MAX_README_LINES, MAX_COLUMNS = 200, 110
 
 
 def repository_files(root: Path = ROOT) -> list[str]:
@@ -75,7 +50,7 @@ def repository_files(root: Path = ROOT) -> list[str]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    ignored = [".git/", *(root / ".gitignore").read_text("utf-8").split()]
+    ignored = [".git/", ".git", *(root / ".gitignore").read_text("utf-8").split()]
     for folder, subfolders, names in os.walk(root):
         here = Path(folder).relative_to(root)
         kept = [name for name in subfolders if not _is_ignored((here / name).as_posix() + "/", ignored)]
@@ -94,87 +69,35 @@ def _is_ignored(path: str, patterns: Iterable[str]) -> bool:
     return False
 
 
-def shown(path: str, root: Path = ROOT) -> str | None:
-    """The tree's entry for a file: itself, the collapsed folder it is in, or None for a marker that says nothing."""
-    for folder in COLLAPSED:
-        if path.startswith(folder):
-            return folder
-    name = PurePosixPath(path).name
-    says_nothing = name == "py.typed" or (name == "__init__.py" and path.count("/") > 1)  # its line is the folder's
-    return None if says_nothing else path
+def room_captions(root: Path = ROOT) -> dict[str, str]:
+    """Return each package and each room with the first line of its `__init__.py`."""
+    inits = [path for package in PACKAGES for path in (root / package).glob("**/__init__.py")]
+    captions = {
+        path.parent.relative_to(root).as_posix(): (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "")
+        for path in inits
+    }
+    return {room + "/" * ("/" not in room): (text.splitlines() or [""])[0] for room, text in captions.items()}
 
 
-def entries_on_disk(root: Path = ROOT) -> set[str]:
-    return {entry for path in repository_files(root) if (entry := shown(path, root))}
+def listed_rooms(readme: str) -> dict[str, str]:
+    """Return what the README says between `<!-- rooms -->` and `<!-- /rooms -->`: room, spaces, caption."""
+    found = ROOMS_BLOCK.search(readme)
+    assert found, "README.md has no block between <!-- rooms --> and <!-- /rooms -->"
+    rows = [line.partition(" ") for line in found.group(1).splitlines()]
+    return {room: text.strip() for room, _, text in rows}
 
 
-def entries_in_readme(block: str) -> dict[str, str]:
-    """The tree's entries with their captions; four spaces of indentation a level, a name, spaces, a caption."""
-    entries: dict[str, str] = {}
-    folders: list[str] = []
-    for line in block.splitlines():
-        depth = (len(line) - len(line.lstrip(" "))) // 4
-        name, _, caption = line.strip().partition(" ")
-        del folders[depth:]
-        path = "".join(folders) + name
-        if name.endswith("/"):
-            folders.append(name)
-        entries[path] = caption.strip()
-    return entries
+def too_wide(path: str, text: str) -> list[str]:
+    """Return the lines of a page that are wider than MAX_COLUMNS."""
+    return [
+        f"{path}:{n}: {len(line)} columns" for n, line in enumerate(text.splitlines(), 1) if len(line) > MAX_COLUMNS
+    ]
 
 
-def leaves(entries: Iterable[str]) -> set[str]:
-    """Entries that hold no other entry: every file, and each collapsed folder."""
-    listed = list(entries)
-    return {e for e in listed if not (e.endswith("/") and any(o != e and o.startswith(e) for o in listed))}
-
-
-def caption(path: str, root: Path = ROOT) -> str:
-    """One line about a file or folder ("name/"): from CAPTIONS, the docstring, the heading or the first comment."""
-    if path in CAPTIONS:
-        return CAPTIONS[path]
-    if path.endswith("/") and path.startswith("tests/"):
-        return f"tests of {path.removeprefix('tests/')}"
-    if path.endswith("/"):
-        path += "__init__.py"
-    text = (root / path).read_text("utf-8") if (root / path).is_file() else ""
-    if path.endswith(".py"):
-        lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()[:1]
-    else:
-        lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("# ")][:1]
-    return "".join(lines).rstrip(".")
-
-
-def render_tree(root: Path = ROOT) -> str:
-    """The text between the tree's marks."""
-    entries = entries_on_disk(root)
-    folders = {f"{parent}/" for entry in entries for parent in PurePosixPath(entry).parents if parent.name}
-    rows = []
-    for entry in sorted(entries | folders, key=_sort_key):
-        indent = "    " * (len(PurePosixPath(entry).parts) - 1)
-        rows.append((f"{indent}{PurePosixPath(entry).name}{'/' * entry.endswith('/')}", caption(entry, root)))
-    width = max(len(name) for name, _ in rows) + 2
-    return "".join(f"{name:<{width}}{text}".rstrip() + "\n" for name, text in rows)
-
-
-def _sort_key(entry: str) -> list[tuple[int, str]]:
-    """Folders before files at the top, in FOLDER_ORDER; below it folders after files, by name."""
-    parts = PurePosixPath(entry).parts
-    keys = []
-    for depth, part in enumerate(parts):
-        is_folder = depth < len(parts) - 1 or entry.endswith("/")
-        if depth == 0:
-            rank = FOLDER_ORDER.index(part) if part in FOLDER_ORDER else 90 if is_folder else 91
-        else:
-            rank = int(is_folder)
-        keys.append((rank, part))
-    return keys
-
-
-def readme_tree(root: Path = ROOT) -> str:
-    found = TREE_BLOCK.search((root / "README.md").read_text("utf-8"))
-    assert found, "README.md has no block between <!-- tree --> and <!-- /tree -->"
-    return found.group(2)
+def broken_links(path: str, text: str, root: Path = ROOT) -> list[str]:
+    """Return the relative links of a page that lead to no file."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    return [f"{path}: {x}" for x in links if "://" not in x and not (root / path).parent.joinpath(x).exists()]
 
 
 # Built from pieces, so that this file does not hold what it looks for.
@@ -231,30 +154,35 @@ def build_wheel(tree: Path, out: Path) -> list[str]:
         return archive.namelist()
 
 
-def test_readme_tree_is_the_disk() -> None:
-    entries = entries_in_readme(readme_tree())
-    on_disk = entries_on_disk()
-    hint = "run `python tests/test_repository.py --write`"
-    assert sorted(on_disk - set(entries)) == [], f"not in README.md; {hint}"
-    assert sorted(leaves(entries) - on_disk) == [], f"in README.md, not on disk; {hint}"
+def test_readme_lists_the_rooms() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert listed_rooms(readme) == room_captions()
+    assert len(room_captions()) > 25
+    assert all(room_captions().values())
 
 
-def test_every_entry_of_the_tree_has_a_caption() -> None:
-    assert [entry for entry, text in entries_in_readme(readme_tree()).items() if not text] == []
+def test_a_room_that_is_not_listed_goes_red(tmp_path: Path) -> None:
+    for room, text in (("loaders", "Who runs it."), ("loaders/cache", "Holds a cache.")):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text(f'"""{text}"""\n')
+    rows = "loaders/       Who runs it.\nloaders/cache  Holds a cache.\n"
+    page = f"# A\n<!-- rooms -->\n```text\n{rows}```\n<!-- /rooms -->\n"
+    assert listed_rooms(page) == room_captions(tmp_path)
+    (tmp_path / "loaders/cache").rename(tmp_path / "loaders/store")
+    assert listed_rooms(page) != room_captions(tmp_path)
 
 
-def test_a_tree_that_differs_goes_red(tmp_path: Path) -> None:
-    for name in ("loaders/order.py", "loaders/deep/a.py", "bench/results/1.json", "loaders/py.typed", "demo/x.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text('"""Order of samples."""')
-    (tmp_path / ".gitignore").write_text("/demo/\n*.pyc\n")
-    tree = render_tree(tmp_path)
-    expected = {".gitignore", "loaders/order.py", "loaders/deep/a.py", "bench/results/"}
-    assert leaves(entries_in_readme(tree)) == entries_on_disk(tmp_path) == expected
-    assert entries_in_readme(tree)["loaders/order.py"] == "Order of samples"
-    (tmp_path / "loaders/order.py").rename(tmp_path / "loaders/shuffle.py")
-    (tmp_path / "loaders/order.pyc").touch()
-    assert leaves(entries_in_readme(tree)) ^ entries_on_disk(tmp_path) == {"loaders/order.py", "loaders/shuffle.py"}
+def test_pages_can_be_read() -> None:
+    pages = {page: (ROOT / page).read_text("utf-8") for page in PAGES}
+    assert len(pages["README.md"].splitlines()) <= MAX_README_LINES
+    assert [line for page, text in pages.items() for line in too_wide(page, text)] == []
+    assert [link for page, text in pages.items() for link in broken_links(page, text)] == []
+    assert sorted(set(re.findall(r"TODO\S*", "".join(pages.values())))) == []
+
+
+def test_a_wide_line_or_a_broken_link_goes_red() -> None:
+    assert too_wide("a.md", "x" * 110 + "\n" + "x" * 111) == ["a.md:2: 111 columns"]
+    assert broken_links("README.md", "[a](Makefile) [b](https://a.b/c) [c](nowhere.md#x)") == ["README.md: nowhere.md"]
 
 
 def test_walk_without_git_finds_what_git_finds() -> None:
@@ -351,11 +279,3 @@ def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path) -> None:
     markers = {f"penstock/{package}/py.typed" for package in PACKAGES}
     assert {name for name in names if name.startswith("penstock/")} == modules | markers
     assert f"{info}/licenses/LICENSE" in names
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python tests/test_repository.py --write")
-    readme = ROOT / "README.md"
-    tree = render_tree()
-    readme.write_text(TREE_BLOCK.sub(lambda m: m[1] + tree + m[3], readme.read_text("utf-8")), "utf-8")

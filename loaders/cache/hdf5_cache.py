@@ -17,9 +17,9 @@ from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.jpeg.header import EOI, parse_header
-from penstock.pipelines.jpeg.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut, restart_interval
-from penstock.pipelines.sample.decode import ImagePart, StoredSize
+from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
 
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
@@ -230,7 +230,7 @@ def header_fault(data: bytes, record: Record) -> str:
     told = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
     if told != geometry or offsets != (record.height_offset, len(data)):
         return f"its JPEG header tells of {told}, its record of {tuple(geometry)}"
-    return "" if header.common and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
+    return "" if header.ordinary and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
 
 
 def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:

@@ -17,9 +17,10 @@ from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, Chu
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
+from penstock.loaders.workers.processes import describe_exit, receive_message, tell_stacks
 from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
 from penstock.pipelines.errors import LoaderError
 
 _AHEAD = 3  # chunks a worker: two handed out, one waiting for its turn to be written

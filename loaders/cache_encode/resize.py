@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.loaders.cache.format import Encoding
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.resize import resize_torch
-
-Pixels = npt.NDArray[np.uint8]
 
 
 def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:

@@ -138,7 +138,21 @@ class LoaderStats:
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
 
+    def with_batch(
+        self, images: int, *, wait_s: float, elapsed_s: float, ready: int, produce_s: float = 0.0, read_s: float = 0.0
+    ) -> LoaderStats:
+        """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
+        return LoaderStats(
+            batches=self.batches + 1,
+            images=self.images + images,
+            wait_s=self.wait_s + wait_s,
+            produce_s=self.produce_s + produce_s,
+            read_s=self.read_s + read_s,
+            elapsed_s=elapsed_s,
+            queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
+        )
+
     @property
     def images_per_s(self) -> float:
-        """Delivered images over elapsed seconds; 0 before the second batch."""
+        """Return delivered images over elapsed seconds; 0 before the second batch."""
         return self.images / self.elapsed_s if self.elapsed_s else 0.0

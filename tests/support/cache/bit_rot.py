@@ -22,7 +22,8 @@ from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.verify import damage
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
 ENCODINGS = {"jpeg": Encoding(), "raw": Encoding(kind="raw"), "lossy": Encoding(resize=40, quality=80)}
@@ -80,7 +81,7 @@ class Reader:
                 assert isinstance(data, bytes)
                 return self._decoder.window(data, self._decoder.probe(data), window).tobytes()
             part = self.cache.read_window(index, window)
-            return self._decoder.part(part, self._decoder.stored(size), window).tobytes()
+            return self._decoder.part(part, self._decoder.probe_stored(size), window).tobytes()
         except LoaderError as error:
             return error.code.encode()
 
