@@ -48,6 +48,11 @@ class StorageKind:
     rounds: tuple[float, ...]
     psnr_db: float | None
 
+    @property
+    def quality(self) -> str:
+        """How near what is served is to the source."""
+        return "lossless" if self.lossless else "lossy" if self.psnr_db is None else f"{self.psnr_db:.1f} dB"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheAdvice:

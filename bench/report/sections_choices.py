@@ -128,23 +128,19 @@ def _storage_row(stored: StorageKind, files: float) -> tuple[str, ...]:
         rate_text(stored.images_per_s),
         spread_text(stored.rounds),
         times_text(stored.images_per_s, files),
-        _quality(stored),
+        stored.quality,
     )
 
 
 def _storage_bars(stored: StorageKind) -> tuple[Bar, Bar]:
     """Return the bars of rate and of size."""
-    rate, size, label = stored.images_per_s, stored.bytes_an_image / 1e3, f"{stored.name}, {_quality(stored)}"
+    rate, size, label = stored.images_per_s, stored.bytes_an_image / 1e3, f"{stored.name}, {stored.quality}"
     kind = "other" if stored.name == "files" else "loader" if stored.lossless else "both"
     spread = (min(stored.rounds), max(stored.rounds))
     return (
         Bar(label=label, end=rate, value=rate_text(rate), kind=kind, spread=spread),
         Bar(label=label, end=size, value=f"{size:,.0f} kB", kind=kind),
     )
-
-
-def _quality(stored: StorageKind) -> str:
-    return "lossless" if stored.lossless else "lossy" if stored.psnr_db is None else f"{stored.psnr_db:.1f} dB"
 
 
 def _bars(bars: list[Bar] | tuple[Bar, ...], axis: str) -> BarChart:
