@@ -31,8 +31,8 @@ from penstock.loaders.system.needs import (
 from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")
-_TIGHT = 0.5  # of what is there; more is told
-_LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # bytes of address space: CUDA maps the memory of every GPU
+_TIGHT = 0.5  # share of the free memory; a loader that needs more is a warning
+_LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # address space, bytes: CUDA maps every GPU's memory
 
 
 def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding]:

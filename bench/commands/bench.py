@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.bench.record.record import BenchRecord, BenchSettings
     from penstock.bench.verdict.verdict import Verdict
 
-_OWN_BYTES = 150 << 20  # of the samples and batches that a run holds beside its loader: 340 MiB were seen
+_OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
 
 
 def bench(

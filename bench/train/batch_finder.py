@@ -128,7 +128,7 @@ def check_budget(peak: int | None, budget_bytes: int | None) -> None:
 
 
 def _two_updates(step: TrainStep, batch_size: int, size: int, num_classes: int) -> None:
-    # The second, because the optimiser's own memory is there only after the first.
+    # Two, because the optimiser allocates its own memory in the first.
     batch = (torch.randn(batch_size, 3, size, size), torch.randint(num_classes, (batch_size,)))
     for _ in range(2 * step.settings.accumulate):
         for images, labels in on_device([batch], step.settings):
