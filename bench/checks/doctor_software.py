@@ -1,4 +1,4 @@
-"""Looks at what is installed: decoders and their speed, what caches need, DALI and torch against the GPU's driver."""
+"""Looks at what is installed: decoders, their speed, what caches need, and whether DALI and torch fit the driver."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def caches(*, needed: bool) -> Finding:
 
 
 def gpu_driver(settings: DoctorSettings) -> Finding:
-    """Hold torch's CUDA version against the driver's."""
+    """Compare torch's CUDA version with the driver's."""
     driver, built = driver_cuda(), torch.version.cuda
     if driver is None:
         state: State = "warn" if built is not None and settings.device == "cpu" else "ok"
