@@ -69,12 +69,7 @@ class _Usage(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """Usage at one moment.
-
-    Attributes:
-        processes: (process id, time of its start) -> its usage.
-        machine_s: processor seconds of all programs.
-    """
+    """Usage of each process, by its id and the time of its start, and processor seconds of all programs, at one moment."""
 
     processes: dict[tuple[int, float], _Usage]
     machine_s: float

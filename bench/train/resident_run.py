@@ -25,11 +25,8 @@ class ResidentRun:
     """Say what to run. Raises ValueError for a batch that cannot be divided.
 
     Attributes:
-        settings: how to train.
-        num_classes: of the model.
         batch_size: images an update, in settings.accumulate parts.
         size: height and width of the images, in pixels.
-        seconds: length of the measurement.
         data_parallel: whether to spread the batch over all GPUs of this process.
     """
 
