@@ -69,7 +69,7 @@ class _Usage(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """Usage of each process, by its id and the time of its start, and processor seconds of all programs, at one moment."""
+    """Usage of each process, by its id and the time of its start, and processor seconds of all programs."""
 
     processes: dict[tuple[int, float], _Usage]
     machine_s: float

@@ -27,7 +27,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """Hold the largest batch size that fitted, None if not even one image does, and every size that was tried, in turn."""
+    """Hold the largest batch size that fitted (None if not even one image did) and every size tried, in turn."""
 
     largest: int | None
     trials: tuple[BatchTrial, ...]
