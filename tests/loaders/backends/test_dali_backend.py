@@ -165,9 +165,10 @@ def test_a_resumed_stream_is_the_same_bit_for_bit(photos: Path, options: dict[st
 
 
 def test_a_seek_drops_what_dali_has_under_way(photos: Path) -> None:
-    with open_loader(photos, batch_size=8, workers=2, prefetch=4) as loader:
+    with open_loader(photos, batch_size=8, workers=2, prefetch=4, watchdog_s=20.0) as loader:
         first = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
         for _ in range(15):
+            assert eventually(lambda: loader._engine.ready() > 1)  # else there would be nothing to drop
             loader.set_epoch(3)
             next(loader.batches())
             loader.set_epoch(0)
