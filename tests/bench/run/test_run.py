@@ -148,7 +148,8 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
     extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
     more = ["--device", "cpu", "--dtype", "uint8"]
-    result = CliRunner().invoke(app, [str(photos), *arguments, *extra, *more], catch_exceptions=False)
+    given = [str(photos), *arguments, *extra, *more]
+    result = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "150"})
     assert result.exit_code == 0
     for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
         assert words in result.output, words
