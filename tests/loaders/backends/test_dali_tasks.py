@@ -15,7 +15,7 @@ from memory_source import MemorySource
 from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
 from photo_folder import photo
 
-from penstock.loaders.backends.dali_producer import checked_crop_task, crop_task
+from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer, ProducerSettings
 from penstock.loaders.stream.contract import BadSample, Cursor
