@@ -11,7 +11,7 @@ import torch
 
 from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
-from penstock.bench.data.photo_like import photo_like
+from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
@@ -36,7 +36,7 @@ def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:
     """Yield each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
-    usable, photo = usable_decoders(), photo_like(*_PHOTO)
+    usable, photo = usable_decoders(), plain_photo(*_PHOTO)
     for name in DECODER_NAMES[1:]:
         if name not in usable:
             yield _missing_decoder(name, usable)

@@ -17,7 +17,7 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
-from penstock.bench.data.photo_like import photo_like
+from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
@@ -78,7 +78,7 @@ def write_images(folder: Path) -> Source:
         (folder / f"class{number}").mkdir()
     for number in range(IMAGES):
         path = folder / f"class{number % CLASSES}" / f"{number:02d}.jpg"
-        path.write_bytes(photo_like(120 + 8 * number, 330 - 7 * number, seed=number))
+        path.write_bytes(plain_photo(120 + 8 * number, 330 - 7 * number, seed=number))
     grey = np.linspace(0, 255, 90 * 140).astype(np.uint8).reshape(90, 140, 1)
     (folder / "class0" / "00.jpg").write_bytes(simplejpeg.encode_jpeg(grey, 90, "GRAY"))
     if "pillow" in usable_decoders():  # nothing else decodes these

@@ -131,14 +131,14 @@ def _measure(
     """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
+    from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.run import BenchRun
     from penstock.bench.verdict.verdict import judge
 
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     with ProgressBar("starting") as bar:
         run = BenchRun(training_folder(data), settings, bar.show)
-        try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
+        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_report)
         bar.print(run.source.describe())
         if settings.tunes:
             what = (
@@ -148,7 +148,7 @@ def _measure(
         record = run.run()
         verdict = judge(record, str(data))
         record = run.with_applied(record, verdict.advice)
-        return (with_cache_tradeoff(run.source, record, bar.show) if try_caches else record), verdict
+        return (with_cache_kinds(run.source, record, bar.show) if try_caches else record), verdict
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:
