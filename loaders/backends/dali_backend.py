@@ -143,9 +143,8 @@ class DaliEngine:
         self._threads_of_dali = max(1, workers)
         self._settings, self._options = settings, options
         self.consumer_bytes = 0
-        self._readers = ThreadEngine(
-            self.name, settings, self._num_readers, 1, options.watchdog_s, ahead=ahead, make_task=crop_task
-        )
+        reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
+        self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_task=crop_task)
         self._stage: DaliStage | None = None
         self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
         _close_at_exit(self)

@@ -49,4 +49,4 @@ def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:
     """Return the engine that `options` ask for."""
     if options.has_processes:
         return ProcessEngine("hdf5", settings, options)
-    return ThreadEngine("hdf5", settings, options.num_workers, options.prefetch, options.watchdog_s)
+    return ThreadEngine("hdf5", settings, options)

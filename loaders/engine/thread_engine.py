@@ -15,6 +15,7 @@ import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
+from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
@@ -43,9 +44,7 @@ class ThreadEngine:
     deliver() hands them out.
 
     Args:
-        workers: number of threads, 0 to work in the consumer.
-        prefetch: batches made ahead for each thread.
-        watchdog_s: seconds without any progress before a batch that is waited for is given up.
+        options: number of threads, batches ahead for each, and the watchdog's time.
         ahead: batches under way, where it is not workers times prefetch.
         make_task: as Producer takes it.
 
@@ -57,16 +56,14 @@ class ThreadEngine:
         self,
         name: str,
         settings: ProducerSettings,
-        workers: int,
-        prefetch: int,
-        watchdog_s: float,
+        options: WorkerOptions,
         *,
         ahead: int | None = None,
         make_task: MakeTask | None = None,
     ) -> None:
         self.name, self._settings, self._make_task = name, settings, make_task
-        self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
-        self._ahead = ahead or max(1, workers * prefetch)
+        self._options, self._workers = options, options.num_workers
+        self._ahead = ahead or max(1, self._workers * options.prefetch)
         self.consumer_bytes = 0
         self.queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
@@ -148,7 +145,7 @@ class ThreadEngine:
         """
         queue = self._running()
         self._next = Cursor(-1, 0)  # Ctrl-C may lose a batch from here on; a seek makes it again
-        watchdog = Watchdog(self._watchdog_s)
+        watchdog = Watchdog(self._options.watchdog_s)
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
             while (taken := take()) is None and not queue.closed:
@@ -197,7 +194,8 @@ class ThreadEngine:
         return len(self.queue.made) if self.queue is not None else 0
 
     def describe(self) -> dict[str, object]:
-        return {"backend": self.name, "workers": self._workers, "prefetch": self._prefetch, "workers_are": "threads"}
+        prefetch = self._options.prefetch
+        return {"backend": self.name, "workers": self._workers, "prefetch": prefetch, "workers_are": "threads"}
 
     def close(self) -> None:
         self._closed = True

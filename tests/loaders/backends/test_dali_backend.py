@@ -33,14 +33,13 @@ from faulty_source import FaultySource, OpenFifo
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually
+from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.backends import dali_stage
 from penstock.loaders.backends.dali_backend import DaliEngine, DaliOptions
-from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.stream.contract import Cursor
-from penstock.loaders.stream.order import Schedule
-from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines import imagenet_eval
 from penstock.pipelines.sample.dali_graph import DaliGraph
 
 # growth
@@ -150,16 +149,7 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(photos: Path, tmp_path: Path
 
 
 def engine_of(source: Any, **options: Any) -> DaliEngine:
-    schedule = Schedule(n=len(source), batch_size=4, seed=7, rank=0, world_size=1, shuffle=True, drop_last=True)
-    settings = ProducerSettings(
-        source=source,
-        pipeline=imagenet_train(16),
-        schedule=schedule,
-        decoder="auto",
-        substitute=False,
-        evaluation=False,
-    )
-    return DaliEngine(settings, DaliOptions(**options))
+    return DaliEngine(producer_settings(source), DaliOptions(**options))
 
 
 @pytest.mark.parametrize("method", ["take", "feed", "_built"])
@@ -287,7 +277,7 @@ def test_whatever_dali_raises_is_one_line_that_names_the_backend(
     assert eventually(lambda: not threads())
 
 
-def test_what_a_source_raises_is_told_with_its_sample() -> None:
+def test_what_a_source_raises_is_reported_with_its_sample() -> None:
     def divide() -> None:
         _ = 1 // 0
 
@@ -297,7 +287,7 @@ def test_what_a_source_raises_is_told_with_its_sample() -> None:
             list(loader)
 
 
-def test_an_error_of_a_second_look_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source breaks while a batch that DALI refused is made again."""
     items = [photo(k) for k in range(40)]
     items[20] = undecodable(photo(20), KINDS[0])
