@@ -31,7 +31,7 @@ from penstock.pipelines.spec import imagenet_train
 
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
 _WORKERS = 2
-_OWN_BYTES = 150 << 20  # of the engines that work in this process, and of the model
+_OWN_BYTES = 150 << 20  # for the engines that work in this process, and the model
 
 Value = TypeVar("Value")
 
@@ -81,12 +81,12 @@ def write_images(folder: Path) -> Source:
         path.write_bytes(plain_photo(120 + 8 * number, 330 - 7 * number, seed=number))
     grey = np.linspace(0, 255, 90 * 140).astype(np.uint8).reshape(90, 140, 1)
     (folder / "class0" / "00.jpg").write_bytes(simplejpeg.encode_jpeg(grey, 90, "GRAY"))
-    if "pillow" in usable_decoders():  # nothing else decodes these
+    if "pillow" in usable_decoders():  # no other decoder takes these
         from PIL import Image
 
         colours = Image.fromarray(np.repeat(grey, 3, axis=2))
         colours.convert("CMYK").save(folder / "class1" / "01.jpg")
-        colours.save(folder / "class0" / "02.jpg", format="PNG")  # named as no PNG: the first bytes decide
+        colours.save(folder / "class0" / "02.jpg", format="PNG")  # a wrong name: the first bytes decide
     return open_source(folder)
 
 
