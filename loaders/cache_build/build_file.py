@@ -21,7 +21,6 @@ from penstock.loaders.cache_build.journal import Block
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
-from penstock.loaders.cache_encode.chunks import EncodeJob
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
 from penstock.loaders.sources.contract import Source
@@ -187,9 +186,9 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
         request.progress.note(_NO_JPEGTRAN)
     request.progress.begin(dest, end - first, folder.num_samples)
     _ensure_room(request, dest, folder, estimate=_estimate(request))
-    job = EncodeJob(request.source, request.encoding)
     checked = folder.num_bytes
-    with contextlib.closing(encode_in_order(job, first + folder.num_samples, end, request.workers)) as chunks:
+    chunks = encode_in_order(request.source, request.encoding, first + folder.num_samples, end, request.workers)
+    with contextlib.closing(chunks):
         for chunk in chunks:
             lock.check()
             payload = chunk.payload

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD, Encoding
+from penstock.loaders.cache.format import RECORD
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import oom_kills
@@ -42,21 +42,17 @@ class Chunk:
     bad: dict[str, int]
 
 
-@dataclass(frozen=True)
-class EncodeJob:
-    """What the workers do: `make` gives the encoder (SampleEncoder but in tests)."""
-
-    source: Source
-    encoding: Encoding
-    make: Callable[[Encoding], Any] = SampleEncoder
-
-
 class ChunkCutter:
     """Samples cut into tasks of about CHUNK_BYTES, by the mean size of those that are done."""
 
     def __init__(self, first: int, end: int) -> None:
         self.next, self.end = first, end
         self._samples = self._bytes = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether there are samples left."""
+        return self.next < self.end
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk into account."""

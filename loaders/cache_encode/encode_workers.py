@@ -1,34 +1,42 @@
-"""The images of a source encoded for a cache by worker processes, in the order of the source."""
+"""Encodes the images of a source for a cache in worker processes, and hands them out in the order of the source."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
-import traceback
+from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, current_process
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, EncodeJob, Task, encode_chunk
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, Task, encode_chunk
+from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
+from penstock.loaders.system.needs import SEMAPHORES, ensure_dev_shm
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, receive_message, tell_stacks
-from penstock.loaders.workers.progress import WorkerTraceback
+from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, tell_stacks
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
 from penstock.pipelines.errors import LoaderError
 
-_AHEAD = 3  # chunks a worker: two handed out, one waiting for its turn to be written
-_LEAVE_S = 5.0
-_DESCRIPTORS_A_WORKER = 6
+_AHEAD = 3  # chunks a worker that are handed out or wait for their turn to be written: bounds the memory they take
+_LEAVE_S = 5.0  # longer than a killed process takes to go
+_DESCRIPTORS, _DESCRIPTORS_A_WORKER = 16, 6
+_SEMAPHORE_BYTES = 5 * 4096  # of the executor's queues, in /dev/shm
+_SAMPLE, _PID = 0, 1  # columns of the table of what each task is at
 
 
-def encode_in_order(job: EncodeJob, first: int, end: int, workers: int) -> Generator[Chunk, None, None]:
-    """Samples `first` to `end` in chunks, in order, encoded by `workers` processes or, if 0, in this one.
+def encode_in_order(
+    source: Source, encoding: Encoding, first: int, end: int, workers: int
+) -> Generator[Chunk, None, None]:
+    """Encode samples `first` to `end` (excluded) in chunks, in order, by `workers` processes or, if 0, in this one.
 
     How they are cut into chunks differs from run to run; their bytes do not. Close the iterator to end the workers.
     Raises what the source raises (LoaderError, with `sample`); LoaderError E-WORKER, E-OOM, E-TIMEOUT for a worker
@@ -37,198 +45,189 @@ def encode_in_order(job: EncodeJob, first: int, end: int, workers: int) -> Gener
     workers = min(workers, -(-(end - first) // FIRST_CHUNK_SAMPLES))
     if workers and current_process().daemon:
         workers = 0  # a worker itself: it may not start any
-    return _here(job, first, end) if workers == 0 else _in_workers(job, first, end, workers)
+    cutter = ChunkCutter(first, end)
+    return _encode_in_workers(source, encoding, cutter, workers) if workers else _encode_here(source, encoding, cutter)
 
 
-def _here(job: EncodeJob, first: int, end: int) -> Generator[Chunk, None, None]:
-    cutter, encoder = ChunkCutter(first, end), job.make(job.encoding)
-    while cutter.next < end:
-        chunk = encode_chunk(job.source, encoder, cutter.cut(), lambda sample: None)
+def _encode_here(source: Source, encoding: Encoding, cutter: ChunkCutter) -> Generator[Chunk, None, None]:
+    encoder = SampleEncoder(encoding)
+    while cutter.more:
+        chunk = encode_chunk(source, encoder, cutter.cut(), lambda sample: None)
         cutter.learn(chunk)
         yield chunk
 
 
-def _in_workers(job: EncodeJob, first: int, end: int, workers: int) -> Generator[Chunk, None, None]:
-    with _Pool(job, workers) as pool:
-        cutter = ChunkCutter(first, end)
-        order: list[int] = []  # first samples of the tasks that are handed out or done, in order
-        done: dict[int, Chunk] = {}
-        while cutter.next < end or order:
-            while cutter.next < end and len(order) < _AHEAD * workers and pool.has_room():
-                task = cutter.cut()
-                order.append(task.first)
-                pool.hand_out(task)
-            while order and order[0] not in done:
-                chunk = pool.receive()
-                cutter.learn(chunk)
-                done[chunk.task.first] = chunk
-                if cutter.next < end and len(order) < _AHEAD * workers:
-                    break  # the worker that has just become free comes first
-            if order and order[0] in done:
-                yield done.pop(order.pop(0))
+def _encode_in_workers(
+    source: Source, encoding: Encoding, cutter: ChunkCutter, workers: int
+) -> Generator[Chunk, None, None]:
+    pool = _Pool(source, encoding, workers)
+    try:
+        in_flight: deque[Future[Chunk]] = deque()
+        while cutter.more or in_flight:
+            while cutter.more and len(in_flight) < _AHEAD * workers:
+                in_flight.append(pool.submit(cutter.cut()))
+            chunk = pool.result(in_flight.popleft())
+            cutter.learn(chunk)
+            yield chunk
+    finally:
+        pool.close()
 
 
 class _Pool:
-    """Worker processes with a pipe each: nobody else holds its other end, so no message is waited for in vain."""
+    """Worker processes of an executor, watched by this process while it waits for a chunk.
 
-    def __init__(self, job: EncodeJob, workers: int) -> None:
-        self._at = SharedArray.create((workers,), np.int64, name="penstock-build")
-        self._at.array[:] = -1
+    The executor's own watch is not enough: it waits for ever for the rest of a message whose sender was killed or
+    stopped, and it says neither who died of what nor at which sample.
+    """
+
+    def __init__(self, source: Source, encoding: Encoding, workers: int) -> None:
+        self._source = source
         self._oom_kills = oom_kills()
-        self._silent_s = 0.0
-        self._processes: list[Any] = []
-        self._pipes: list[connection.Connection[Any, Any]] = []
-        self._held: list[int] = []  # tasks that each worker has
-        ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
+        self._num_tasks = 0
+        ensure_descriptors(_DESCRIPTORS + _DESCRIPTORS_A_WORKER * workers)
+        ensure_dev_shm(_SEMAPHORE_BYTES, SEMAPHORES)
+        self._at = SharedArray.create((_AHEAD * workers, 2), np.int64, name="penstock-build")
+        self._at.array[:] = -1
         try:
-            with without_main(job.source):
-                context = worker_context("forkserver")
-                with deferred_signals():
-                    for number in range(workers):
-                        self._start(context, job, number)
+            context = worker_context("forkserver")
+            self._executor = ProcessPoolExecutor(workers, context, start_encoding, (source, encoding, self._at))
         except BaseException as error:
-            self._end(0)
-            if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
-                kind = type(job.source).__name__
-                raise ValueError(f"{kind} does not go to worker processes ({error}): build with workers=0") from error
-            told = start_error(error)
-            if told is error:
-                raise
-            raise told from error
+            self._at.close()
+            _raise_start_error(error)
+        # No public name leads to these. They are the same from Python 3.9 on, and the tests hold them.
+        self._processes: dict[int, Any] = self._executor._processes  # type: ignore[assignment]
+        self._results: Any = self._executor._result_queue
 
-    def _start(self, context: Any, job: EncodeJob, number: int) -> None:
-        ours, theirs = context.Pipe()
-        self._pipes.append(ours)
-        process = context.Process(
-            target=_work, args=(theirs, job, self._at, number), name=f"penstock-build-{number}", daemon=True
-        )
+    def submit(self, task: Task) -> Future[Chunk]:
+        """Hand out a task, for which the executor starts another worker while there are fewer than it may have."""
+        row = self._num_tasks % len(self._at.array)
+        self._num_tasks += 1
         try:
-            process.start()
-        finally:
-            theirs.close()
-        self._processes.append(process)
-        self._held.append(0)
-        # A worker that stops in the middle of a message must not stop this process as well.
-        ours._recv = lambda size: receive_message(ours, size, POLL_S, self._stalled)
+            with without_main(self._source), deferred_signals():
+                return self._executor.submit(_encode_task, task, row)
+        except BrokenProcessPool:
+            raise self._lost() from None
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            kind = type(self._source).__name__
+            raise ValueError(f"{kind} does not go to worker processes ({error}): build with workers=0") from error
+        except BaseException as error:
+            _raise_start_error(error)
 
-    def has_room(self) -> bool:
-        """Whether a worker would take another task at once."""
-        return min(self._held) < 2
-
-    def hand_out(self, task: Task) -> None:
-        """Give a task to the worker that has least to do."""
-        number = self._held.index(min(self._held))
+    def result(self, future: Future[Chunk]) -> Chunk:
+        """Wait for a chunk. Raises what stopped its worker, or any worker."""
+        silent_s, seen = 0.0, b""
+        while not wait([future], POLL_S).done:
+            if self._ended(0):
+                raise self._lost()
+            # Counted in steps, not by a clock, which would go on while the job itself is stopped.
+            now = self._at.array.tobytes()
+            silent_s = silent_s + POLL_S if now == seen else 0.0
+            seen = now
+            if silent_s > DEFAULT_WATCHDOG_S:
+                raise self._silent()
         try:
-            self._pipes[number].send(task)
-        except OSError:
-            raise self._lost(number) from None
-        self._held[number] += 1
+            return future.result()
+        except BrokenProcessPool:
+            raise self._lost() from None
+        except LoaderError as error:
+            if error.code != "E-DATASET":  # whose cause is the traceback in the worker
+                error.__cause__ = None
+            raise
 
-    def receive(self) -> Chunk:
-        """The next chunk that any worker has done. Raises what stopped a worker."""
-        while True:
-            ready = connection.wait([*self._pipes, *(p.sentinel for p in self._processes)], timeout=POLL_S)
-            if not ready:
-                self._stalled()
-                continue
-            for number, (pipe, process) in enumerate(zip(self._pipes, self._processes, strict=True)):
-                if pipe in ready:
-                    return self._take(number)
-                if process.sentinel in ready:
-                    raise self._lost(number)
+    def _ended(self, timeout_s: float) -> list[Any]:
+        """Return the workers that run no more, one of them waited for; their exit codes are the executor's to read."""
+        workers = list(self._processes.values())
+        gone = connection.wait([worker.sentinel for worker in workers], timeout_s)
+        return [worker for worker in workers if worker.sentinel in gone]
 
-    def _take(self, number: int) -> Chunk:
-        pipe = self._pipes[number]
-        try:
-            answer = pipe.recv()
-            if isinstance(answer, Chunk):
-                answer.payload = pipe.recv_bytes()  # apart, to be neither pickled nor copied for it
-        except (EOFError, OSError):
-            raise self._lost(number) from None
-        self._silent_s = 0.0
-        self._held[number] -= 1
-        if isinstance(answer, Chunk):
-            return answer
-        error, trace = answer
-        raise error from (WorkerTraceback(trace) if trace else None)
+    def _sample(self, pid: int | None) -> int | None:
+        """Return the sample that a worker is at, or was at last: tasks are handed out in order."""
+        rows = self._at.array
+        samples = rows[rows[:, _PID] == pid, _SAMPLE]
+        return int(samples.max()) if len(samples) else None
 
-    def _lost(self, number: int) -> LoaderError:
-        process = self._processes[number]
-        process.join(_LEAVE_S)
-        sample = int(self._at.array[number])
-        what = f"a worker process was {describe_exit(process.exitcode)}".replace("was exited", "exited")
-        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": process.pid}
+    def _lost(self) -> LoaderError:
+        """End the others, and say how and where the first worker ended."""
+        ended = self._ended(_LEAVE_S)
+        where: dict[str, Any] = {}
+        if ended:
+            where = {"sample": self._sample(ended[0].pid), "worker": ended[0].pid}
+        self.close()
+        how = describe_exit(ended[0].exitcode) if ended else "lost"
+        cause = f"a worker process was {how}".replace("was exited", "exited")
         if oom_kills() > self._oom_kills:
-            return LoaderError("E-OOM", f"{what}: out of memory", fix="lower workers, or give it more memory", **where)
-        return LoaderError("E-WORKER", what, **where)
+            fix = "lower workers, or give it more memory"
+            return LoaderError("E-OOM", f"{cause}: out of memory", fix=fix, **where)
+        return LoaderError("E-WORKER", cause, **where)
 
-    def _stalled(self) -> None:
-        """Called every POLL_S without an answer: not a clock, which would go on while the job itself is stopped."""
-        for number, process in enumerate(self._processes):
-            if not process.is_alive():
-                raise self._lost(number)
-        self._silent_s += POLL_S
-        if self._silent_s > DEFAULT_WATCHDOG_S:
-            tell_stacks(self._processes, self._processes[0].pid)
-            samples = ", ".join(str(sample) for sample in self._at.array.tolist())
-            cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
-            raise LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")
+    def _silent(self) -> LoaderError:
+        workers = list(self._processes.values())
+        tell_stacks(workers, workers[0].pid)
+        samples = ", ".join(str(self._sample(worker.pid)) for worker in workers)
+        cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
+        return LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")
 
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._end(0 if kind else _LEAVE_S)
-
-    def _end(self, grace_s: float) -> None:
-        """End the workers, by force after `grace_s`."""
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                if grace_s:
-                    pipe.send(None)
-        for process in self._processes:
-            if grace_s:
-                process.join(grace_s)
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join(_LEAVE_S)
-        for pipe in self._pipes:
-            pipe.close()
+    def close(self) -> None:
+        """End the workers and the executor's threads. Idempotent."""
+        for worker in self._processes.values():
+            worker.kill()  # they hold nothing that must be written, and might never leave by themselves
+        # The executor's thread may be in the middle of a message; with the last writer gone, it finds its end.
+        self._results._writer.close()
+        self._executor.shutdown(cancel_futures=True)
+        for worker in self._processes.values():
+            worker.join(_LEAVE_S)
         self._at.close()
 
 
-def _work(pipe: connection.Connection[Any, Any], job: EncodeJob, at: SharedArray, number: int) -> None:
-    """What a worker process does: tasks in, chunks out, until it is told to leave."""
-    start_worker(number)
-    for other in OUTLASTED:
+def _raise_start_error(error: BaseException) -> NoReturn:
+    """Raise what `error` means where worker processes are started."""
+    meant = start_error(error)
+    if meant is error:
+        raise error
+    raise meant from error
+
+
+# What a worker process encodes with, set when it starts.
+_source: Any = None
+_encoding = Encoding()
+_encoder: SampleEncoder | None = None
+_at: Any = None
+
+
+def start_encoding(source: Source, encoding: Encoding, at: SharedArray) -> None:
+    """Settle a new worker process. The fork server knows by this function that the process unblocks its signals."""
+    global _source, _encoding, _at
+    start_worker(0)
+    for number in OUTLASTED:
         # What a worker starts inherits this, or an image would be stored as one that jpegtran cannot take.
-        signal.signal(other, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)
+    _source, _encoding, _at = source, encoding, at.array
+
+
+def _encode_task(task: Task, row: int) -> Chunk:
+    """Encode a task in a worker process, which says in `row` of the table where it is. Raises LoaderError alone."""
+    global _encoder
+    worker = os.getpid()
 
     def working_on(sample: int) -> None:
-        at.array[number] = sample
+        _at[row] = sample, worker
 
-    encoder = None
-    with contextlib.suppress(EOFError, OSError):  # the builder has gone
-        while (task := pipe.recv()) is not None:
-            try:
-                encoder = encoder or job.make(job.encoding)
-                chunk = encode_chunk(job.source, encoder, task, working_on)
-            except Exception as error:
-                pipe.send(_told(error, int(at.array[number])))
-                continue
-            payload, chunk.payload = chunk.payload, b""
-            pipe.send(chunk)
-            pipe.send_bytes(payload)
+    try:
+        _encoder = _encoder or SampleEncoder(_encoding)
+        return encode_chunk(_source, _encoder, task, working_on)
+    except LoaderError as error:
+        raise error.located(worker=worker) from None
+    except MemoryError as error:
+        cause = f"out of memory at this sample ({str(error) or 'no details'})"
+        raise LoaderError("E-MEM", cause, sample=_sample_at(row), worker=worker) from None
+    except Exception as error:
+        fix = "see the traceback; with workers=0 a debugger stops there"
+        cause = f"{type(error).__name__}: {error}"
+        raise LoaderError("E-DATASET", cause, fix=fix, sample=_sample_at(row), worker=worker) from error
+    except SystemExit as left:  # the executor would hand it to the builder, which has no reason to leave
+        os._exit(left.code if isinstance(left.code, int) else 1)
 
 
-def _told(error: Exception, sample: int) -> tuple[LoaderError, str]:
-    """(error, traceback) for the builder; the traceback of an exception that is not ours."""
-    worker = os.getpid()
-    if isinstance(error, LoaderError):
-        return error.located(worker=worker), ""
-    where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": worker}
-    if isinstance(error, MemoryError):
-        return LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where), ""
-    fix = "see the traceback; with workers=0 a debugger stops there"
-    return LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where), traceback.format_exc()
+def _sample_at(row: int) -> int | None:
+    sample = int(_at[row, _SAMPLE])
+    return sample if sample >= 0 else None
