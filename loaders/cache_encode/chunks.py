@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD
-from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError

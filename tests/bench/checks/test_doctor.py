@@ -28,7 +28,7 @@ from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.system import machine, memory_headroom
+from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
 from penstock.pipelines import imagenet_train
 
@@ -92,7 +92,7 @@ def test_what_is_missing_is_said_in_the_words_of_the_loader(
 def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     many = machine_of(DoctorSettings(workers=10_000, batch_size=1, size=1))["processors"]
     assert (many.state, many.fix) == ("warn", f"--workers {machine.available_cpus()}")
-    monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda root: 0.5)
+    monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda: 0.5)
     quota = machine_of(SMALL)["processors"]
     assert quota.state == "warn"
     assert "quota 0.5" in quota.found
@@ -112,10 +112,10 @@ def test_a_limit_of_the_control_group_is_told(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("600000\n")
     (tmp_path / "memory.stat").write_text("inactive_file 50000\nactive_file 100000\n")
-    monkeypatch.setattr(memory_headroom, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(memory_headroom, "CGROUP_OF_SELF", tmp_path / "absent")
-    assert memory_headroom.memory_limit() == 1_000_000
-    assert memory_headroom.memory_headroom() == 550_000
+    monkeypatch.setattr(machine, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(machine, "CGROUP_OF_SELF", tmp_path / "absent")
+    assert machine.memory_limit() == 1_000_000
+    assert machine.memory_headroom() == 550_000
 
 
 def test_processors_of_a_node_are_read() -> None:
