@@ -23,7 +23,7 @@ from penstock.loaders.cache_build.disk_space import write_errors_told
 from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
 from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.durable_file import make_private_folder, sync_folder
+from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 
@@ -158,10 +158,7 @@ def _prepare(request: BuildRequest, folder: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, MANIFEST))
             sync_folder(folder)
-        for name in os.listdir(folder):
-            if name.startswith(MANIFEST + b".tmp."):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, name))
+        remove_leftovers(folder, re.escape(MANIFEST), older_than_s=0)
 
 
 def _remove_others(folder: bytes, shards: int) -> None:

@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD, crc32
 from penstock.loaders.system.durable_file import open_private, write_all
+from penstock.loaders.system.json_file import Count, decode_json
 
 _FRAME = struct.Struct("<4sII")  # magic, bytes that follow, their CRC-32
 _MAGIC = b"PJ01"
+_BlockFields = tuple[Count, Count, Count, dict[str, Count], dict[str, Count]]  # of a Block, after its records
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,7 @@ def read_blocks(path: bytes) -> Iterator[tuple[Block, int]]:
     next(frames, None)  # the key
     for body, end in frames:
         text, _, rows = body.partition(b"\n")
-        num_bytes, crc, source_bytes, kept, bad = json.loads(text)
-        yield Block(np.frombuffer(rows, RECORD), num_bytes, crc, source_bytes, kept, bad), end
+        yield Block(np.frombuffer(rows, RECORD), *decode_json(text, _BlockFields)), end  # type: ignore[arg-type]
 
 
 def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from penstock.loaders.system.durable_file import open_private, write_all
+from penstock.loaders.system.durable_file import open_private, remove_old_files, write_all
+from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
 HEARTBEAT_S = 5.0
@@ -42,13 +43,11 @@ class Owner:
 
     @classmethod
     def parse(cls, data: bytes) -> Owner | None:
-        """As in a lock file; None for anything else."""
+        """Read what is in a lock file; None for anything that is no owner."""
         try:
-            values = json.loads(data)
-            owner = cls(**values)
-        except (ValueError, TypeError):
+            return decode_json(data, cls)
+        except ValueError:
             return None
-        return owner if all(type(v) is type(getattr(_SHAPE, n)) for n, v in asdict(owner).items()) else None
 
     def alive(self) -> bool | None:
         """Whether the process runs; None where this process cannot see it: another host, another container."""
@@ -60,9 +59,6 @@ class Owner:
     def describe(self) -> str:
         """For people: "process 4242 on node7"."""
         return f"process {self.pid} on {self.host}"
-
-
-_SHAPE = Owner(host="", pid=0, boot="", start=0, pids="")
 
 
 def _read(path: str) -> str:
@@ -119,7 +115,9 @@ class BuildLock:
             if on_wait is not None:
                 on_wait(seen.owner)
             time.sleep(POLL_S)
-        self._sweep()
+        # Of processes that were killed while they made a lock; by the clock of the file system.
+        folder, name = os.path.split(self._path)
+        remove_old_files(folder, re.escape(name) + rb"\.[0-9a-f]{16}", os.fstat(self._fd).st_mtime - SILENT_S)
         self._done.clear()
         self._beat = threading.Thread(target=self._keep_beating, name="penstock-lock", daemon=True)
         self._beat.start()
@@ -200,16 +198,6 @@ class BuildLock:
         except OSError:
             return False
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def _sweep(self) -> None:
-        """Remove the private files of processes that were killed while they made a lock."""
-        folder, name = os.path.split(self._path)
-        pattern = re.compile(re.escape(name) + rb"\.[0-9a-f]{16}")
-        now_s = os.fstat(self._fd).st_mtime  # by the clock of the file system
-        with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
-            for entry in entries:
-                if pattern.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < now_s - SILENT_S:
-                    os.unlink(entry.path)
 
     def _keep_beating(self) -> None:
         while not self._done.wait(HEARTBEAT_S):
