@@ -33,9 +33,10 @@ MANY = "all above"
 ROOMS: dict[str, str] = {
     "pipelines/errors": "",
     "pipelines/spec": "errors",
+    "pipelines/image_types": "",
     "pipelines/plan": "errors spec",
-    "pipelines/jpeg": "errors",
-    "pipelines/sample": "errors spec jpeg",
+    "pipelines/jpeg": "errors image_types",
+    "pipelines/sample": "errors spec image_types jpeg",
     "pipelines/batch": "errors spec plan",
     "pipelines": MANY,
     "loaders/system": "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count, cycle, islice
 
@@ -10,20 +11,13 @@ import numpy as np
 import torch
 
 from penstock.bench.measure.clock import Rate, measure_rate
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.sources.contract import Source
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.plan.crops import plan_batch
-from penstock.pipelines.sample.decode import (
-    DECODER_NAMES,
-    ImageDecoder,
-    ImagePart,
-    Pixels,
-    Probe,
-    Window,
-    choose_jpeg_decoder,
-)
-from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
@@ -42,11 +36,12 @@ class DecodeCeiling:
     def __init__(
         self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int, *, max_samples: int = MAX_SAMPLES
     ) -> None:
-        self._windows = source if isinstance(source, WindowSource) else None
         self._decoder = ImageDecoder(pipeline, decoder)
+        self._reader = SampleReader(source, self._decoder)
         self.name = self._decoder.name
         self._pipeline, self._seed = pipeline, seed
-        self._samples = list(_readable(source, self._decoder, max_samples))
+        stride = max(1, len(source) // max_samples)
+        self._samples = list(self._readable(range(0, len(source), stride)[:max_samples]))
         if not self._samples:
             raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
         height, width = pipeline.size
@@ -56,7 +51,7 @@ class DecodeCeiling:
     @property
     def largest(self) -> tuple[int, int]:
         """Width and height of the image with the most pixels, of those tried."""
-        return max((size for *_, size in self._samples), key=lambda size: size[0] * size[1])
+        return max(((item.width, item.height) for item in self._samples), key=lambda size: size[0] * size[1])
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Images per second on one thread; without `resize`, of decoding alone (the same windows)."""
@@ -66,11 +61,11 @@ class DecodeCeiling:
     @property
     def decodes(self) -> bool:
         """Whether there is anything to decode: not of arrays."""
-        return any(probe is not None for _, _, probe, _ in self._samples)
+        return any(item.probe is not None for item in self._samples)
 
     def decode(self, seconds: float) -> Rate:
         """Images per second of decoding alone, on one thread: of a cache, of parts that are in memory already."""
-        if self._windows is None:
+        if all(item.data is not None for item in self._samples):
             return self.measure(seconds, resize=False)
         epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
         work = [task for epoch in range(epochs) for task in self._decodings(epoch)]
@@ -101,38 +96,30 @@ class DecodeCeiling:
 
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
         """(decoded crop, valid until the next one, mirror flag) of each sample."""
-        for (index, data, probe, _), window, flip in self._planned(epoch):
-            x, y, w, h = window
-            if data is None:
-                assert probe is not None
-                part, stored = self._part(index, probe, window)
-                yield self._decoder.part(part, probe, stored), flip
-            elif probe is None:
-                assert isinstance(data, np.ndarray)
-                yield data[y : y + h, x : x + w], flip
-            else:
-                assert isinstance(data, bytes)
-                yield self._decoder.window(data, probe, window), flip
+        for item, window, flip in self._planned(epoch):
+            yield self._reader.crop(item, window), flip
 
     def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
         """What decodes each sample's crop, from bytes in memory."""
-        for (index, data, probe, _), window, _ in self._planned(epoch):
-            if probe is not None and data is None:
-                part, stored = self._part(index, probe, window)
-                yield partial(self._decoder.part, part, probe, stored)
-            elif probe is not None:
-                assert isinstance(data, bytes)
-                yield partial(self._decoder.window, data, probe, window)
+        for item, window, _ in self._planned(epoch):
+            if item.probe is not None and item.data is None:
+                part, stored = self._reader.part(item, window)
+                yield partial(self._decoder.part, part, item.probe, stored)
+            elif item.probe is not None:
+                yield partial(self._reader.crop, item, window)
 
-    def _part(self, index: int, probe: Probe, window: Window) -> tuple[ImagePart, Window]:
-        assert self._windows is not None
-        stored = stored_window(window, probe.width, probe.height, probe.orientation)
-        return self._windows.read_window(index, stored), stored
-
-    def _planned(self, epoch: int) -> Iterator[tuple[_Sample, Window, bool]]:
-        numbers = np.array([(index, *size) for index, _, _, size in self._samples], np.int64)
+    def _planned(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
+        numbers = np.array([(item.sample, item.width, item.height) for item in self._samples], np.int64)
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
         return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
+
+    def _readable(self, samples: range) -> Iterator[Loaded]:
+        for sample in samples:
+            with suppress(LoaderError):
+                item = self._reader.load(sample)
+                if isinstance(item.data, bytes):
+                    self._decoder.full(item.data, item.probe)
+                yield item
 
 
 def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
@@ -142,29 +129,6 @@ def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
         return measure_rate(step, seconds=seconds)
     finally:
         torch.set_num_threads(threads)
-
-
-_Sample = tuple[int, "bytes | Pixels | None", "Probe | None", tuple[int, int]]
-
-
-def _readable(source: Source, decoder: ImageDecoder, max_samples: int) -> Iterator[_Sample]:
-    stride = max(1, len(source) // max_samples)
-    for index in range(0, len(source), stride)[:max_samples]:
-        try:
-            size = source.stored_size(index) if isinstance(source, WindowSource) else None
-            if size is not None:
-                known = decoder.stored(size)
-                yield index, None, known, (known.width, known.height)
-                continue
-            data = source.read(index)
-            if isinstance(data, np.ndarray):
-                yield index, data, None, (data.shape[1], data.shape[0])
-            else:
-                probe = decoder.probe(data)
-                decoder.full(data, probe)
-                yield index, data, probe, (probe.width, probe.height)
-        except LoaderError:
-            continue
 
 
 def usable_decoders() -> list[str]:

@@ -15,8 +15,9 @@ from penstock.bench.checks.file_systems import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
+from penstock.loaders.engine.sample_reader import SampleReader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.sample.decode import ImageDecoder
 
@@ -123,7 +124,7 @@ _ADVICE = {
 
 def look_at(source: Source, settings: DoctorSettings) -> Sample:
     """Up to 256 images, spread over the data, for at most two seconds."""
-    decoder = ImageDecoder(replace(settings.pipeline, exif="apply"))
+    reader = SampleReader(source, ImageDecoder(replace(settings.pipeline, exif="apply")))
     sample, watch = Sample(), Stopwatch()
     indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
     np.random.default_rng(0).shuffle(indices)  # where time ends the look, it has been everywhere
@@ -132,7 +133,7 @@ def look_at(source: Source, settings: DoctorSettings) -> Sample:
             break
         sample.looked_at += 1
         try:
-            _look(source, index, decoder, sample)
+            _look(source, index, reader, sample)
         except LoaderError as error:
             sample.add(
                 f"{error.code} ({error.cause})" if len(error.cause) < 60 else error.code, source.path(index), bad=True
@@ -140,25 +141,18 @@ def look_at(source: Source, settings: DoctorSettings) -> Sample:
     return sample
 
 
-def _look(source: Source, index: int, decoder: ImageDecoder, sample: Sample) -> None:
+def _look(source: Source, index: int, reader: SampleReader, sample: Sample) -> None:
     path = source.path(index)
-    size = source.stored_size(index) if isinstance(source, WindowSource) else None
-    if size is not None:
-        assert isinstance(source, WindowSource)
-        known = decoder.stored(size)
-        window = (0, 0, size.width, size.height)
-        decoder.part(source.read_window(index, window), known, window)
-    else:
-        data = source.read(index)
-        if isinstance(data, np.ndarray):
-            return
-        known = decoder.probe(data)
-        decoder.full(data, known)
+    item = reader.load(index)
+    known = item.probe
+    if known is None:
+        return
+    reader.crop(item, (0, 0, known.width, known.height))
     if known.orientation != 1:
         sample.add(TURNED, path)
     if known.width * known.height > _HUGE:
         sample.add(HUGE, path)
-    if size is not None or known.format == "":
+    if item.data is None:
         return
     if _SUFFIXES.get(os.path.splitext(os.fsdecode(path))[1].lower(), known.format) != known.format:
         sample.add(MISNAMED, path)

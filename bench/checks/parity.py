@@ -15,8 +15,8 @@ import torch
 
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, Pair, Served, Tolerance
 from penstock.bench.measure.environment import describe_environment
-from penstock.loaders.backends.hdf5_backend import prepare_source
 from penstock.loaders.cache.hdf5_cache import known_cache
+from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source, WindowSource

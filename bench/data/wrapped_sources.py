@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, WindowSource
-from penstock.pipelines.sample.decode import ImagePart, StoredSize, Window
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 
 
 class RepeatedSource:

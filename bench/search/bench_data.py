@@ -7,7 +7,7 @@ from typing import Any
 from penstock.bench.data.wrapped_sources import repeated
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search.candidate import LoaderOpener
-from penstock.loaders.backends.hdf5_backend import prepare_source
+from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.spec import ImagePipeline, imagenet_train

@@ -6,27 +6,27 @@ import atexit
 import math
 import os
 import weakref
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from penstock.loaders.backends import hdf5_backend as hdf5_loader
-from penstock.loaders.backends.dali_producer import CropProducer
-from penstock.loaders.backends.dali_stage import DaliStage
+from penstock.loaders.backends.dali_producer import crop_task
+from penstock.loaders.backends.dali_stage import DaliStage, Finished
 from penstock.loaders.cache.format import Encoding
-from penstock.loaders.engine.batch_maker import BatchMaker
-from penstock.loaders.engine.producer import Producer, ProducerSettings
+from penstock.loaders.cache_build import for_source
+from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
+from penstock.loaders.engine.batch_queue import BatchQueue
+from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
-from penstock.loaders.engine.slots import BatchSlots, Produced
-from penstock.loaders.engine.thread_engine import BatchQueue, ThreadEngine
+from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
-from penstock.loaders.system.recycled_memory import Recycler
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
 _CPUS_A_READER = 4  # reading and planning an image takes a quarter of the time of decoding it on a CPU
@@ -86,60 +86,33 @@ def _readers(options: DaliOptions) -> tuple[int, int, int]:
 
 
 def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
-    """What the engine takes for batches of `size` (height, width)."""
+    """Return what the engine takes for batches of `size` (height, width)."""
     own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
     return thread_needs(_readers(options)[2], batch_size, size, own_bytes)
-
-
-SOURCE_OPTIONS = hdf5_loader.SOURCE_OPTIONS
 
 
 def prepare_source(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:
-    """`source` itself, or its cache at `cache`; see hdf5_loader.prepare_source."""
-    if cache is None and encoding is None:
-        return source
-    return hdf5_loader.prepare_source(source, cache, encoding)
+    """Return `source` itself or, where a cache is asked for, what for_source.prepare_source returns."""
+    return source if cache is None and encoding is None else for_source.prepare_source(source, cache, encoding)
 
 
-class _CropQueue(BatchQueue):
-    """Batches wait in `made` for DALI, in `done` for the consumer."""
-
-    def __init__(self, settings: ProducerSettings, slots: BatchSlots, recycler: Recycler, rows: int) -> None:
-        super().__init__(settings, slots, recycler, rows)
-        self.made: dict[int, Produced] = {}
-        self._sent = 0
-
-    def next_made(self, *, wait: bool) -> tuple[int, Produced] | None:
-        """The next batch for DALI and its number; None if there is none yet (unless `wait`), or at the end."""
-        with self.changed:
-            while self._sent not in self.made:
-                if self.closed or not wait:
-                    return None
-                self.changed.wait()
-            self._sent += 1
-            return self._sent - 1, self.made.pop(self._sent - 1)
-
-    def seek(self, cursor: Cursor) -> None:
-        """See BatchQueue.seek."""
-        with self.changed:
-            super().seek(cursor)
-            self._sent = 0
-
-
-def _maker(settings: ProducerSettings, queue: BatchQueue, worker: int, producer: type[Producer]) -> BatchMaker:
-    return BatchMaker(settings, queue.slots, queue.progress, worker, own_process=False, make_producer=producer)
-
-
-def _run_stage(queue: _CropQueue, stage: DaliStage, depth: int) -> None:
-    """What DALI's own thread does: keep `depth` batches under way."""
+def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], depth: int) -> None:
+    """Keep `depth` batches under way in DALI until the queue is closed: the work of DALI's own thread."""
     while not queue.closed:
-        while len(stage) < depth and (work := queue.next_made(wait=not len(stage))) is not None:
-            stage.send(*work)
+        while len(stage) < depth and (produced := queue.take(wait=not len(stage))) is not None:
+            stage.send(produced)
         if len(stage):
-            queue.put(*stage.receive(), queue.done)
+            done = stage.receive()
+            with queue.changed:
+                if queue.is_wanted(done.produced.item):
+                    finished.append(done)
+                else:
+                    queue.recycler.give_back(done.produced.item.slot)
+                queue.changed.notify_all()
     stage.close()
+    finished.clear()
 
 
 _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
@@ -157,20 +130,46 @@ def _close_engines() -> None:
         engine.close()
 
 
-class DaliEngine(ThreadEngine):
+class DaliEngine:
     """Engine on DALI; see Engine for the methods' contract, DaliOptions for the settings.
 
-    Raises LoaderError E-DEPENDENCY where DALI is not installed.
+    It owns a thread engine, whose batches are crop tasks, and finishes those in DALI:
+
+        readers' threads -> Produced with CropTasks -> DALI's thread -> Finished -> consumer -> HostBatch
+
+    With workers=0 all of it happens in the consumer. Raises LoaderError E-DEPENDENCY where DALI is not installed.
     """
+
+    name = "dali"
 
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
-        workers, readers, ahead = _readers(options)
+        workers, self._num_readers, ahead = _readers(options)
         self._threads_of_dali = max(1, workers)
-        super().__init__("dali", settings, readers, 1, options.watchdog_s)
-        self._options, self._ahead = options, ahead
+        self._settings, self._options = settings, options
+        self.consumer_bytes = 0
+        self._readers = ThreadEngine(
+            self.name, settings, self._num_readers, 1, options.watchdog_s, ahead=ahead, make_task=crop_task
+        )
         self._stage: DaliStage | None = None
+        self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
         _close_at_exit(self)
+
+    def seek(self, cursor: Cursor) -> None:
+        """Start the threads at the first call; see Engine.seek."""
+        needs = needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
+        self._readers.consumer_bytes = self.consumer_bytes + needs.own_bytes
+        self._readers.seek(cursor)
+        queue = self._readers.queue
+        assert queue is not None
+        if self._stage is None:
+            self._stage = DaliStage(self._graph_settings(), queue.slots, partial(queue.maker, self._num_readers))
+            if self._num_readers:
+                job = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
+                self._readers.run({"penstock-dali": job})
+        with queue.changed:
+            while self._finished and not queue.is_wanted(self._finished[0].produced.item):
+                queue.recycler.give_back(self._finished.popleft().produced.item.slot)
 
     def _graph_settings(self) -> GraphSettings:
         settings, options, device = self._settings, self._options, torch.device(self._settings.device)
@@ -179,7 +178,7 @@ class DaliEngine(ThreadEngine):
             size=settings.pipeline.size,
             batch_size=settings.schedule.batch_size,
             threads=self._threads_of_dali,
-            depth=options.prefetch if self._workers else 1,
+            depth=options.prefetch if self._num_readers else 1,
             device_id=index if device.type == "cuda" else None,
             hw_decoder_load=options.hw_decoder_load,
             preallocate=options.preallocate or (0, 0),
@@ -187,41 +186,37 @@ class DaliEngine(ThreadEngine):
             host_memory_padding=options.host_memory_padding,
         )
 
-    def _needs(self) -> Needs:
-        return needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
-
-    def _new_queue(self, slots: BatchSlots, recycler: Recycler) -> BatchQueue:
-        kind = _CropQueue if self._workers else BatchQueue
-        queue = kind(self._settings, slots, recycler, self._workers + 1)
-        make_again = partial(_maker, self._settings, queue, self._workers)
-        self._stage = DaliStage(self._graph_settings(), slots, make_again)
-        return queue
-
-    def _new_maker(self, queue: BatchQueue, worker: int) -> BatchMaker:
-        return _maker(self._settings, queue, worker, CropProducer)
-
-    def _more_jobs(self, queue: BatchQueue) -> list[tuple[str, Callable[[], None]]]:
-        assert isinstance(queue, _CropQueue)
-        assert self._stage is not None
-        return [("penstock-dali", partial(_run_stage, queue, self._stage, self._options.prefetch))]
-
-    def _completed(self, produced: Produced) -> Produced:
-        stage = self._stage
-        assert stage is not None
+    def next(self) -> HostBatch:
+        done = self._readers.wait_for(self._take) if self._num_readers else self._make()
         try:
-            stage.send(0, produced)
-            return stage.receive()[1]
-        except BaseException:  # Ctrl-C
-            stage.close()
+            return self._readers.deliver(*done)
+        except LoaderError:
+            self.close()
             raise
 
+    def _take(self) -> Finished | None:
+        return self._finished.popleft() if self._finished else None
+
+    def _make(self) -> Finished:
+        produced, stage = self._readers.take(), self._stage
+        assert stage is not None
+        try:
+            stage.send(produced)
+            return stage.receive()
+        except BaseException:  # Ctrl-C
+            stage.close()
+            self._readers.take_back(produced.item)
+            raise
+
+    def ready(self) -> int:
+        return len(self._finished)
+
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         options, device = self._options, torch.device(self._settings.device)
         about: dict[str, object] = {
             "backend": self.name,
-            "workers": self._threads_of_dali if self._workers else 0,
-            "readers": self._workers,
+            "workers": self._threads_of_dali if self._num_readers else 0,
+            "readers": self._num_readers,
             "prefetch": options.prefetch,
             "workers_are": "threads",
             "decodes_on": device.type,
@@ -231,7 +226,6 @@ class DaliEngine(ThreadEngine):
         return about if device.type == "cpu" else {**about, "hw_decoder_load": options.hw_decoder_load}
 
     def close(self) -> None:
-        """See Engine.close."""
-        super().close()
-        if not self._workers and self._stage is not None:
+        self._readers.close()
+        if not self._num_readers and self._stage is not None:
             self._stage.close()

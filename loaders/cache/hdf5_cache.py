@@ -17,9 +17,9 @@ from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.jpeg.header import EOI, parse_header
-from penstock.pipelines.jpeg.strips import StripGeometry, Window, cut_jpeg, mcu_size, plan_cut, restart_interval
-from penstock.pipelines.sample.decode import ImagePart, StoredSize
+from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
 
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")

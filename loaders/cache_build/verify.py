@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, geometry_of, header_fault
@@ -20,12 +19,12 @@ from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
-Pixels = npt.NDArray[np.uint8]
 Progress = Callable[[int], None]
 
 _KINDS = {FILE: "file", STRIPS: "strips", PIXELS: "pixels"}

@@ -32,6 +32,7 @@ from penstock.loaders.cache.format import (
     crc32,
 )
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.jpeg.recode import FAILED, RecodeError, recode
@@ -39,8 +40,6 @@ from penstock.pipelines.sample.decode import ImageDecoder, Probe, choose_jpeg_de
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
-
-Pixels = npt.NDArray[np.uint8]
 
 # From one restart marker to the next. Of 32 pixels, the copies are 1.003 times as large as the photos and cropping
 # takes 0.72 ms; of 64, 0.999 and 0.73; of 128, 0.995 and 0.85 (measured, 5.2 bits a pixel). A marker costs 3 bytes,
@@ -200,7 +199,7 @@ class SampleEncoder:
         strip_ends: npt.NDArray[np.uint32],
         pixels: Pixels,
     ) -> None:
-        """Cut one window out of the copy as a reader does, placed by the bytes' CRC; raise RecodeError if it differs."""
+        """Cut one window out of the copy as a reader does, placed by the bytes' CRC. Raises RecodeError."""
         draw = crc32(copy, 0)
         w, h = min(_CHECK_PIXELS, geometry.width), min(_CHECK_PIXELS, geometry.height)
         x, y = (draw & 0xFFFF) % (geometry.width - w + 1), (draw >> 16) % (geometry.height - h + 1)

@@ -22,8 +22,9 @@ from penstock.loaders.system.machine import ensure_descriptors, oom_kills
 from penstock.loaders.system.needs import SEMAPHORES, ensure_dev_shm
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, describe_exit, tell_stacks
+from penstock.loaders.workers.processes import describe_exit, tell_stacks
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 _AHEAD = 3  # chunks a worker that are handed out or wait for their turn to be written: bounds the memory they take
@@ -115,15 +116,11 @@ class _Pool:
 
     def result(self, future: Future[Chunk]) -> Chunk:
         """Wait for a chunk. Raises what stopped its worker, or any worker."""
-        silent_s, seen = 0.0, b""
+        watchdog = Watchdog(DEFAULT_WATCHDOG_S)
         while not wait([future], POLL_S).done:
             if self._ended(0):
                 raise self._lost()
-            # Counted in steps, not by a clock, which would go on while the job itself is stopped.
-            now = self._at.array.tobytes()
-            silent_s = silent_s + POLL_S if now == seen else 0.0
-            seen = now
-            if silent_s > DEFAULT_WATCHDOG_S:
+            if watchdog.expired(self._at.array.tobytes()):
                 raise self._silent()
         try:
             return future.result()

@@ -7,16 +7,14 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval
-
-Pixels = npt.NDArray[np.uint8]
 
 MAX_PSNR_DB = 99.0  # stands for "equal" in a mean, where infinity would hide every other image
 SAMPLE_IMAGES = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import queue
 import reprlib
-import time
 import weakref
 from collections.abc import Callable
 from multiprocessing import connection
@@ -15,9 +14,10 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.launch import start_fork_server
-from penstock.loaders.workers.processes import POLL_S, is_stopped, receive_message, tell_stacks
+from penstock.loaders.workers.processes import is_stopped, receive_message, tell_stacks
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, Progress
 from penstock.loaders.workers.watch import WatchedIterator
+from penstock.loaders.workers.watchdog import POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 _EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
@@ -39,7 +39,7 @@ class BatchIterator(WatchedIterator):
     _in_order = True
 
     def __init__(self, loader: Any, watchdog_s: float) -> None:
-        self._watchdog_s, self._heard = watchdog_s, (b"", time.monotonic())
+        self._watchdog = Watchdog(watchdog_s)
         self._handed: dict[int, Any] = {}  # task -> the indices it is made of
         self._progress = Progress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector comes
@@ -103,7 +103,7 @@ class BatchIterator(WatchedIterator):
         return index
 
     def _get_data(self) -> Any:
-        self._heard = (b"", time.monotonic())
+        self._watchdog.restart()
         try:
             return super()._get_data()  # type: ignore[no-untyped-call]
         except BaseException as error:
@@ -190,12 +190,7 @@ class BatchIterator(WatchedIterator):
 
     def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
         """The error for no message and no new sample within `watchdog_s`, after every worker has told its stack."""
-        row, now = b"" if worker is None else self._progress.table[worker].tobytes(), time.monotonic()
-        if row != self._heard[0]:
-            # The first look is not news: the sample may have been in hand since before anyone waited for it.
-            self._heard = (row, now if self._heard[0] else self._heard[1])
-        silent_s = now - self._heard[1]
-        if silent_s < self._watchdog_s:
+        if not self._watchdog.expired(b"" if worker is None else self._progress.table[worker].tobytes()):
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
@@ -203,7 +198,7 @@ class BatchIterator(WatchedIterator):
         words, sample = ("", None) if worker is None else self._in_hand(worker)
         return LoaderError(
             "E-TIMEOUT",
-            f"worker process is {state}{words}: nothing heard for {silent_s:.0f} s",
+            f"worker process is {state}{words}: nothing heard for {self._watchdog.silent_s:.0f} s",
             fix="look at what these samples are read from (slow or dead storage), or raise watchdog_s",
             sample=sample,
             worker=pid or None,

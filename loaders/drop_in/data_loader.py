@@ -20,7 +20,7 @@ from penstock.loaders.stream.contract import LoaderStats
 from penstock.loaders.stream.data_loader_state import DataLoaderState
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.system.needs import drop_in_needs, ensure
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError
 
 T_co = TypeVar("T_co", covariant=True)

@@ -6,17 +6,20 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from penstock.loaders.engine.producer import Aborted, Producer, ProducerSettings
+from penstock.loaders.engine.producer import Aborted, MakeTask, Producer, ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots, Produced, WorkItem
 from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, Progress
 from penstock.pipelines.errors import LoaderError
 
 
 class BatchMaker:
-    """Makes batches for one worker; belongs to one thread. `own_process`: it is not the consumer's."""
+    """Makes batches for one worker; belongs to one thread.
+
+    own_process: whether the worker is a process of its own.
+    make_task: see Producer.
+    """
 
     def __init__(
         self,
@@ -26,12 +29,12 @@ class BatchMaker:
         worker: int,
         *,
         own_process: bool,
-        make_producer: Callable[[ProducerSettings], Producer] = Producer,
+        make_task: MakeTask | None = None,
     ) -> None:
         self._settings, self._slots, self._progress = settings, slots, progress
         self._mine = progress.table[worker]
         self._own_process = own_process
-        self._make_producer = make_producer
+        self._make_task = make_task
         self._producer: Producer | None = None
 
     @property
@@ -52,12 +55,13 @@ class BatchMaker:
         try:
             if self._producer is None:
                 mine[PID] = os.getpid()
-                self._producer = self._make_producer(self._settings)
+                self._producer = Producer(self._settings, self._make_task)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
             producer = self._producer
             bad, seconds = producer.produce(item.cursor, pixels, rows, working_on)
             mine[MADE] += 1
-            produced = Produced(item, bad, seconds, True, None, tasks=producer.tasks(), read_s=producer.read_s)
+            tasks = tuple(producer.tasks.items())
+            produced = Produced(item, bad, seconds, True, None, tasks=tasks, read_s=producer.read_s)
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:

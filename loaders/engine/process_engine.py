@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,11 @@ from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import DEFAULT_WATCHDOG_S, POLL_S, is_stopped, tell_stacks
+from penstock.loaders.workers.processes import is_stopped, tell_stacks
 from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
@@ -54,10 +54,15 @@ class ProcessOptions:
         if self.watchdog_s <= 0:
             raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
 
+    @property
+    def num_workers(self) -> int:
+        """Processes in number, 0 to work in the consumer."""
+        return default_workers() if self.workers is None else self.workers
+
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """What an engine of processes takes for batches of `size` (height, width)."""
-    workers = default_workers() if options.workers is None else options.workers
+    workers = options.num_workers
     slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
     return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
@@ -104,17 +109,17 @@ class ProcessEngine:
 
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
-        self._workers = default_workers() if options.workers is None else options.workers
+        self._workers = options.num_workers
         self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
         self._next = Cursor(-1, 0)
         self._closed = False
         self._taken = 0
-        self._heard, self._polled_s, self._silent_s = b"", 0.0, 0.0
+        self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
-        """See Engine.seek. Starts the workers at the first call."""
+        """Start the workers at the first call; see Engine.seek."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if cursor == self._next and self._iterator is not None:
@@ -170,7 +175,6 @@ class ProcessEngine:
                 )
 
     def next(self) -> HostBatch:
-        """See Engine.next."""
         while True:
             try:
                 if self._workers:
@@ -199,13 +203,11 @@ class ProcessEngine:
         return self._slots.hand_out(produced, self._recycler)
 
     def ready(self) -> int:
-        """See Engine.ready."""
         if self._iterator is None or self._closed:
             return 0
         return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
 
     def describe(self) -> dict[str, object]:
-        """See Engine.describe."""
         return {
             "backend": self.name,
             "workers": self._workers,
@@ -226,18 +228,13 @@ class ProcessEngine:
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
         """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
-        row, now = self._progress.table[worker], time.monotonic()
-        if row.tobytes() != self._heard:
-            self._heard, self._silent_s = row.tobytes(), 0.0
-        else:  # in small steps: after Ctrl-Z and `fg` the clock has moved on, and nobody was silent
-            self._silent_s += min(now - self._polled_s, 2 * POLL_S)
-        self._polled_s = now
-        if self._silent_s < self._options.watchdog_s:
+        row = self._progress.table[worker]
+        if not self._watchdog.expired(row.tobytes()):
             return None
         # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
         state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
         tell_stacks(self._iterator._workers if self._iterator is not None else (), pid)
-        cause = f"worker process is {state}: no progress for {self._silent_s:.0f} s"
+        cause = f"worker process is {state}: no progress for {self._watchdog.silent_s:.0f} s"
         return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
 
     def _where(self, sample: int) -> dict[str, Any]:
@@ -249,7 +246,6 @@ class ProcessEngine:
         return where
 
     def close(self) -> None:
-        """See Engine.close."""
         self._closed = True
         self._stop()
 

@@ -5,39 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
-from penstock.pipelines.sample.dali_graph import CropTask
-from penstock.pipelines.sample.decode import ImageDecoder, Pixels, Probe, Window
-from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 # What is written down of each row beside its pixels; int64 index and label, the window, the mirror flag.
 ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+# Makes a row a task for another decoder: (reader, sample, window, mirrored) -> task, or None to have it decoded here.
+MakeTask = Callable[[SampleReader, Loaded, Window, bool], Any]
 
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
-
-
-class Loaded(NamedTuple):
-    """A sample whose size is known: `data` is None where the crop's part of it is read later, `probe` for pixels."""
-
-    sample: int
-    data: bytes | Pixels | None
-    probe: Probe | None
-    width: int
-    height: int
 
 
 class Aborted(Exception):
@@ -60,15 +50,16 @@ class ProducerSettings:
 class Producer:
     """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes.
 
-    A subclass may leave rows to another decoder: what tasks() tells of, it has not written. read_s: seconds of the
-    latest batch that went by inside the source.
+    make_task: asked for each row first; the pixels of a row that becomes a task are left as they are.
+    tasks: the latest batch's tasks by row, in the rows' order.
+    read_s: seconds of the latest batch that went by inside the source.
     """
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
-        self._windows = settings.source if isinstance(settings.source, WindowSource) else None
-        self._decoder = ImageDecoder(settings.pipeline, settings.decoder)
+    def __init__(self, settings: ProducerSettings, make_task: MakeTask | None = None) -> None:
+        self._settings, self._make_task = settings, make_task
+        self._reader = SampleReader(settings.source, ImageDecoder(settings.pipeline, settings.decoder))
         self._resize = RESIZERS[settings.pipeline.resample]
+        self.tasks: dict[int, Any] = {}
         self.read_s = 0.0
 
     def produce(
@@ -83,12 +74,11 @@ class Producer:
         `working_on(sample)` is called before each sample (a heartbeat; it may raise Aborted). Returns the bad samples
         in row order, and the seconds taken.
         """
-        started, self.read_s = time.perf_counter(), 0.0
-        self._begin()
+        started, self._reader.read_s = time.perf_counter(), 0.0
+        self.tasks.clear()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
-        if self._windows is not None:
-            self._timed(self._windows.will_need, index[index >= 0])
+        self._reader.will_need(index[index >= 0])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
         for row, sample in enumerate(index.tolist()):
@@ -97,7 +87,7 @@ class Producer:
                 continue
             working_on(sample)
             try:
-                loaded[row] = self._load(sample)
+                loaded[row] = self._reader.load(sample)
             except LoaderError as error:
                 bad[row] = self._bad(row, sample, error)
         plan = self._plan(cursor.epoch, list(loaded.values()))
@@ -111,24 +101,9 @@ class Producer:
         for row, entry in bad.items():
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
         self._label(rows)
+        self.read_s = self._reader.read_s
+        self.tasks = dict(sorted(self.tasks.items()))  # those of substitutes came last
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
-
-    def _begin(self) -> None:
-        """Called before each batch."""
-
-    def _timed(
-        self, method: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
-        """What a method of the source returns; the seconds are counted in `read_s`."""
-        started = time.perf_counter()
-        try:
-            return method(*arguments, **named)
-        finally:
-            self.read_s += time.perf_counter() - started
-
-    def tasks(self) -> tuple[tuple[int, CropTask], ...]:
-        """(row, task), in row order, of the rows of the latest batch that are left to another decoder."""
-        return ()
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
         served = rows["index"] >= 0
@@ -140,40 +115,18 @@ class Producer:
             cause = f"the source's labels() raised {type(error).__name__}: {error}"
             raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
-    def _load(self, sample: int) -> Loaded:
-        size = self._windows.stored_size(sample) if self._windows is not None else None
-        if size is not None:
-            probe = self._decoder.stored(size)
-            return Loaded(sample, None, probe, probe.width, probe.height)
-        data = self._timed(self._settings.source.read, sample)
-        if isinstance(data, np.ndarray):
-            return Loaded(sample, data, None, data.shape[1], data.shape[0])
-        probe = self._decoder.probe(data)
-        return Loaded(sample, data, probe, probe.width, probe.height)
-
     def _plan(self, epoch: int, loaded: list[Loaded]) -> BatchPlan:
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded], np.int64).reshape(-1, 3)
         schedule = self._settings.schedule
         return plan_batch(self._settings.pipeline, schedule.seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
 
     def _write(self, item: Loaded, plan: BatchPlan, place: int, images: torch.Tensor, row: int) -> None:
-        crop = self._crop(item, tuple(plan.windows[place].tolist()))
-        write_sample(crop, images[row : row + 1], bool(plan.flips[place]), self._resize)
-
-    def _crop(self, item: Loaded, window: Window) -> Pixels:
-        """The pixels of `window`, valid until the next call."""
-        x, y, w, h = window
-        if item.data is None:
-            assert self._windows is not None
-            assert item.probe is not None
-            wanted = stored_window(window, item.width, item.height, item.probe.orientation)
-            part = self._timed(self._windows.read_window, item.sample, wanted)
-            return self._decoder.part(part, item.probe, wanted)
-        if item.probe is None:
-            assert isinstance(item.data, np.ndarray)
-            return item.data[y : y + h, x : x + w]
-        assert isinstance(item.data, bytes)
-        return self._decoder.window(item.data, item.probe, window)
+        window, flip = tuple(plan.windows[place].tolist()), bool(plan.flips[place])
+        task = self._make_task(self._reader, item, window, flip) if self._make_task is not None else None
+        if task is not None:
+            self.tasks[row] = task
+        else:
+            write_sample(self._reader.crop(item, window), images[row : row + 1], flip, self._resize)
 
     @staticmethod
     def _book(rows: npt.NDArray[np.void], row: int, item: Loaded, plan: BatchPlan, place: int) -> None:
@@ -205,7 +158,7 @@ class Producer:
                 candidate = (entry.sample + distance) % n
                 working_on(candidate)
                 try:
-                    item = self._load(candidate)
+                    item = self._reader.load(candidate)
                     plan = self._plan(epoch, [item])
                     self._write(item, plan, 0, images, row)
                 except LoaderError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.spec import ImagePipeline
 
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
@@ -31,9 +30,12 @@ class WorkItem(NamedTuple):
 class Produced(NamedTuple):
     """The small message that goes back; the batch itself lies in the slot.
 
-    error: what stopped it, if anything. trace: the traceback of an exception that is not ours. tasks: (row, task) of
-    the rows that are left to another decoder. images: the whole batch in memory of that decoder's own, instead of the
-    slot's.
+    bad: the samples that could not be served, in row order.
+    produce_s, read_s: seconds that the batch took, and those of them inside the source.
+    done: whether the slot is filled.
+    error: what stopped it, if anything.
+    trace: the traceback of an exception that is not ours.
+    tasks: (row, task) of the rows that are not in the slot, but left to another decoder, in row order.
     """
 
     item: WorkItem
@@ -42,8 +44,7 @@ class Produced(NamedTuple):
     done: bool
     error: LoaderError | None
     trace: str = ""
-    tasks: tuple[tuple[int, CropTask], ...] = ()
-    images: torch.Tensor | None = None
+    tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
 
 
@@ -79,13 +80,15 @@ class BatchSlots:
         self._shared = shared
         self.pixels, self.rows = (part.array for part in shared)
 
-    def hand_out(self, produced: Produced, recycler: Recycler) -> HostBatch:
-        """The filled slot of `produced` as a batch; the slot is free again when nobody looks at its images any more."""
+    def hand_out(self, produced: Produced, recycler: Recycler, images: torch.Tensor | None = None) -> HostBatch:
+        """Make a batch of a filled slot, which is free again when nobody looks at the batch's images any more.
+
+        images: uint8 [batch, height, width, 3], instead of the slot's.
+        """
         slot = produced.item.slot
         pixels, rows = self.pixels[slot], self.rows[slot]
         index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
-        if produced.images is not None:
-            images = produced.images
+        if images is not None:
             recycler.give_back(slot)
         elif len(recycler):
             images = recycler.tensor(pixels, slot)

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.sample.decode import ImagePart, StoredSize, Window
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 
 
 @runtime_checkable

@@ -85,9 +85,7 @@ class FolderScan:
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
         self.builder.add_files(label, images)
 
-    def _walk_folder(
-        self, folder: bytes, is_link: bool, label: int, images: list[FileEntry]
-    ) -> list[Subfolder] | None:
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: list[FileEntry]) -> list[Subfolder] | None:
         """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
         path = self.root + b"/" + folder if folder else self.root
         if is_link and self._leads_back(path):
@@ -114,10 +112,8 @@ class FolderScan:
             self.builder.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders)
 
-    def _list(
-        self, fd: int, folder: bytes, number: int, images: list[FileEntry]
-    ) -> tuple[list[Subfolder], bool]:
-        """Return the folders in the open folder `fd`, and whether each change of this listing will show in its mtime."""
+    def _list(self, fd: int, folder: bytes, number: int, images: list[FileEntry]) -> tuple[list[Subfolder], bool]:
+        """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
         prefix = folder + b"/" if folder else b""
         follow, skipped = self.follow_symlinks, self.skipped
         subfolders: list[Subfolder] = []

@@ -13,12 +13,8 @@ from typing import Any
 
 from penstock.loaders.workers.settle import STACK_SIGNAL
 
-POLL_S = 0.5
-
 SERVER_LOST = 255  # what multiprocessing makes of it
 _STACKS_S = 0.5  # for stacks to reach stderr before the processes are ended
-
-DEFAULT_WATCHDOG_S = 300.0
 
 
 def describe_exit(exitcode: int | None) -> str:

@@ -17,7 +17,8 @@ from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
-from penstock.loaders.workers.processes import POLL_S, SERVER_LOST, describe_exit, is_stopped, receive_message
+from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, receive_message
+from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
 _GRACE_S = 1.0  # for workers to leave by themselves at close

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import EOI, JpegHeader
-
-Window = tuple[int, int, int, int]
 
 _DRI, _RST0, _EOI = 0xDD, 0xD0, 0xD9
 

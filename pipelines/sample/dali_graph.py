@@ -17,14 +17,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import SOI, JpegHeader
-
-Pixels = npt.NDArray[np.uint8]
-Window = tuple[int, int, int, int]
 
 _OLDEST = (2, 2)  # before it, image_slice had no word on EXIF
 _SHOWN = 160  # characters of DALI's own words in an error line

@@ -19,17 +19,12 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.sample.formats import check_end, declared
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
-
-Pixels = npt.NDArray[np.uint8]
-Window = tuple[int, int, int, int]
 
 
 class JpegDecoder(Protocol):
@@ -90,24 +85,6 @@ class Probe(NamedTuple):
     format: str
     orientation: int
     header: jpeg.JpegHeader | None  # of a JPEG
-
-
-class StoredSize(NamedTuple):
-    """Sides in pixels of an image as it is stored, and the EXIF orientation (1 to 8) that would turn it upright."""
-
-    width: int
-    height: int
-    orientation: int
-
-
-class ImagePart(NamedTuple):
-    """A rectangle of a stored image, and where it lies there: a JPEG of its own, or pixels [height, width, 3]."""
-
-    data: bytes | Pixels
-    x: int
-    y: int
-    width: int
-    height: int
 
 
 class ImageDecoder:

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 
 try:
@@ -24,7 +24,6 @@ except ImportError as error:
         "E-DEPENDENCY", f"Pillow cannot be imported ({error})", fix="pip install pillow (or build pillow-simd)"
     ) from None
 
-Pixels = npt.NDArray[np.uint8]
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
 _lock = threading.RLock()  # warning filters and Pillow's switches belong to the whole process

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 
 try:
@@ -14,8 +14,6 @@ except ImportError as error:  # declared as a dependency; missing only in hand-m
     raise LoaderError(
         "E-DEPENDENCY", f"simplejpeg cannot be imported ({error})", fix="pip install simplejpeg"
     ) from None
-
-Pixels = npt.NDArray[np.uint8]
 
 
 class SimplejpegDecoder:

@@ -6,12 +6,11 @@ import importlib.metadata
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 
-Pixels = npt.NDArray[np.uint8]
 _FIX = (
     "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "
     "or 'PyTurboJPEG>=2' (libjpeg-turbo 3), or use decoder='simplejpeg'"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-Pixels = npt.NDArray[np.uint8]
-Window = tuple[int, int, int, int]
+from penstock.pipelines.image_types import Pixels, Window
 
 # EXIF 2.32, tag 0x0112: (transpose first, then mirror left-right, then mirror top-bottom) turns stored pixels upright.
 _STEPS: dict[int, tuple[bool, bool, bool]] = {

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-Pixels = npt.NDArray[np.uint8]
+from penstock.pipelines.image_types import Pixels
+
 Resize = Callable[[Pixels, torch.Tensor], None]
 
 

@@ -489,15 +489,15 @@ def test_after_ctrl_c_the_state_leads_to_the_same_batch(
     photos: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     whole = stream(photos, batch_size=8)
-    name = "_wait" if options["workers"] else "_make"
+    name = "_take" if options["workers"] else "_make"
     undisturbed = getattr(DaliEngine, name)
     with open_loader(photos, batch_size=8, **options) as loader:
         batches = loader.batches()
         served = [pixels_of(next(batches)) for _ in range(2)]
 
-        def interrupt(engine: DaliEngine, queue: Any) -> None:
-            undisturbed(engine, queue)  # the batch is lost
-            raise KeyboardInterrupt
+        def interrupt(engine: DaliEngine) -> None:
+            if undisturbed(engine) is not None:  # the batch is lost
+                raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(DaliEngine, name, interrupt)

@@ -15,9 +15,9 @@ from memory_source import MemorySource
 from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
 from photo_folder import photo
 
-from penstock.loaders.backends.dali_producer import CheckedCropProducer, CropProducer
+from penstock.loaders.backends.dali_producer import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.engine.producer import ROW_DTYPE, Producer, ProducerSettings
+from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer, ProducerSettings
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines import ImagePipeline, imagenet_train
@@ -27,20 +27,21 @@ SIZE = 24
 
 
 class Made:
-    """What one producer makes of one batch of all samples in their order: tasks by row, pixels (7 where none), rows."""
+    """What a producer makes of one batch of all samples in their order: tasks by row, pixels (7 where none), rows."""
 
-    def __init__(self, producer: type[Producer], source: Any, pipeline: ImagePipeline, **settings: Any) -> None:
+    def __init__(self, make_task: MakeTask | None, source: Any, pipeline: ImagePipeline, **settings: Any) -> None:
         n = len(source)
         schedule = Schedule(n=n, batch_size=n, seed=3, rank=0, world_size=1, shuffle=False, drop_last=False)
-        known = {"decoder": "auto", "substitute": True, "evaluation": False}
-        made = producer(ProducerSettings(source=source, pipeline=pipeline, schedule=schedule, **{**known, **settings}))
+        given = {"decoder": "auto", "substitute": True, "evaluation": False, **settings}
+        known = ProducerSettings(source=source, pipeline=pipeline, schedule=schedule, **given)
+        made = Producer(known, make_task)
         self.pixels = np.full((n, *pipeline.size, 3), 7, np.uint8)
         self.rows: npt.NDArray[Any] = np.zeros(n, ROW_DTYPE)
         self.worked_on: list[int] = []
         self.bad: tuple[BadSample, ...]
         self.bad, self.seconds = made.produce(Cursor(0, 0), self.pixels, self.rows, self.worked_on.append)
-        self.tasks: dict[int, CropTask] = dict(made.tasks())
-        self.order = [row for row, _ in made.tasks()]
+        self.tasks: dict[int, CropTask] = made.tasks
+        self.order = list(made.tasks)
 
 
 def both(
@@ -48,7 +49,7 @@ def both(
 ) -> tuple[Made, Made]:
     """The batch as every other backend makes it, and as it is made for DALI."""
     pipeline = pipeline or imagenet_train(SIZE)
-    return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (Producer, CropProducer))  # type: ignore[return-value]
+    return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (None, crop_task))  # type: ignore[return-value]
 
 
 def named(*names: str) -> list[bytes]:
@@ -63,6 +64,7 @@ def test_ordinary_jpegs_and_pixels_go_to_dali_with_their_windows_and_flips() -> 
     assert made.order == [0, 1, 2, 3, 4]
     assert (made.rows == ours.rows).all()
     assert (made.pixels == 7).all()
+    assert ours.tasks == {}
     assert len(set(made.rows["flip"].tolist())) == 2
     for row, task in made.tasks.items():
         x, y, width, height = made.rows["window"][row].tolist()
@@ -141,7 +143,7 @@ def test_what_only_decoding_shows_is_found_by_the_second_look() -> None:
     ours, first = both(items)
     assert first.order == [0, 1, 2, 3]
     assert first.bad == ()
-    second = Made(CheckedCropProducer, MemorySource(items), imagenet_train(SIZE))
+    second = Made(checked_crop_task, MemorySource(items), imagenet_train(SIZE))
     assert second.bad == ours.bad
     assert [(entry.sample, entry.substitute) for entry in second.bad] == [(1, 3), (2, 3)]
     assert (second.rows == ours.rows).all()
@@ -158,7 +160,7 @@ def test_what_is_broken_behind_the_scan_is_not_dalis_to_accept() -> None:
 def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
     """In an evaluation such a row is padding: a task left over from the refused sample would fill it."""
     items = [photo(0), undecodable(photo(1), "no quantiser"), photo(2)]
-    second = Made(CheckedCropProducer, MemorySource(items), imagenet_train(SIZE), evaluation=True)
+    second = Made(checked_crop_task, MemorySource(items), imagenet_train(SIZE), evaluation=True)
     assert second.order == [0, 2]
     assert not second.pixels[1].any()
 
@@ -174,20 +176,20 @@ def test_tasks_are_of_the_latest_batch_only() -> None:
         substitute=False,
         evaluation=False,
     )
-    producer, pixels, rows = CropProducer(settings), np.zeros((2, SIZE, SIZE, 3), np.uint8), np.zeros(2, ROW_DTYPE)
+    producer, pixels = Producer(settings, crop_task), np.zeros((2, SIZE, SIZE, 3), np.uint8)
+    rows = np.zeros(2, ROW_DTYPE)
     seen = []
     for position in (0, 2, 0):
         producer.produce(Cursor(0, position), pixels, rows, lambda _: None)
-        seen.append([(row, task.data is items[position + row]) for row, task in producer.tasks()])
+        seen.append([(row, task.data is items[position + row]) for row, task in producer.tasks.items()])
     assert seen == [[(0, True)], [(1, True)], [(0, True)]]
-    assert Producer(settings).tasks() == ()
 
 
 def test_of_a_cache_only_the_crops_part_is_handed_over(tmp_path: Path) -> None:
     pixels = [np.ascontiguousarray(textured(90, 70 + k)) for k in range(6)]
     path = write_cache(tmp_path / "x.h5", [*(pixel_item(each) for each in pixels), file_item(photo(1))])
     cache = open_cache(path)
-    made = Made(CropProducer, cache, imagenet_train(SIZE))
+    made = Made(crop_task, cache, imagenet_train(SIZE))
     assert made.order == list(range(7))
     for row in range(6):
         x, y, width, height = made.rows["window"][row].tolist()

@@ -516,6 +516,27 @@ def test_a_silent_worker_is_named_with_its_sample(harm: str, capfd: pytest.Captu
     assert ("__getitem__" in capfd.readouterr().err) == (harm == "sleep")
 
 
+def test_a_program_that_was_stopped_as_a_whole_was_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
+    clock, ahead = time.monotonic, [0.0]
+    with DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=60) as loader:
+        next(iter(loader))
+        iterator: Any = loader._iterator
+        pid = iterator._workers[0].pid
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
+        assert iterator._silent(0, pid) is None
+        ahead[0] += 3600
+        assert iterator._silent(0, pid) is None
+        errors = []
+        for _ in range(200):  # but looks that follow each other add up
+            ahead[0] += 0.5
+            errors.append(iterator._silent(0, pid))
+            if errors[-1] is not None:
+                break
+        assert [error.code for error in errors if error is not None] == ["E-TIMEOUT"]
+        assert len(errors) > 100
+
+
 def test_a_worker_that_hangs_in_an_epoch_that_was_left_is_named() -> None:
     with DataLoader(Numbered(8, {2: "sleep"}), 2, num_workers=1, watchdog_s=3) as loader:
         next(iter(loader))

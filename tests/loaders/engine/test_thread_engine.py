@@ -146,7 +146,7 @@ def test_ctrl_c_loses_no_batch(workers: int) -> None:
     engine.seek(Cursor(0, 0))
     expected = indices(take(engine, 12))
     engine.seek(Cursor(0, 0))
-    target: Any = engine._queue.changed if workers else engine._maker
+    target: Any = engine.queue.changed if workers else engine._maker
     name, calls, interrupted, served = "wait" if workers else "make", 0, 0, []
     undisturbed = getattr(target, name)
 

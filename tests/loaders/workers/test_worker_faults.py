@@ -330,10 +330,10 @@ def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path) -> N
         engine: Any = loader._engine
         pid = engine._iterator._workers[0].pid
         assert engine.worker_silent(0, pid) is None
-        engine._polled_s -= 3600
+        engine._watchdog._looked_s -= 3600
         assert engine.worker_silent(0, pid) is None
         for _ in range(20):  # but looks that follow each other add up
-            engine._polled_s -= 0.5
+            engine._watchdog._looked_s -= 0.5
             error = engine.worker_silent(0, pid)
             if error is not None:
                 break

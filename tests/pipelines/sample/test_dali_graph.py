@@ -26,10 +26,11 @@ from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.open_source import open_source
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import check_markers, parse_header
 from penstock.pipelines.jpeg.recode import jpegtran_path
-from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, Pixels, dali_takes, import_dali
-from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_takes, import_dali
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 

@@ -21,8 +21,9 @@ from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, png, 
 from PIL import Image, ImageFile
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import ImagePart, StoredSize
 from penstock.pipelines.sample import decode, decode_simplejpeg
-from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, ImagePart, StoredSize, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import stored_window, upright
 from penstock.pipelines.spec import ImagePipeline
 

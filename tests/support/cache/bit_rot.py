@@ -22,7 +22,8 @@ from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.verify import damage
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import ImageDecoder, Window
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
 ENCODINGS = {"jpeg": Encoding(), "raw": Encoding(kind="raw"), "lossy": Encoding(resize=40, quality=80)}

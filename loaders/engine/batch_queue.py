@@ -1,0 +1,118 @@
+"""What the threads of an engine share: the batches to make, and those that are made, in the stream's order."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.loaders.engine.batch_maker import BatchMaker
+from penstock.loaders.engine.producer import MakeTask, ProducerSettings
+from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
+from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.workers.progress import Progress
+from penstock.loaders.workers.watchdog import POLL_S
+from penstock.pipelines.errors import LoaderError
+
+
+class BatchQueue:
+    """The work to hand out and the batches that are made, under one lock.
+
+    Threads hold this and never the engine, so that an engine that is dropped can end them.
+
+    ahead: batches that are handed out to be made before the consumer has them, at most.
+    progress: a row for each of `workers` threads, and one for whoever makes a batch beside them.
+    changed: notified at every change.
+    """
+
+    def __init__(self, settings: ProducerSettings, workers: int, ahead: int, cursor: Cursor) -> None:
+        self._settings, self._ahead = settings, ahead
+        self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.schedule.batch_size, settings.pipeline, shared=False)
+        self.recycler = Recycler(ahead + SPARE_SLOTS)
+        self.progress = Progress(workers + 1, shared=False)
+        self.changed = threading.Condition()
+        self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
+        self.made: dict[int, Produced] = {}
+        self.closed = False
+
+    def maker(self, worker: int, make_task: MakeTask | None) -> BatchMaker:
+        """Return a maker of batches for thread `worker`; the last + 1 is whoever makes a batch beside the threads."""
+        return BatchMaker(self._settings, self.slots, self.progress, worker, own_process=False, make_task=make_task)
+
+    def wait_for_work(self) -> tuple[int, WorkItem] | None:
+        """Hand out the next batch to make and its number, once there is room for it; None at the end."""
+        with self.changed:
+            while not self.closed and (self._handed_out - self._delivered >= self._ahead or not len(self.recycler)):
+                self.changed.wait(POLL_S)  # not for ever: a slot comes back by a finalizer, which wakes nobody
+            return None if self.closed else self.next_work()
+
+    def next_work(self) -> tuple[int, WorkItem]:
+        """Hand out the next batch to make and its number; takes a slot."""
+        number, item = self._handed_out, WorkItem(self.progress.generation, self.cursor, self.recycler.take())
+        self._handed_out += 1
+        self.cursor = self._settings.schedule.after(self.cursor)
+        return number, item
+
+    def is_wanted(self, item: WorkItem) -> bool:
+        """Tell whether nobody has called seek() or close() since `item` was handed out."""
+        return item.generation == self.progress.generation and not self.closed
+
+    def put(self, number: int, produced: Produced) -> None:
+        """Book a batch that is made; one that is no longer wanted gives its slot back."""
+        with self.changed:
+            if self.is_wanted(produced.item):
+                self.made[number] = produced
+            else:
+                self.recycler.give_back(produced.item.slot)
+            self.changed.notify_all()
+
+    def take(self, *, wait: bool = False) -> Produced | None:
+        """Take the next batch in the stream's order; None at the end, or where it is not made yet (unless `wait`)."""
+        with self.changed:
+            while self._taken not in self.made:
+                if self.closed or not wait:
+                    return None
+                self.changed.wait()
+            self._taken += 1
+            return self.made.pop(self._taken - 1)
+
+    def make_room(self) -> None:
+        """Let another batch be made: the consumer has one more."""
+        with self.changed:
+            self._delivered += 1
+            self.changed.notify_all()
+
+    def seek(self, cursor: Cursor) -> None:
+        """Go on at `cursor`; what was made for another place is dropped."""
+        with self.changed:
+            self.progress.next_generation()
+            for produced in self.made.values():
+                self.recycler.give_back(produced.item.slot)
+            self.made.clear()
+            self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Let the threads go; nothing is handed out any more."""
+        with self.changed:
+            self.closed = True
+            self.progress.next_generation()
+            self.made.clear()
+            self.changed.notify_all()
+
+
+def make_batches(queue: BatchQueue, maker: BatchMaker) -> None:
+    """Make batches until the queue is closed: the work of one thread."""
+    while (work := queue.wait_for_work()) is not None:
+        number, item = work
+        try:
+            produced = maker.make(item)
+        except BaseException as error:  # such as SystemExit: of no use in a thread, but the consumer waits for it
+            produced = stopped_by(error, item, maker.sample)
+        queue.put(number, produced)
+
+
+def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
+    """Turn an exception in a thread that worked on `sample` (-1 for none) of `item` into the message about it."""
+    told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
+    told.__cause__ = error
+    return Produced(item, (), 0.0, False, told)

@@ -1,0 +1,89 @@
+"""Read one sample of a source, and decode a window of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.image_types import ImagePart, Pixels, Window
+from penstock.pipelines.sample.decode import ImageDecoder, Probe
+from penstock.pipelines.sample.orientation import stored_window
+
+Result = TypeVar("Result")
+
+
+class Loaded(NamedTuple):
+    """A sample whose size is known.
+
+    sample: its index in the source.
+    data: the encoded image, or pixels uint8 [height, width, 3]; None where only the crop's part is read, later.
+    probe: what the header says; None for pixels.
+    width, height: pixels of the upright image.
+    """
+
+    sample: int
+    data: bytes | Pixels | None
+    probe: Probe | None
+    width: int
+    height: int
+
+
+class SampleReader:
+    """Reads the samples of one source and decodes them; belongs to one thread.
+
+    read_s: seconds spent inside the source since somebody set it to 0.
+    """
+
+    def __init__(self, source: Source, decoder: ImageDecoder) -> None:
+        self._source, self._decoder = source, decoder
+        self._windows = source if isinstance(source, WindowSource) else None
+        self.read_s = 0.0
+
+    def will_need(self, samples: npt.NDArray[np.int64]) -> None:
+        """Tell the source which samples come next."""
+        if self._windows is not None:
+            self._timed(self._windows.will_need, samples)
+
+    def load(self, sample: int) -> Loaded:
+        """Learn the size of `sample`, and read it unless its parts can be read alone; raises LoaderError."""
+        size = self._windows.stored_size(sample) if self._windows is not None else None
+        if size is not None:
+            probe = self._decoder.stored(size)
+            return Loaded(sample, None, probe, probe.width, probe.height)
+        data = self._timed(self._source.read, sample)
+        if isinstance(data, np.ndarray):
+            return Loaded(sample, data, None, data.shape[1], data.shape[0])
+        probe = self._decoder.probe(data)
+        return Loaded(sample, data, probe, probe.width, probe.height)
+
+    def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
+        """Read what holds `window` of a sample without data: (part, window in the stored image); raises LoaderError."""
+        assert self._windows is not None
+        assert item.probe is not None
+        stored = stored_window(window, item.width, item.height, item.probe.orientation)
+        return self._timed(self._windows.read_window, item.sample, stored), stored
+
+    def crop(self, item: Loaded, window: Window) -> Pixels:
+        """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
+        x, y, w, h = window
+        if item.probe is None:
+            assert isinstance(item.data, np.ndarray)
+            return item.data[y : y + h, x : x + w]
+        if item.data is None:
+            part, stored = self.part(item, window)
+            return self._decoder.part(part, item.probe, stored)
+        assert isinstance(item.data, bytes)
+        return self._decoder.window(item.data, item.probe, window)
+
+    def _timed(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a method of the source; the seconds that it takes are added to `read_s`."""
+        started = time.perf_counter()
+        try:
+            return method(*arguments)
+        finally:
+            self.read_s += time.perf_counter() - started

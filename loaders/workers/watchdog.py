@@ -1,0 +1,40 @@
+"""Watchdog measures for how long workers that are waited for have made no progress."""
+
+from __future__ import annotations
+
+import time
+
+POLL_S = 0.5  # between two looks at a worker that is waited for
+DEFAULT_WATCHDOG_S = 300.0
+
+
+class Watchdog:
+    """Add up the time in which a worker's progress has not changed, over looks that follow each other.
+
+    Time is added in small steps, at most two polls a look: after Ctrl-Z and `fg` the clock has moved on, but the
+    workers stood still with the program, and nobody was silent.
+
+    Attributes:
+        limit_s: seconds without progress after which a worker is given up.
+        silent_s: seconds without progress so far.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.silent_s = 0.0
+        self._progress: bytes | None = None
+        self._looked_s = time.monotonic()
+
+    def restart(self) -> None:
+        """Forget what was seen, because something was heard from the workers."""
+        self.silent_s, self._progress, self._looked_s = 0.0, None, time.monotonic()
+
+    def expired(self, progress: bytes) -> bool:
+        """Look at `progress`, any bytes that change with it, and say whether it has stood still for too long."""
+        now = time.monotonic()
+        if progress != self._progress:
+            self._progress, self.silent_s = progress, 0.0
+        else:
+            self.silent_s += min(now - self._looked_s, 2 * POLL_S)
+        self._looked_s = now
+        return self.silent_s >= self.limit_s
