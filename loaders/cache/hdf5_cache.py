@@ -44,7 +44,7 @@ class Hdf5Cache:
         self._take(tuple(files), shared)
 
     def _take(self, files: tuple[CacheFile, ...], shared: SharedArray) -> None:
-        self._files, self._shared, self.records = files, shared, shared.array
+        self.files, self._shared, self.records = files, shared, shared.array
         self._known = np.zeros(len(shared.array), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
@@ -116,7 +116,7 @@ class Hdf5Cache:
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
         num_bytes = sum(about.payload_bytes for about in self.about)
-        shards = f" in {len(self._files):,} shards" * (len(self._files) > 1)
+        shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
         return f"{images}, {classes}, {size_text(num_bytes)} (HDF5 cache{shards}: {self.about[0].coded.describe()})"
 
     def _record(self, index: int) -> Record:
@@ -126,11 +126,11 @@ class Hdf5Cache:
 
     def _place(self, index: int) -> tuple[CacheFile, int]:
         """The file that holds image `index`, and its number there."""
-        shard = bisect_right(self._starts, index) - 1 if len(self._files) > 1 else 0
-        return self._files[shard], index - self._starts[shard]
+        shard = bisect_right(self._starts, index) - 1 if len(self.files) > 1 else 0
+        return self.files[shard], index - self._starts[shard]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self._files, self._shared)
+        return _attach, (self.files, self._shared)
 
 
 def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:

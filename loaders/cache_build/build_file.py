@@ -86,7 +86,7 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     import_module("penstock.pipelines.sample.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
     about = existing(request, dest)
     if about is not None:
-        _sweep(dest)
+        remove_dead_builds(dest)
         return BuiltFile(path=dest, about=about)
     lock = BuildLock(dest + b".lock")
     with write_errors_told(dest):
@@ -131,7 +131,7 @@ def existing(request: BuildRequest, dest: bytes) -> About | None:
     return about
 
 
-def _sweep(dest: bytes) -> None:
+def remove_dead_builds(dest: bytes) -> None:
     """Remove what dead builders of a finished cache left, where this process may."""
     with contextlib.suppress(OSError, LoaderError):
         if find_folders(dest) or os.path.exists(dest + b".lock"):

@@ -18,7 +18,7 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, existing
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, existing, remove_dead_builds
 from penstock.loaders.cache_build.disk_space import write_errors_told
 from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
 from penstock.loaders.cache_build.ranks import Ranks
@@ -72,7 +72,7 @@ def build_cache(
         progress=progress or NoProgress(),
     )
     path = os.path.realpath(os.fsencode(dest))
-    _refuse_inside(source, path)
+    refuse_inside(source, path)
     ranks = ranks or Ranks()
     if shards > 1:
         return _build_set(request, path, shards, ranks)
@@ -80,8 +80,8 @@ def build_cache(
     return BuiltCache(path=path, files=[build_file(request, path)])
 
 
-def _refuse_inside(source: Source, dest: bytes) -> None:
-    """A cache among the images would change the folder that it is a cache of."""
+def refuse_inside(source: Source, dest: bytes) -> None:
+    """Raise LoaderError E-MISUSE for a cache among its images, which would change the folder that it is a cache of."""
     root: bytes | None = getattr(source, "root", None)
     if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
         raise LoaderError(
@@ -93,7 +93,14 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     abouts = _whole_set(request, folder, shards)
     if abouts is None:
         _prepare(request, folder)
-    files = [build_file(_of_shard(request, n, shards), _path(folder, n, shards)) for n in ranks.shards(shards)]
+    files = []
+    for shard in ranks.shards(shards):
+        path = _path(folder, shard, shards)
+        if abouts is None:
+            files.append(build_file(_of_shard(request, shard, shards), path))
+        else:
+            remove_dead_builds(path)
+            files.append(BuiltFile(path=path, about=abouts[shard]))
     ranks.meet()
     if abouts is None and (ranks.group is None or ranks.rank == 0):
         abouts = _abouts(request, folder, shards)
