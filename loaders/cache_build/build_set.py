@@ -1,4 +1,4 @@
-"""Building a cache as one file, or as a set of shards that several processes and machines build together."""
+"""Builds a cache as one file, or as a set of shards that several processes and machines build together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, existing, remove_dead_builds
-from penstock.loaders.cache_build.disk_space import write_errors_told
-from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, remove_dead_builds, usable_file
+from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
+from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
@@ -32,9 +32,12 @@ _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tm
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltCache:
-    """A cache as it is after a build: its path, the files that this process saw to, and whether it is whole now.
+    """Describe a cache after a build.
 
-    It is not while other tasks of a job array still build their shards.
+    Attributes:
+        path: the file, or the folder of shards.
+        files: those that this process saw to.
+        complete: whether the cache is whole now; not while other tasks of a job array still build their shards.
     """
 
     path: bytes
@@ -54,7 +57,7 @@ def build_cache(
     wait: bool = True,
     progress: BuildProgress | None = None,
 ) -> BuiltCache:
-    """The cache of `source` at `dest`: what is there if it is whole and fresh, else built, resumed or waited for.
+    """Return the cache of `source` at `dest`: what is there if it is whole and fresh, else built or waited for.
 
     encoding: Encoding(), lossless JPEG, unless given. workers: processes that encode, one a processor unless given, 0
     for none. shards: files; of more than one, `dest` is a folder, and each of `ranks` builds its part of them.
@@ -69,7 +72,7 @@ def build_cache(
         workers=default_workers() if workers is None else workers,
         replace_stale=replace_stale,
         wait=wait,
-        progress=progress or NoProgress(),
+        progress=progress or BuildProgress(),
     )
     path = os.path.realpath(os.fsencode(dest))
     refuse_inside(source, path)
@@ -105,7 +108,7 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     if abouts is None and (ranks.group is None or ranks.rank == 0):
         abouts = _abouts(request, folder, shards)
         if abouts is not None:
-            with write_errors_told(folder):
+            with write_errors_as_loader_errors(folder):
                 write_manifest(folder, ShardSet.of(abouts))
                 _remove_others(folder, shards)
     ranks.meet()
@@ -121,10 +124,10 @@ def _of_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
 
 
 def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """What all shards say of themselves; None while one of them is missing. Raises for one that may not be used."""
+    """Read what all shards say of themselves; None while one is missing. Raises for one that may not be used."""
     found = []
     for shard in range(shards):
-        about = existing(_of_shard(request, shard, shards), _path(folder, shard, shards))
+        about = usable_file(_of_shard(request, shard, shards), _path(folder, shard, shards))
         if about is None:
             return None
         found.append(about)
@@ -132,7 +135,7 @@ def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | 
 
 
 def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """The shards of the complete set that is there, None where there is none that may be used."""
+    """Read what the shards of a complete set say of themselves; None where there is none that may be used."""
     if not os.path.lexists(folder):
         return None
     if not os.path.isdir(folder):
@@ -160,7 +163,7 @@ def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About]
 
 def _prepare(request: BuildRequest, folder: bytes) -> None:
     """Make the folder; a set that is not whole, or not of this source, is none from here on."""
-    with write_errors_told(folder):
+    with write_errors_as_loader_errors(folder):
         make_private_folder(folder)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, MANIFEST))

@@ -1,4 +1,4 @@
-"""The journal of an unfinished cache: which samples lie in its payload, block by block, so that building can go on."""
+"""Keeps the journal of an unfinished cache: which samples lie in its payload, so that building can go on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ _BlockFields = tuple[Count, Count, Count, dict[str, Count], dict[str, Count]]  #
 
 @dataclass(frozen=True)
 class Block:
-    """Samples that were stored one after another.
+    """Describe samples that were stored one after another.
 
-    records: RECORD [n], offsets in the payload. num_bytes, crc: of their bytes. source_bytes: what they took in the
-    source. kept, bad: reason or error code -> how many.
+    Attributes:
+        records: RECORD [n], with offsets in the payload.
+        num_bytes: length of their bytes.
+        crc: CRC-32 of their bytes.
+        source_bytes: what they took in the source.
+        kept: reason -> how many JPEGs were stored as they were.
+        bad: error code -> how many images no decoder takes.
     """
 
     records: npt.NDArray[np.void]
@@ -37,29 +42,29 @@ class Block:
 
 
 class Journal:
-    """Blocks in a file, each with a CRC: what is cut off or damaged ends what is read. Raises OSError."""
+    """Write blocks to a file, each with a CRC: what is cut off or damaged ends what is read. Raises OSError."""
 
     def __init__(self, fd: int, end: int) -> None:
         self._fd, self._end = fd, end
 
     @classmethod
     def create(cls, path: bytes, key: str) -> Journal:
-        """An empty journal of the cache that `key` stands for."""
+        """Make an empty journal of the cache that `key` stands for."""
         journal = cls(open_private(path, os.O_RDWR | os.O_TRUNC), 0)
         journal._put(key.encode("ascii"))
         return journal
 
     @classmethod
     def reopen(cls, path: bytes, end: int) -> Journal:
-        """The journal at `path`, to be continued after the block that ends at `end`."""
+        """Open the journal at `path`, to be continued after the block that ends at `end`."""
         fd = open_private(path, os.O_RDWR)
         os.truncate(fd, end)
         return cls(fd, end)
 
     def append(self, block: Block) -> None:
         """Note a block whose payload is written."""
-        told = [block.num_bytes, block.crc, block.source_bytes, block.kept, block.bad]
-        self._put(json.dumps(told).encode("ascii") + b"\n" + block.records.tobytes())
+        fields = [block.num_bytes, block.crc, block.source_bytes, block.kept, block.bad]
+        self._put(json.dumps(fields).encode("ascii") + b"\n" + block.records.tobytes())
 
     def _put(self, body: bytes) -> None:
         write_all(self._fd, _FRAME.pack(_MAGIC, len(body), crc32(body, 0)) + body, self._end)
@@ -75,7 +80,7 @@ class Journal:
 
 
 def read_key(path: bytes) -> tuple[str, int] | None:
-    """(key, where it ends) of the journal at `path`; None where there is no such file or it is damaged."""
+    """Read (key, where it ends) of the journal at `path`; None where there is no such file or it is damaged."""
     try:
         with open(path, "rb") as file:
             body, end = next(_bodies(file.read(4096)))
@@ -85,7 +90,7 @@ def read_key(path: bytes) -> tuple[str, int] | None:
 
 
 def read_blocks(path: bytes) -> Iterator[tuple[Block, int]]:
-    """(block, where it ends in the journal) of each block up to the first that is damaged. Raises OSError."""
+    """Yield (block, where it ends in the journal) up to the first that is damaged. Raises OSError."""
     with open(path, "rb") as file:
         data = file.read()
     frames = _bodies(data)
@@ -96,7 +101,7 @@ def read_blocks(path: bytes) -> Iterator[tuple[Block, int]]:
 
 
 def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """(body, end) of each frame, up to the first that is damaged."""
+    """Yield (body, end) of each frame, up to the first that is damaged."""
     start = 0
     while start + _FRAME.size <= len(data):
         magic, length, crc = _FRAME.unpack_from(data, start)

@@ -1,4 +1,4 @@
-"""Building the packed index of an image folder in a few bytes per image."""
+"""Builds the packed index of an image folder in a few bytes per image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSETTLED = -(1 << 63)
 
 
 class FileTable:
-    """Image files in packed columns, in the order they were added; about 48 bytes each."""
+    """Collect image files in packed columns, in the order they were added; about 48 bytes each."""
 
     def __init__(self) -> None:
         self.names = bytearray()
@@ -41,7 +41,7 @@ class FileTable:
 
 
 class FolderIndexBuilder:
-    """Classes, folders and files added one after another, then written as one FolderIndex file."""
+    """Collect classes, folders and files one after another, then write them as one FolderIndex file."""
 
     def __init__(self) -> None:
         self.classes: list[bytes] = []
@@ -56,13 +56,13 @@ class FolderIndexBuilder:
         return len(self._files)
 
     def add_class(self, name: bytes) -> int:
-        """The number of a new class."""
+        """Add a class and return its number."""
         self.classes.append(name)
         self.class_counts.append(0)
         return len(self.classes) - 1
 
     def add_folder(self, path: bytes, label: int, mtime_ns: int, inode: int) -> int:
-        """The number of a new folder, `path` relative to the root, whose images are of class `label`."""
+        """Add a folder, `path` relative to the root, whose images are of class `label`; return its number."""
         self._folder_names += path
         self._folder_offsets.append(len(self._folder_names))
         self.folder_labels.append(label)
@@ -80,7 +80,7 @@ class FolderIndexBuilder:
             self.class_counts[label] += len(chunk)
 
     def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index. `root` names the tree it is of; `skipped` counts what was not taken. Raises OSError."""
+        """Write the index of the tree at `root`; `skipped` counts what was not taken. Raises OSError."""
         fingerprint = self._fingerprint()
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
@@ -111,7 +111,7 @@ class FolderIndexBuilder:
         write_index(file, header, columns)
 
     def _fingerprint(self) -> str:
-        """Hex digest of what the data set is: number of images, their paths, sizes and classes; not when or where."""
+        """Return a digest of what the data set is: number of images, paths, sizes and classes; not when or where."""
         digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
         digest.update(self._paths.digest())

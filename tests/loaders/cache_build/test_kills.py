@@ -41,7 +41,7 @@ from penstock.loaders.cache_build import lock as build_lock
 from penstock.loaders.cache_build import unfinished as build_folder
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_build.lock import Owner
-from penstock.loaders.cache_build.progress import NoProgress
+from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.verify import verify_cache
 from penstock.loaders.sources.image_folder import ImageFolder
 
@@ -315,7 +315,7 @@ def test_a_builder_that_was_taken_for_dead_and_goes_on(
     monkeypatch.setattr(build_lock, "SILENT_S", 0.3)
     codes: list[int] = []
 
-    class Revive(NoProgress):
+    class Revive(BuildProgress):
         def advance(self, samples: int, num_bytes: int) -> None:
             if not codes:
                 os.kill(lost.pid, signal.SIGCONT)
