@@ -1,4 +1,4 @@
-"""The command `penstock`."""
+"""Runs the command `penstock`: registers its subcommands, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -30,32 +30,10 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from penstock.bench.commands import (
-        ablate,
-        bench,
-        cache,
-        compare,
-        doctor,
-        iterate,
-        parity,
-        report,
-        selftest,
-        synth,
-        train,
-    )
+    from penstock.bench.commands import ablate, bench, cache, compare, doctor, iterate, parity, report, selftest, synth
+    from penstock.bench.commands import train as training
 
-    for module in (
-        bench,
-        compare,
-        doctor,
-        report,
-        train,
-        ablate,
-        synth,
-        iterate,
-        parity,
-        selftest,
-    ):
+    for module in (bench, compare, doctor, report, training, ablate, synth, iterate, parity, selftest):
         app.command()(getattr(module, module.__name__.rpartition(".")[2]))
     app.add_typer(cache.cache, name="cache")
 
@@ -84,7 +62,7 @@ def main() -> None:
         short = LoaderError("E-MEM", f"out of memory ({str(error) or 'no details'})")
         _fail(short.line(), short.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has left; Python would complain once more while closing the stream at exit.
+        # Whoever reads our output has left; Python would complain once more while closing the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
     except OSError as error:
@@ -95,9 +73,9 @@ def main() -> None:
 
 
 def _signal_before(error: BaseException) -> SignalExit | None:
-    """The signal that was being acted on when `error` was raised.
+    """Return the signal that was being handled when `error` was raised, or None.
 
-    Sent to a whole job it ends the workers of torch's own DataLoader too, of which torch tells by an error of its own.
+    A signal sent to a whole job also ends the workers of torch's own DataLoader, and torch raises an error about them.
     """
     before: BaseException | None = error
     while before is not None and not isinstance(before, SignalExit):

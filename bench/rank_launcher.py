@@ -1,14 +1,14 @@
-"""torchrun that ends as its ranks did: with the exit code of one that failed, or 128 + the number of a signal.
+"""Runs torchrun and ends as its ranks did: with the exit code of one that failed, or 128 + the number of a signal.
 
-`python -m penstock.bench.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever happened: who
-watches it cannot tell a run that saved itself from bad data.
+Use it as `python -m penstock.bench.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever
+happened, so that a batch system cannot tell a run that saved itself from one with bad data.
 """
 
 from __future__ import annotations
 
 import sys
 
-_UNNAMED = 1  # Python's for any exception: often a rank that lost its peers
+_ANY_EXCEPTION = 1  # Python's exit code: often of a rank that lost its peers
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def main() -> None:
 
 
 def exit_code(codes: list[int]) -> int:
-    """That of the whole, of the ranks' (negative: by that signal): the first that says why, else the first."""
+    """Choose one exit code for all ranks: the first that says why, else the first; -N stands for signal N."""
     shown = [128 - code if code < 0 else code for code in codes]
-    return next((code for code in shown if code != _UNNAMED), shown[0])
+    return next((code for code in shown if code != _ANY_EXCEPTION), shown[0])
 
 
 if __name__ == "__main__":

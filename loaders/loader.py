@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -123,16 +123,14 @@ class Loader:
         return batch
 
     def _count(self, batch: DeviceBatch, ready: int, started: float) -> None:
-        now, old = time.perf_counter(), self._stats
-        self._stats = replace(
-            old,
-            batches=old.batches + 1,
-            images=old.images + int((batch.host.index >= 0).sum()),
-            wait_s=old.wait_s + now - started,
-            produce_s=old.produce_s + batch.host.produce_s,
-            read_s=old.read_s + batch.host.read_s,
+        now, host = time.perf_counter(), batch.host
+        self._stats = self._stats.with_batch(
+            int((host.index >= 0).sum()),
+            wait_s=now - started,
             elapsed_s=now - self._started_s,
-            queue_depth=(old.queue_depth * old.batches + ready) / (old.batches + 1),
+            ready=ready,
+            produce_s=host.produce_s,
+            read_s=host.read_s,
         )
 
     def _go_to(self, cursor: Cursor) -> None:

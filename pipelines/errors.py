@@ -1,4 +1,4 @@
-"""The error contract: stable codes, one line, a fix, an exit code."""
+"""The error contract: `LoaderError` with a stable code, a message of one line, a proposed fix and an exit code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """What one stable code means: the exit code of the command line, and what the user can do."""
+    """Hold what belongs to one stable code.
+
+    Attributes:
+        exit_code: exit code of the `penstock` command when it ends with this error.
+        fix: what the user can do about it, where the error itself proposes nothing more precise.
+    """
 
     exit_code: int
     fix: str
 
 
 EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
-CANNOT_ALLOCATE = "can't allocate memory"  # in the text of the RuntimeError that torch's allocator on the CPU raises
+CANNOT_ALLOCATE = "can't allocate memory"  # torch's CPU allocator raises a RuntimeError whose text contains this
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -55,22 +60,33 @@ ERROR_CODES: dict[str, ErrorCode] = {
 
 
 def printable(path: bytes | str) -> str:
-    """A path as one safe line: `repr` of the text, undecodable bytes and control characters escaped; ASCII only."""
+    """Quote a path as one line of ASCII, as `repr` does, with undecodable bytes and control characters escaped."""
     text = os.fsdecode(path) if isinstance(path, bytes) else path
     return ascii(text)
 
 
 def one_line(text: str) -> str:
-    """Text as one safe line: runs of white space become a blank, what cannot be printed is escaped."""
+    """Return the text as one line: runs of white space become one blank, unprintable characters are escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 class LoaderError(RuntimeError):
-    """A failure with a stable code, told in one line: where, what, and what to do.
+    """Report a failure with a stable code, in one line that says where it happened, what happened and what to do.
 
     `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
-    fields that are not known are left out. Raises KeyError for a code not in ERROR_CODES. Pickles.
+    fields that are None are left out. The error can be pickled. Raises KeyError for a code not in ERROR_CODES.
+
+    Attributes:
+        code: a key of ERROR_CODES.
+        exit_code: exit code of the `penstock` command when it ends with this error.
+        cause: what went wrong, one line.
+        fix: what the user can do, one line; the code's own fix unless another is given.
+        sample: index of the sample in its data set.
+        path: path of the sample's file.
+        backend: name of the backend that raised.
+        rank: number of the process in a distributed run.
+        worker: process id of the worker.
     """
 
     FIELDS = ("sample", "path", "backend", "rank", "worker")
@@ -95,13 +111,13 @@ class LoaderError(RuntimeError):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The one-line form; never contains a line break."""
+        """Return the message; it never contains a line break."""
         known = [(name, getattr(self, name)) for name in self.FIELDS if getattr(self, name) is not None]
         where = "".join(f" {name}={printable(v) if name == 'path' else one_line(str(v))}" for name, v in known)
         return f"LoaderError[{self.code}]{where} cause={self.cause}: fix={self.fix}"
 
     def located(self, **fields: object) -> LoaderError:
-        """A copy that fills in fields of FIELDS that are still unknown."""
+        """Return a copy in which the `fields` that are still None are filled in; `fields` are names of FIELDS."""
         merged = {n: getattr(self, n) if getattr(self, n) is not None else fields.get(n) for n in self.FIELDS}
         return LoaderError(self.code, self.cause, fix=self.fix, **merged)  # type: ignore[arg-type]
 
@@ -115,5 +131,5 @@ def _rebuild(code: str, cause: str, fix: str, fields: dict[str, object]) -> Load
 
 
 def size_text(num_bytes: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes in GB or MB for people to read."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"

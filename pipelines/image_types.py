@@ -1,4 +1,4 @@
-"""Plain types of images and their parts, shared by all that read and decode samples."""
+"""Plain types of images, windows and parts of images, shared by all code that reads and decodes samples."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Pixels = npt.NDArray[np.uint8]  # [height, width, 3], RGB
-Window = tuple[int, int, int, int]  # x, y, width, height in pixels
+Pixels = npt.NDArray[np.uint8]  # RGB image [height, width, 3]
+Window = tuple[int, int, int, int]  # x, y, width, height of a rectangle in an image, in pixels
 
 
 class StoredSize(NamedTuple):
-    """Sides in pixels of an image as it is stored, and the EXIF orientation (1 to 8) that would turn it upright."""
+    """Hold the size of an image as it is stored.
+
+    Attributes:
+        width: stored width, in pixels.
+        height: stored height, in pixels.
+        orientation: EXIF orientation, 1 to 8, which says how to turn the image upright.
+    """
 
     width: int
     height: int
@@ -20,7 +26,15 @@ class StoredSize(NamedTuple):
 
 
 class ImagePart(NamedTuple):
-    """A rectangle of a stored image, and where it lies there: a JPEG of its own, or pixels [height, width, 3]."""
+    """Hold a rectangle of a stored image and where it lies in it.
+
+    Attributes:
+        data: the rectangle as a JPEG of its own, or as pixels, uint8 [height, width, 3].
+        x: its left edge in the stored image, in pixels.
+        y: its upper edge in the stored image, in pixels.
+        width: its width in pixels.
+        height: its height in pixels.
+    """
 
     data: bytes | Pixels
     x: int

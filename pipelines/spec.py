@@ -1,4 +1,4 @@
-"""Settings of what happens to a sample and to a batch."""
+"""Settings of the two stages: `ImagePipeline` for crop, resize and normalisation, `Augmentations` for the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
-RAND_BINS = 31  # magnitudes of torchvision's RandAugment and TrivialAugmentWide
+RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialAugmentWide
 _MAX_RAND_OPS = 16
 
 
@@ -19,14 +19,19 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentations:
-    """What is drawn for each sample beyond crop and flip; the defaults do nothing. Applied in this order.
+    """Choose the augmentations of the batch stage; the defaults do nothing, and they apply in the order of the fields.
 
-    auto_augment: "rand" is torchvision's RandAugment with `rand_ops` operations of magnitude `rand_magnitude` (0 to
-    30), "trivial" its TrivialAugmentWide. color_jitter: (brightness, contrast, saturation, hue) as torchvision's
-    ColorJitter takes them, hue at most 0.5. erasing: probability of torchvision's RandomErasing, which sets a box to 0
-    after normalising (with dtype uint8: to the mean colour). mixup, cutmix: alpha of the Beta distribution by which
-    pairs of samples are mixed; with both, each pair takes one of them by a coin flip. Raises ValueError for settings
-    that cannot work.
+    Raises ValueError for settings that cannot work.
+
+    Attributes:
+        auto_augment: "rand" for torchvision's RandAugment, "trivial" for its TrivialAugmentWide.
+        rand_ops: number of operations that RandAugment applies to each image, 1 to 16.
+        rand_magnitude: magnitude of RandAugment's operations, 0 to 30.
+        color_jitter: (brightness, contrast, saturation, hue) as torchvision's ColorJitter takes them, hue at most 0.5.
+        erasing: probability of torchvision's RandomErasing, which sets a box to 0 after normalising (with dtype uint8:
+            to the mean colour).
+        mixup: alpha of the Beta distribution of the shares by which pairs of images are blended; 0 for no mixup.
+        cutmix: likewise for pairs that exchange a box; with both, a coin flip chooses for each pair.
     """
 
     auto_augment: Literal["rand", "trivial"] | None = None
@@ -62,22 +67,22 @@ class Augmentations:
 
     @property
     def changes_pixels(self) -> bool:
-        """Whether any operation on uint8 pixels is asked for."""
+        """Whether any operation works on uint8 pixels, before normalising."""
         return self.auto_augment is not None or self.jitters
 
     @property
     def jitters(self) -> bool:
-        """Whether color_jitter asks for anything."""
+        """Whether color_jitter has any effect."""
         return self.color_jitter is not None and any(self.color_jitter)
 
     @property
     def mixes(self) -> bool:
-        """Whether pairs of samples are mixed, and labels become soft targets."""
+        """Whether pairs of samples are mixed, so that labels become soft targets."""
         return self.mixup > 0 or self.cutmix > 0
 
     @property
     def active(self) -> bool:
-        """Whether anything is asked for at all."""
+        """Whether any augmentation has an effect."""
         return self.changes_pixels or self.erasing > 0 or self.mixes
 
 
@@ -86,18 +91,26 @@ NO_AUGMENTATIONS = Augmentations()
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePipeline:
-    """What one sample goes through, then what one batch goes through.
+    """Choose what the sample stage does with each image and what the batch stage does with each batch.
 
-    Sample stage: crop window, antialiased bilinear resize to `size` (height, width in pixels), horizontal flip; uint8.
-    Batch stage, on the target device: `augment`, where it asks for anything, and `(pixel / 255 - mean) / std` per
-    channel.
+    Sample stage, uint8: crop, antialiased bilinear resize to `size`, horizontal flip.
+    Batch stage, on the target device: `augment`, then `(pixel / 255 - mean) / std` for each channel.
+    Raises ValueError for settings that cannot work.
 
-    crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does (`scale`, `ratio`), "center"
-    takes the centre window of the target's aspect whose shorter side is `center_fraction` of the image's, "full"
-    squeezes the whole image. flip: probability of a horizontal flip. exif: "ignore" leaves the pixels as stored
-    (torchvision's choice), "apply" turns them upright first. resample: the resize kernel, "torch" or "pillow"
-    (Pillow-SIMD where installed); they agree within one level. max_pixels: an image that declares more is refused
-    before memory is allocated for it. Raises ValueError for settings that cannot work.
+    Attributes:
+        size: (height, width) of the resulting images, in pixels.
+        crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does; "center" takes the centre
+            window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect.
+        scale: lowest and highest share of the image's area, for "random_resized".
+        ratio: lowest and highest aspect (width / height) of the window, for "random_resized".
+        center_fraction: side of the window, as a share of the largest that fits, for "center".
+        flip: probability of a horizontal flip.
+        mean: mean of each channel (red, green, blue), on a scale from 0 to 1.
+        std: standard deviation of each channel, on the same scale.
+        exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
+        resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level.
+        max_pixels: an image that declares more pixels is refused before memory is allocated for it.
+        augment: augmentations beyond crop and flip.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -140,7 +153,7 @@ class ImagePipeline:
 
     @property
     def random(self) -> bool:
-        """Whether any draw changes a sample: False means that every epoch serves the same pixels."""
+        """Whether anything is drawn at random; if not, every epoch yields the same pixels."""
         return self.crop == "random_resized" or self.flip > 0 or self.augment.active
 
 
@@ -149,9 +162,10 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> ImagePipeline:
-    """RandomResizedCrop and a coin-flip mirror: the usual ImageNet training recipe. `size` in pixels.
+    """Return the usual pipeline for training on ImageNet: RandomResizedCrop and a flip with probability 1/2.
 
-    settings: fields of ImagePipeline and of Augmentations, such as auto_augment="rand" or mixup=0.2.
+    `size` is in pixels, one side or (height, width); `settings` are fields of ImagePipeline and of Augmentations, such
+    as flip=0.0, auto_augment="rand" or mixup=0.2.
     """
     chosen = {field.name: settings.pop(field.name) for field in fields(Augmentations) if field.name in settings}
     if chosen:
@@ -162,5 +176,8 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> Ima
 
 
 def imagenet_eval(size: int | tuple[int, int] = 224, *, center_fraction: float = 0.875) -> ImagePipeline:
-    """Centre crop with the field of view of `Resize(256), CenterCrop(224)`, no flip. `size` in pixels."""
+    """Return the usual pipeline for evaluation: a centre crop with the field of view of `Resize(256), CenterCrop(224)`.
+
+    `size` is in pixels, one side or (height, width); nothing is flipped.
+    """
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)

@@ -1,4 +1,4 @@
-"""A look at machine, installation and data before a run: each finding is ok, a warning or a failure, with its cure."""
+"""Looks at machine, installation and data before a run: each finding is ok, a warning or a failure, with its cure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.bench.checks.doctor_data import data_findings
 from penstock.bench.checks.doctor_folders import folder_findings
 from penstock.bench.checks.doctor_machine import machine_findings
 from penstock.bench.checks.doctor_software import software_findings
-from penstock.bench.checks.finding import DoctorSettings, Finding, checked
+from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.bench.measure.environment import describe_environment
 from penstock.loaders.create import usable_device
 from penstock.loaders.system.needs import ensure
 
 
-def ensure_room(settings: DoctorSettings, own_bytes: int) -> None:
-    """Raises LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits beside `own_bytes` of the program's.
+def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
+    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits beside `own_bytes` of the program's.
 
     For commands, before they take memory: afterwards the kernel would not ask, but kill. Leaves it to create_loader to
     refuse settings that cannot work.
@@ -31,12 +31,12 @@ def ensure_room(settings: DoctorSettings, own_bytes: int) -> None:
 
 
 def examine(settings: DoctorSettings, data: Path | None) -> Iterator[Finding]:
-    """Every finding, as soon as it is there. Raises ValueError for settings that cannot work.
+    """Yield every finding as soon as it is there. Raises ValueError for settings that cannot work.
 
-    data: a folder of images or a cache, of which a sample is read; None for machine and installation alone.
+    `data` is a folder of images or a cache, of which a sample is read; None for machine and installation alone.
     """
     needs = settings.needs()
-    yield checked("device", lambda: f"{usable_device(settings.device)}")
+    yield run_check("device", lambda: f"{usable_device(settings.device)}")
     yield from machine_findings(settings, needs)
     yield from folder_findings()
     yield from software_findings(settings)
@@ -45,10 +45,9 @@ def examine(settings: DoctorSettings, data: Path | None) -> Iterator[Finding]:
 
 
 def as_record(settings: DoctorSettings, findings: list[Finding]) -> dict[str, Any]:
-    """JSON-serialisable."""
-    told = {**asdict(settings), "cache": None if settings.cache is None else str(settings.cache)}
+    """Return settings, findings and environment as a JSON-serialisable record."""
     return {
-        "settings": told,
+        "settings": {**asdict(settings), "cache": None if settings.cache is None else str(settings.cache)},
         "findings": [finding._asdict() for finding in findings],
         "fails": sum(finding.state == "fail" for finding in findings),
         "environment": describe_environment(),

@@ -1,4 +1,4 @@
-"""The data before a run: where it lies, how fast it is read, and what a sample of it holds."""
+"""Looks at the data before a run: where it lies, how fast it is read, and what a sample of it holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
-from penstock.bench.checks.file_systems import file_system_of, is_remote
+from penstock.bench.checks.doctor_folders import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
@@ -29,7 +29,7 @@ _SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".
 
 
 def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
-    """What is found of `data`, and of the cache that the settings name."""
+    """Yield the findings on `data`, and on the cache that the settings name."""
     folder = training_folder(data)
     for name, path in (("data", folder), ("cache", settings.cache)):
         if path is None or (name == "cache" and not path.exists()):  # a cache is built on first use
@@ -47,7 +47,7 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
 
 
 def file_system(name: str, path: Path) -> Finding:
-    """Local disk, network, FUSE or an overlay."""
+    """Tell whether the data lies on a local disk, a network, FUSE or an overlay."""
     kind, title = file_system_of(path), f"{name}: file system"
     if is_remote(kind):
         fix = "copy the data to a local disk, or build a cache there: penstock cache build DATA /local/train.h5"
@@ -58,52 +58,59 @@ def file_system(name: str, path: Path) -> Finding:
 
 
 def read_speed(name: str, source: Source, settings: DoctorSettings) -> Finding:
-    """One thread's reads, from the page cache and from storage."""
+    """Measure how fast one thread reads a sample, from the page cache and from storage."""
     reading, title = ReadCeiling(source, settings.pipeline, 0), f"{name}: reading"
     if not reading.possible:
         return Finding(title, "warn", "nothing of the sample can be read", "see the next line")
     size = bytes_an_image(source) or 0
     warm = reading.warm(_READ_S).median
-    told = f"{warm:,.0f} images/s from the page cache ({warm * size / 1e6:,.0f} MB/s)"
+    text = f"{warm:,.0f} images/s from the page cache ({warm * size / 1e6:,.0f} MB/s)"
     try:
         cold = reading.cold(_READ_S).median
     except ValueError as error:
-        return Finding(title, "ok", f"{told}; from storage not known: {error}")
-    return Finding(title, "ok", f"{told}, {cold:,.0f} from storage ({cold * size / 1e6:,.0f} MB/s), one thread")
+        return Finding(title, "ok", f"{text}; from storage not known: {error}")
+    return Finding(title, "ok", f"{text}, {cold:,.0f} from storage ({cold * size / 1e6:,.0f} MB/s), one thread")
 
 
 @dataclass
-class Sample:
-    """What a sample holds: codes of bad images, kinds of odd ones, each with its first path."""
+class SampleSummary:
+    """Count the bad and the odd images of a sample.
 
-    looked_at: int = 0
+    Attributes:
+        images: number of images looked at.
+        bad: error code, with its cause if that is short -> number of images.
+        odd: kind of oddity -> number of images.
+        first: the same keys -> path of the first such image.
+    """
+
+    images: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     odd: Counter[str] = field(default_factory=Counter)
     first: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, kind: str, path: bytes, *, bad: bool = False) -> None:
-        """Count one."""
+        """Count one image as bad or odd."""
         (self.bad if bad else self.odd)[kind] += 1
         self.first.setdefault(kind, path)
 
-    def told(self) -> str:
-        """In words, the most frequent first."""
+    def describe(self) -> str:
+        """Return the counts in words, the most frequent first."""
         counts = [*self.bad.most_common(), *self.odd.most_common()]
         return "; ".join(f"{count} {kind}, such as {printable(self.first[kind])}" for kind, count in counts)
 
 
 def odd_files(name: str, source: Source, settings: DoctorSettings) -> Finding:
-    """A sample, decoded in full by the loader's own decoder: what it would refuse, and what is unusual."""
-    title, sample = f"{name}: a sample", look_at(source, settings)
-    told = f"{sample.looked_at:,} images decoded"
+    """Decode a sample in full with the loader's own decoder; report what it would refuse, and what is unusual."""
+    title, sample = f"{name}: a sample", summarise_sample(source, settings)
+    text = f"{sample.images:,} images decoded"
     if sample.bad:
         state: State = "fail" if settings.on_bad_sample == "raise" else "warn"
         fix = "repair or remove them (the ledger of on_bad_sample='replace' lists all), or pass on_bad_sample='replace'"
-        return Finding(title, state, f"{told}; {sample.told()}", fix)
+        return Finding(title, state, f"{text}; {sample.describe()}", fix)
     if sample.odd:
         fix = "they are loaded; " + "; ".join(advice for kind, advice in _ADVICE.items() if kind in sample.odd)
-        return Finding(title, "warn", f"{told}; {sample.told()}", fix)
-    return Finding(title, "ok", f"{told}, none of them odd")
+        return Finding(title, "warn", f"{text}; {sample.describe()}", fix)
+    return Finding(title, "ok", f"{text}, none of them odd")
 
 
 TURNED, HUGE, CMYK, MISNAMED, UNUSUAL = (
@@ -122,16 +129,16 @@ _ADVICE = {
 }
 
 
-def look_at(source: Source, settings: DoctorSettings) -> Sample:
-    """Up to 256 images, spread over the data, for at most two seconds."""
+def summarise_sample(source: Source, settings: DoctorSettings) -> SampleSummary:
+    """Decode up to 256 images, spread over the data, for at most two seconds."""
     reader = SampleReader(source, ImageDecoder(replace(settings.pipeline, exif="apply")))
-    sample, watch = Sample(), Stopwatch()
+    sample, watch = SampleSummary(), Stopwatch()
     indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
     np.random.default_rng(0).shuffle(indices)  # where time ends the look, it has been everywhere
     for index in indices.tolist():
         if watch.seconds > _LOOK_S:
             break
-        sample.looked_at += 1
+        sample.images += 1
         try:
             _look(source, index, reader, sample)
         except LoaderError as error:
@@ -141,7 +148,7 @@ def look_at(source: Source, settings: DoctorSettings) -> Sample:
     return sample
 
 
-def _look(source: Source, index: int, reader: SampleReader, sample: Sample) -> None:
+def _look(source: Source, index: int, reader: SampleReader, sample: SampleSummary) -> None:
     path = source.path(index)
     item = reader.load(index)
     known = item.probe
@@ -158,5 +165,5 @@ def _look(source: Source, index: int, reader: SampleReader, sample: Sample) -> N
         sample.add(MISNAMED, path)
     if known.header is not None and known.header.components == 4:
         sample.add(CMYK, path)
-    elif known.header is not None and not known.header.common:
+    elif known.header is not None and not known.header.ordinary:
         sample.add(UNUSUAL, path)

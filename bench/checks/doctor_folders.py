@@ -1,4 +1,4 @@
-"""The folders that Penstock writes to by itself: temporary files, the profile, indexes of scanned folders."""
+"""Looks at the folders that Penstock writes to by itself, and tells which file system a path is on."""
 
 from __future__ import annotations
 
@@ -7,39 +7,64 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.bench.checks.file_systems import file_system_of, is_remote
-from penstock.bench.checks.finding import Finding, checked
+import psutil
+
+from penstock.bench.checks.finding import Finding, run_check
 from penstock.loaders.profile import profile_path
 from penstock.loaders.sources.saved_index import cache_folder
 from penstock.loaders.system.needs import ensure_temporary_folder
 from penstock.pipelines.errors import size_text
 
-_LITTLE = 256 << 20  # bytes
+_LITTLE_BYTES = 256 << 20
+NETWORK = (
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "9p"),
+    *("glusterfs", "afs", "wekafs", "panfs"),
+)
+
+
+def file_system_of(path: str | os.PathLike[str]) -> str:
+    """Return the type of the file system that holds `path`, such as "ext4", "nfs4" or "fuse.sshfs", or "unknown"."""
+    real = os.path.realpath(path)
+    try:
+        mounts = psutil.disk_partitions(all=True)
+    except OSError:
+        return "unknown"
+    found, longest = "unknown", -1
+    for mount in mounts:
+        inside = real == mount.mountpoint or real.startswith(mount.mountpoint.rstrip("/") + "/")
+        if inside and len(mount.mountpoint) >= longest:  # of two mounts at one place the later one is seen
+            found, longest = mount.fstype, len(mount.mountpoint)
+    return found
+
+
+def is_remote(kind: str) -> bool:
+    """Tell whether files of such a file system come over a network, or may (FUSE)."""
+    return kind in NETWORK or kind.startswith("fuse")
 
 
 def folder_findings() -> Iterator[Finding]:
-    """One finding for each of them; none is needed to load but the temporary one."""
+    """Yield one finding for each folder; only the temporary one is needed to load."""
     yield temporary_folder()
     yield profile_folder()
     yield index_folder()
 
 
 def temporary_folder() -> Finding:
-    """Sockets of the fork server and of tensors lie there, and the caches of `parity` and `selftest`."""
-    found = checked("temporary folder", ensure_temporary_folder)
+    """Look at the temporary folder: sockets of the fork server lie there, and the caches of parity and selftest."""
+    found = run_check("temporary folder", ensure_temporary_folder)
     if found.state == "fail":
         return found
     kind, free = file_system_of(found.found), shutil.disk_usage(found.found).free
-    told = f"{found.found} ({kind}, {size_text(free)} free)"
+    text = f"{found.found} ({kind}, {size_text(free)} free)"
     if is_remote(kind):
-        return Finding(found.name, "warn", told, "use a local disk: export TMPDIR=/tmp")
-    if free < _LITTLE:
-        return Finding(found.name, "warn", told, "free some of it, or export TMPDIR=/another/folder")
-    return found._replace(found=told)
+        return Finding(found.name, "warn", text, "use a local disk: export TMPDIR=/tmp")
+    if free < _LITTLE_BYTES:
+        return Finding(found.name, "warn", text, "free some of it, or export TMPDIR=/another/folder")
+    return found._replace(found=text)
 
 
 def profile_folder() -> Finding:
-    """Where `penstock bench --save` keeps its choice."""
+    """Look at the folder where `penstock bench --save` keeps its choice."""
     path = profile_path("default")
     folder = path.parent
     if path.parts[0] == "~":
@@ -53,7 +78,7 @@ def profile_folder() -> Finding:
 
 
 def index_folder() -> Finding:
-    """Where the index of a scanned folder is kept for the next start."""
+    """Look at the folder where the index of a scanned data folder is kept for the next start."""
     folder = cache_folder()
     if folder is None or not can_write(Path(os.fsdecode(folder))):
         fix = "a data folder is scanned again at each start: export XDG_CACHE_HOME=/a/folder/of/yours"
@@ -62,7 +87,7 @@ def index_folder() -> Finding:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether files can be made in `folder`: root may everything, except on what is mounted read-only."""
+    """Tell whether files can be made in `folder`: root may write anywhere but on what is mounted read-only."""
     try:
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
     except OSError:

@@ -1,4 +1,4 @@
-"""What the machine gives to a loader: processors, memory, /dev/shm, open files, processes."""
+"""Looks at what the machine gives to a loader: processors, memory, /dev/shm, open files, processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.bench.checks.finding import DoctorSettings, Finding, checked
+from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.loaders.drop_in.data_loader import DEFAULT_PREFETCH
 from penstock.loaders.system.machine import (
     available_cpus,
@@ -36,30 +36,30 @@ _LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # bytes of address spa
 
 
 def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding]:
-    """One finding for each thing that the kernel rations."""
+    """Yield one finding for each resource that the kernel rations."""
     yield processors(settings)
     yield numa_nodes(settings)
     yield memory(needs)
     yield process_limits(settings)
     yield dev_shm(settings, needs)
-    yield checked("open files", lambda: _descriptors(needs))
-    yield checked("processes", lambda: _processes(needs))
+    yield run_check("open files", lambda: _descriptors(needs))
+    yield run_check("processes", lambda: _processes(needs))
 
 
 def processors(settings: DoctorSettings) -> Finding:
-    """What affinity and control groups leave, against the workers."""
+    """Hold the processors that affinity and control groups leave against the number of workers."""
     affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota()
     cpus, there = available_cpus(), psutil.cpu_count() or affinity
-    told = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
+    text = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
     if quota is not None and quota < 1:
-        return Finding("processors", "warn", told, "give the job a whole processor (docker --cpus, sbatch -c)")
+        return Finding("processors", "warn", text, "give the job a whole processor (docker --cpus, sbatch -c)")
     if settings.workers is not None and settings.workers > cpus:
-        return Finding("processors", "warn", f"{told}, for {settings.workers} workers", f"--workers {cpus}")
-    return Finding("processors", "ok", told)
+        return Finding("processors", "warn", f"{text}, for {settings.workers} workers", f"--workers {cpus}")
+    return Finding("processors", "ok", text)
 
 
 def numa_nodes(settings: DoctorSettings) -> Finding:
-    """Memory nodes, and on how many of them this process may run."""
+    """Count the memory nodes, and those on which this process may run."""
     allowed, nodes, mine = os.sched_getaffinity(0), 0, []
     for folder in sorted(_NODES.glob("node[0-9]*")):
         nodes += 1
@@ -68,15 +68,15 @@ def numa_nodes(settings: DoctorSettings) -> Finding:
                 mine.append(folder.name[4:])
         except (OSError, ValueError):
             continue
-    told = f"{nodes or 'unknown'}" + (f", running on {', '.join(mine)}" if nodes > 1 else "")
+    text = f"{nodes or 'unknown'}" + (f", running on {', '.join(mine)}" if nodes > 1 else "")
     if len(mine) > 1 and settings.device != "cpu":
         fix = f"bind each rank to its GPU's node: numactl --cpunodebind={mine[0]} --membind={mine[0]} ..."
-        return Finding("NUMA nodes", "warn", told, fix)
-    return Finding("NUMA nodes", "ok", told)
+        return Finding("NUMA nodes", "warn", text, fix)
+    return Finding("NUMA nodes", "ok", text)
 
 
 def cpu_list(text: str) -> set[int]:
-    """The numbers in a list of the kernel's, such as "0-3,8"; raises ValueError."""
+    """Return the numbers in a list of the kernel's, such as "0-3,8". Raises ValueError."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -85,7 +85,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def memory(needs: Needs) -> Finding:
-    """What control groups and machine leave, against the batches and the processes that make them."""
+    """Hold the memory that control groups and machine leave against what batches and worker processes need."""
 
     def check() -> str:
         ensure_batches(needs)
@@ -93,7 +93,7 @@ def memory(needs: Needs) -> Finding:
         said = "no limit but the machine's" if limit is None else f"limit {size_text(limit)}"
         return f"{size_text(memory_headroom())} free ({said}), needs {size_text(needs.total_bytes)} at least"
 
-    found = checked("memory", check)
+    found = run_check("memory", check)
     if found.state == "ok" and needs.total_bytes > _TIGHT * memory_headroom():
         fix = "the model and the images come on top: lower --workers, --prefetch or --batch-size, or raise the limit"
         return found._replace(state="warn", fix=fix)
@@ -101,20 +101,23 @@ def memory(needs: Needs) -> Finding:
 
 
 def process_limits(settings: DoctorSettings) -> Finding:
-    """Limits of one process's memory, which some batch systems set."""
+    """Look at the limits of one process's memory, which some batch systems set."""
     least = _LITTLE_PROCESS if settings.device == "cpu" else _LITTLE_GPU_PROCESS
     kinds = (("address space", resource.RLIMIT_AS, least), ("data", resource.RLIMIT_DATA, _LITTLE_PROCESS))
     limits = [(name, resource.getrlimit(kind)[0], enough) for name, kind, enough in kinds]
     set_limits = [(name, soft, enough) for name, soft, enough in limits if soft != resource.RLIM_INFINITY]
-    told = ", ".join(f"{name} {size_text(soft)}" for name, soft, _ in set_limits) or "no limit"
+    text = ", ".join(f"{name} {size_text(soft)}" for name, soft, _ in set_limits) or "no limit"
     if any(soft < enough for _, soft, enough in set_limits):
-        return Finding("memory of a process", "warn", told, "ulimit -v unlimited; ulimit -d unlimited")
-    return Finding("memory of a process", "ok", told)
+        return Finding("memory of a process", "warn", text, "ulimit -v unlimited; ulimit -d unlimited")
+    return Finding("memory of a process", "ok", text)
 
 
 def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
-    """Semaphores of the backends, whose batches are elsewhere; batches of the drop-in DataLoader and of torch's own."""
-    found = checked(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES))} free")
+    """Hold /dev/shm against the backends' semaphores and the batches of the drop-in DataLoader.
+
+    The backends' own batches lie elsewhere; those of the drop-in DataLoader, and of torch's own, lie there.
+    """
+    found = run_check(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES))} free")
     if found.state == "fail":
         return found
     workers = default_workers() if settings.workers is None else settings.workers

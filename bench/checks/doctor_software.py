@@ -1,9 +1,8 @@
-"""What is installed: decoders and their speed, what caches need, DALI and torch against the GPU's driver."""
+"""Looks at what is installed: decoders and their speed, what caches need, DALI and torch against the GPU's driver."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import platform
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.photo_like import photo_like
 from penstock.bench.measure.clock import measure_rate
+from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
@@ -25,7 +25,7 @@ _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 
 
 def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
-    """Versions, and what is missing for these settings."""
+    """Yield findings on versions, and on what is missing for these settings."""
     yield Finding("python", "ok", f"{platform.python_version()}, torch {torch.__version__}")
     yield from decoders(settings)
     backend, _ = settings.resolved
@@ -35,7 +35,7 @@ def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
 
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:
-    """Each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
+    """Yield each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
     usable, photo = usable_decoders(), photo_like(*_PHOTO)
     for name in DECODER_NAMES[1:]:
         if name not in usable:
@@ -65,37 +65,37 @@ def _missing_decoder(name: str, usable: list[str]) -> Finding:
 
 
 def caches(*, needed: bool) -> Finding:
-    """h5py reads caches; jpegtran makes lossless ones."""
+    """Look for h5py, which reads caches, and for jpegtran, which makes lossless ones."""
     try:
         versions = hdf5_versions()
     except LoaderError as error:
         return Finding("caches", "fail" if needed else "warn", error.cause, error.fix)
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    text = ", ".join(f"{name} {version}" for name, version in versions.items())
     if jpegtran_path() is None:
         fix = "apt-get install libjpeg-turbo-progs"
-        return Finding("caches", "warn", f"{told}; without jpegtran no lossless cache can be built, only read", fix)
-    return Finding("caches", "ok", f"{told}, {jpegtran_version()}")
+        return Finding("caches", "warn", f"{text}; without jpegtran no lossless cache can be built, only read", fix)
+    return Finding("caches", "ok", f"{text}, {jpegtran_version()}")
 
 
 def gpu_driver(settings: DoctorSettings) -> Finding:
-    """torch's CUDA against the driver's."""
+    """Hold torch's CUDA version against the driver's."""
     driver, built = driver_cuda(), torch.version.cuda
     if driver is None:
         state: State = "warn" if built is not None and settings.device == "cpu" else "ok"
-        told = "no GPU driver (libcuda.so.1)" + (f", torch is built for CUDA {built}" if built else "")
+        text = "no GPU driver (libcuda.so.1)" + (f", torch is built for CUDA {built}" if built else "")
         fix = "for a GPU: install its driver, or start the container with --gpus all" if state == "warn" else None
-        return Finding("GPU", state, told if built else f"{told}: all runs on the CPU", fix)
-    told = f"driver for CUDA {driver[0]}.{driver[1]}, torch for {built or 'the CPU'}"
+        return Finding("GPU", state, text if built else f"{text}: all runs on the CPU", fix)
+    text = f"driver for CUDA {driver[0]}.{driver[1]}, torch for {built or 'the CPU'}"
     if built is None:
-        return Finding("GPU", "warn", told, "this torch uses no GPU: install a CUDA build of it")
+        return Finding("GPU", "warn", text, "this torch uses no GPU: install a CUDA build of it")
     if not torch.cuda.is_available():
-        return Finding("GPU", "warn", f"{told}: torch sees no device", "see nvidia-smi; the driver may be too old")
+        return Finding("GPU", "warn", f"{text}: torch sees no device", "see nvidia-smi; the driver may be too old")
     names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
-    return Finding("GPU", "ok", f"{told}; {torch.cuda.device_count()}x {', '.join(sorted(names))}")
+    return Finding("GPU", "ok", f"{text}; {torch.cuda.device_count()}x {', '.join(sorted(names))}")
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """(major, minor) of the newest CUDA that the installed driver runs; None without a driver."""
+    """Return (major, minor) of the newest CUDA that the installed driver runs; None without a driver."""
     number = ctypes.c_int(0)
     try:
         # Takes no context and no memory of the GPU.
@@ -106,31 +106,24 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
-    """DALI's wheel is built for one major version of CUDA, which the driver must know."""
-    wheels = [wheel for wheel in ("nvidia-dali-cuda130", "nvidia-dali-cuda120") if _version(wheel)]
+    """Look for DALI, whose wheel is built for one major version of CUDA that the driver must know."""
+    wheels = [wheel for wheel in ("nvidia-dali-cuda130", "nvidia-dali-cuda120") if package_version(wheel)]
     if not wheels:
         state: State = "fail" if needed else "ok"
         return Finding("DALI", state, "not installed", install_hint() if needed else None)
     if len(wheels) > 1:
         fix = f"they share a folder: pip uninstall both, then {install_hint()}"
         return Finding("DALI", "fail" if needed else "warn", " and ".join(wheels), fix)
-    told, major, driver = f"{wheels[0]} {_version(wheels[0])}", int(wheels[0][-3:-1]), driver_cuda()
+    text, major, driver = f"{wheels[0]} {package_version(wheels[0])}", int(wheels[0][-3:-1]), driver_cuda()
     if needed:
         try:
             import_dali()
         except LoaderError as error:
-            return Finding("DALI", "fail", f"{told}: {error.cause}", error.fix)
+            return Finding("DALI", "fail", f"{text}: {error.cause}", error.fix)
     if driver is None:
-        return Finding("DALI", "ok", f"{told}; without a GPU driver it decodes on the CPU")
+        return Finding("DALI", "ok", f"{text}; without a GPU driver it decodes on the CPU")
     if driver[0] < major:
         state = "fail" if needed and settings.device != "cpu" else "warn"
         fix = f"pip install nvidia-dali-cuda{max(12, driver[0])}0 in its place, or a driver for CUDA {major}"
-        return Finding("DALI", state, f"{told} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
-    return Finding("DALI", "ok", f"{told}, driver for CUDA {driver[0]}.{driver[1]}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        return Finding("DALI", state, f"{text} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
+    return Finding("DALI", "ok", f"{text}, driver for CUDA {driver[0]}.{driver[1]}")

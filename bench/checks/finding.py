@@ -1,4 +1,4 @@
-"""What the doctor is asked about, and one thing that it found."""
+"""Defines what the doctor is asked about (DoctorSettings), and one thing that it finds (Finding)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """What was found of one thing. fix: what mends it, where it is not ok."""
+    """Tell what was found of one thing.
+
+    Attributes:
+        name: what was looked at.
+        state: "ok", "warn" or "fail".
+        found: what was found, in words.
+        fix: what mends it, where it is not ok.
+    """
 
     name: str
     state: State
@@ -28,9 +35,17 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorSettings:
-    """The loader that is asked about, as create_loader takes it; workers, prefetch: None for the backend's defaults.
+    """Describe the loader that the doctor is asked about, as create_loader takes it.
 
-    cache: reads a cache, beside DATA; on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
+    Attributes:
+        backend: "torch", "hdf5", "dali", or "auto" for that of the saved profile.
+        workers: worker processes; None for the backend's default.
+        prefetch: batches ahead for each worker; None for the backend's default.
+        batch_size: images a batch.
+        size: height and width of the images served, in pixels.
+        device: where batches go, such as "cpu" or "cuda:0".
+        cache: a cache to look at beside the data, if it is there.
+        on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
     """
 
     backend: str = "torch"
@@ -44,7 +59,7 @@ class DoctorSettings:
 
     @classmethod
     def of(cls, settings: BenchSettings) -> DoctorSettings:
-        """The loader that a benchmark measures; of all backends the one that is always there."""
+        """Return the settings of the loader that a benchmark measures; of all backends the one that is always there."""
         return cls(
             backend="torch" if settings.backend == ALL_BACKENDS else settings.backend,
             workers=settings.workers,
@@ -56,12 +71,12 @@ class DoctorSettings:
 
     @property
     def pipeline(self) -> ImagePipeline:
-        """What is served."""
+        """The pipeline whose images are served."""
         return imagenet_train(self.size)
 
     @property
     def resolved(self) -> tuple[str, dict[str, Any]]:
-        """The backend and its options; "auto" is what the saved profile says, or torch."""
+        """The backend and its options, where "auto" is what the saved profile says, or torch."""
         backend, options = self.backend, {"workers": self.workers, "prefetch": self.prefetch}
         if backend == "auto":
             saved = load_profile()
@@ -71,14 +86,14 @@ class DoctorSettings:
         return backend, {name: value for name, value in options.items() if value is not None}
 
     def needs(self) -> Needs:
-        """What such a loader takes. Raises ValueError for settings that cannot work."""
+        """Return what such a loader takes of the machine. Raises ValueError for settings that cannot work."""
         backend, options = self.resolved
         size = (self.size, self.size)
         return loader_needs(backend, batch_size=self.batch_size, size=size, device=self.device, **options)
 
 
-def checked(name: str, check: Callable[[], str]) -> Finding:
-    """ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
+def run_check(name: str, check: Callable[[], str]) -> Finding:
+    """Return ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
     try:
         return Finding(name, "ok", check())
     except LoaderError as error:

@@ -1,4 +1,4 @@
-"""Parity: the engines of this machine serve one stream, compared in lockstep, batch by batch."""
+"""Compares the streams that the engines of this machine serve, in lockstep, batch by batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, Pair, Served, Tolerance
+from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, EnginePair, ServedBatch, Tolerance
 from penstock.bench.measure.environment import describe_environment
 from penstock.loaders.cache.hdf5_cache import known_cache
 from penstock.loaders.cache_build.for_source import prepare_source
@@ -24,13 +24,20 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import DECODER_NAMES
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
-MOST_CACHED = 5_000  # images of which a cache is built in passing
-LEVELS = 256
+MOST_CACHED = 5_000  # images: for more of them no temporary cache is built
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParitySettings:
-    """What of the stream is compared. images: at most so many; evaluate: imagenet_eval instead of imagenet_train."""
+    """Say which part of the stream is compared.
+
+    Attributes:
+        images: most images that are compared.
+        seed: seed of order, crops and flips.
+        size: height and width of the images served, in pixels.
+        batch_size: images a batch.
+        evaluate: whether to compare the stream of imagenet_eval instead of that of imagenet_train.
+    """
 
     images: int = 512
     seed: int = 0
@@ -39,16 +46,16 @@ class ParitySettings:
     evaluate: bool = False
 
     def __post_init__(self) -> None:
-        _ = self.pipeline  # an impossible size is said before a cache is built
+        _ = self.pipeline  # refuses an impossible size before a cache is built
 
     @property
     def pipeline(self) -> ImagePipeline:
-        """What is served."""
+        """The pipeline that every engine serves."""
         return imagenet_eval(self.size) if self.evaluate else imagenet_train(self.size)
 
 
 class LeftOut(NamedTuple):
-    """A decoder or backend that cannot be compared here, why, and what to do about it."""
+    """Name a decoder or backend that cannot be compared here, why, and what to do about it."""
 
     name: str
     cause: str
@@ -56,8 +63,17 @@ class LeftOut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """An engine to compare. needs: the decoder or backend that may be missing here; options: of create_loader."""
+class ParityEngine:
+    """Describe one engine to compare: a backend with its decoder, source and device.
+
+    Attributes:
+        name: as records and messages call it, such as "torch/simplejpeg".
+        needs: the decoder or backend that may be missing here.
+        source: where it reads images.
+        backend: of create_loader.
+        device: where it decodes.
+        options: further arguments of create_loader.
+    """
 
     name: str
     needs: str
@@ -67,7 +83,7 @@ class Candidate:
     options: Mapping[str, Any]
 
     def open(self, settings: ParitySettings) -> Loader:
-        """Its loader of the whole stream, as one rank. Raises as create_loader does."""
+        """Open a loader of the whole stream, as one rank. Raises as create_loader does."""
         return create_loader(
             self.source,
             backend=self.backend,
@@ -84,13 +100,13 @@ class Candidate:
         )
 
 
-def candidates(data: Source, cache: Source | None) -> list[Candidate]:
-    """Every engine that could serve `data`, or `cache` in its place, if what it needs is installed.
+def engines_for(data: Source, cache: Source | None) -> list[ParityEngine]:
+    """List every engine that could serve `data`, or `cache` in its place, if what it needs is installed.
 
     All work in the consumer's process: they take turns, so workers of their own would only wait.
     """
     found = [
-        Candidate(
+        ParityEngine(
             name=f"{backend}/{decoder}",
             needs=decoder,
             source=source,
@@ -106,24 +122,25 @@ def candidates(data: Source, cache: Source | None) -> list[Candidate]:
             kind = "cache" if isinstance(source, WindowSource) else "files"
             name, options = f"dali/{kind}/{device}", {"workers": 0}
             found.append(
-                Candidate(name=name, needs="dali", source=source, backend="dali", device=device, options=options)
+                ParityEngine(name=name, needs="dali", source=source, backend="dali", device=device, options=options)
             )
     return found
 
 
-def tolerance_between(first: Candidate, second: Candidate) -> Tolerance:
-    """The tolerance that holds for these two."""
-    dali = [candidate for candidate in (first, second) if candidate.backend == "dali"]
+def tolerance_between(first: ParityEngine, second: ParityEngine) -> Tolerance:
+    """Return the tolerance that holds between two engines."""
+    dali = [engine for engine in (first, second) if engine.backend == "dali"]
     if not dali:
         return EXACT
-    return DALI_CPU if all(candidate.device == "cpu" for candidate in dali) else DALI_GPU
+    return DALI_CPU if all(engine.device == "cpu" for engine in dali) else DALI_GPU
 
 
 @contextmanager
 def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, list[LeftOut]]]:
-    """The cache that stands for `data`: itself, the one at `path` (built if it is not there), or a temporary one.
+    """Yield the cache that stands for `data`: itself, the one at `path` (built if missing), or a temporary one.
 
-    None where there is neither, with why. Raises LoaderError E-MISUSE for a lossy one, otherwise as prepare_source.
+    Where there is none, yield None with the reason. Raises LoaderError E-MISUSE for a lossy one, otherwise as
+    prepare_source.
     """
     if path is not None or isinstance(data, WindowSource):
         there = None if path is None else known_cache(path)
@@ -144,21 +161,21 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
 
 
 def _left_out(name: str, error: LoaderError) -> LeftOut:
-    """What a missing package leaves out; any other error is raised again."""
+    """Say what a missing package leaves out; any other error is raised again."""
     if error.code != "E-DEPENDENCY":
         raise error
     return LeftOut(name, error.cause, error.fix)
 
 
-def served(loader: Loader, images: int) -> Iterator[Served]:
-    """The first `images` rows of the loader's epoch, batch by batch, in host memory."""
-    left, booked = images, 0
+def served_batches(loader: Loader, images: int) -> Iterator[ServedBatch]:
+    """Yield the first `images` rows of the loader's epoch, batch by batch, in host memory."""
+    left, entries_seen = images, 0
     for batch in loader.batches():
         rows = min(left, len(batch.index))
         ledger = loader.ledger(batch.epoch).bad
-        replaced = {bad.row: (bad.sample, bad.substitute, bad.code) for bad in ledger[booked:]}
-        booked = len(ledger)
-        yield Served(
+        replaced = {bad.row: (bad.sample, bad.substitute, bad.code) for bad in ledger[entries_seen:]}
+        entries_seen = len(ledger)
+        yield ServedBatch(
             (batch.epoch, batch.step),
             batch.index[:rows],
             batch.labels[:rows].cpu().numpy(),
@@ -174,22 +191,31 @@ def served(loader: Loader, images: int) -> Iterator[Served]:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityRecord:
-    """What a run found. images: so many were compared; engines: name -> its loader's settings."""
+    """Hold what a comparison found.
+
+    Attributes:
+        data: the source whose stream was served.
+        settings: what of the stream was compared.
+        images: number of images compared, padding not counted.
+        engines: engine -> its loader's settings.
+        pairs: every two engines, with what differs between them.
+        left_out: what could not be compared here.
+    """
 
     data: Source
     settings: ParitySettings
     images: int
     engines: Mapping[str, Mapping[str, object]]
-    pairs: Sequence[Pair]
+    pairs: Sequence[EnginePair]
     left_out: Sequence[LeftOut]
 
     @property
-    def outside(self) -> list[Pair]:
+    def outside(self) -> list[EnginePair]:
         """The pairs that are outside their tolerance."""
         return [pair for pair in self.pairs if pair.outside()]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-serialisable; holds no path."""
+        """Return a JSON-serialisable record, which holds no path."""
         return {
             "data": {
                 "summary": self.data.describe(),
@@ -208,29 +234,35 @@ class ParityRecord:
 
 
 class _Running(NamedTuple):
-    candidate: Candidate
+    engine: ParityEngine
     loader: Loader
-    stream: Iterator[Served]
+    stream: Iterator[ServedBatch]
 
 
 def compare(
     data: Source,
-    cache: Source | None,
+    engines: Sequence[ParityEngine],
     settings: ParitySettings,
+    *,
     advance: Callable[[int], None] = lambda images: None,
     left_out: Sequence[LeftOut] = (),
+    least: int = 2,
 ) -> ParityRecord:
     """Serve the start of the stream with every engine in lockstep, and compare each pair of them.
 
-    Holds a batch or two an engine. advance: called with how many more images are done. left_out: what is so already;
-    what needs a package that is missing is added. Raises LoaderError E-MISUSE if fewer than two engines work, and for
-    any fault of an engine.
+    Holds a batch or two an engine. `advance` is called with how many more images are done. What needs a package that
+    is missing is added to `left_out`. Raises LoaderError E-MISUSE if fewer than `least` engines work, and for any
+    fault of an engine.
     """
     images = 0
     with ExitStack() as stack:
-        running, missing = _start(stack, candidates(data, cache), settings, left_out)
+        running, missing = _start(stack, engines, settings, left_out)
+        if len(running) < least:
+            names = " and ".join(each.engine.name for each in running) or "none"
+            fix = "; ".join(f"{left.name}: {left.fix}" for left in missing) or "install another decoder"
+            raise LoaderError("E-MISUSE", f"parity is between two engines at least, and here works {names}", fix=fix)
         pairs = [
-            (one, two, Pair(a.candidate.name, b.candidate.name, tolerance_between(a.candidate, b.candidate)))
+            (one, two, EnginePair(a.engine.name, b.engine.name, tolerance_between(a.engine, b.engine)))
             for (one, a), (two, b) in itertools.combinations(enumerate(running), 2)
         ]
         for batches in zip(*(each.stream for each in running), strict=True):
@@ -242,29 +274,24 @@ def compare(
             data=data,
             settings=settings,
             images=images,
-            engines={each.candidate.name: each.loader.describe() for each in running},
+            engines={each.engine.name: each.loader.describe() for each in running},
             pairs=[pair for _, _, pair in pairs],
             left_out=missing,
         )
 
 
 def _start(
-    stack: ExitStack, wanted: Sequence[Candidate], settings: ParitySettings, known: Sequence[LeftOut]
+    stack: ExitStack, engines: Sequence[ParityEngine], settings: ParitySettings, known: Sequence[LeftOut]
 ) -> tuple[list[_Running], list[LeftOut]]:
-    """The candidates that work here, and what is left out: the `known`, and what needs a missing package."""
+    """Open the engines that work here; return them, and `known` with what needs a missing package."""
     running, left_out = [], list(known)
-    for candidate in wanted:
+    for engine in engines:
         try:
-            loader = stack.enter_context(candidate.open(settings))
-            stream = served(loader, min(settings.images, len(candidate.source)))
+            loader = stack.enter_context(engine.open(settings))
+            stream = served_batches(loader, min(settings.images, len(engine.source)))
             first = next(stream)  # some packages are missed only now
         except LoaderError as error:
-            left_out.append(_left_out(candidate.needs, error))
+            left_out.append(_left_out(engine.needs, error))
             continue
-        running.append(_Running(candidate, loader, itertools.chain([first], stream)))
-    left_out = list(dict.fromkeys(left_out))
-    if len(running) < 2:
-        names = " and ".join(each.candidate.name for each in running) or "none"
-        fix = "; ".join(f"{left.name}: {left.fix}" for left in left_out) or "install another decoder"
-        raise LoaderError("E-MISUSE", f"parity is between two engines at least, and here works {names}", fix=fix)
-    return running, left_out
+        running.append(_Running(engine, loader, itertools.chain([first], stream)))
+    return running, list(dict.fromkeys(left_out))

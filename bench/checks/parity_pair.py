@@ -1,4 +1,4 @@
-"""What two engines served, compared row by row: order, labels, crops, ledger, and how far their pixels lie apart."""
+"""Compares what two engines served, row by row: order, labels, crops, ledger, and how far their pixels lie apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ LEVELS = 256
 
 
 class Tolerance(NamedTuple):
-    """How far the pixels of two engines may lie apart, in uint8 levels; order, labels, crops and ledger never may."""
+    """Say how far the pixels of two engines may lie apart; order, labels, crops and ledger never may.
+
+    Attributes:
+        name: as records call it.
+        mean: largest mean distance, in uint8 levels.
+        p99_9: largest 99.9th percentile of the distances, in uint8 levels.
+        why: the reason for it.
+    """
 
     name: str
     mean: float
@@ -27,10 +34,17 @@ TOLERANCES = (EXACT, DALI_CPU, DALI_GPU)
 
 
 @dataclass(frozen=True)
-class Served:
-    """Rows of a batch as one engine served them; replaced: row -> (sample, substitute, code) of the ledger.
+class ServedBatch:
+    """Hold rows of one batch as one engine served them, in host memory.
 
-    index, labels: int64 [rows]; windows: int32 [rows, 4]; flips: bool [rows]; pixels: uint8 [rows, height, width, 3].
+    Attributes:
+        place: (epoch, step).
+        index: samples, -1 for padding, int64 [rows].
+        labels: int64 [rows].
+        windows: crops as (x, y, width, height), int32 [rows, 4].
+        flips: bool [rows].
+        pixels: uint8 [rows, height, width, 3].
+        replaced: row -> (sample, substitute, code), as the ledger tells it.
     """
 
     place: tuple[int, int]
@@ -43,7 +57,7 @@ class Served:
 
 
 class PixelDistance:
-    """|a - b| over the uint8 values of images, as a histogram: exact, whatever their number."""
+    """Collect |a - b| over the uint8 values of images as a histogram, which is exact for any number of them."""
 
     def __init__(self) -> None:
         self.histogram = np.zeros(LEVELS, np.int64)
@@ -63,12 +77,12 @@ class PixelDistance:
             self.worst_image, self.worst_mean = index, mean
 
     def percentile(self, per_mille: int) -> int:
-        """The smallest level that at least `per_mille` thousandths of the values do not exceed (inverted CDF)."""
+        """Return the smallest level not exceeded by at least `per_mille` thousandths of the values (inverted CDF)."""
         rank = -(-int(self.histogram.sum()) * per_mille // 1000)
         return int(np.searchsorted(np.cumsum(self.histogram), rank))
 
     def as_dict(self) -> dict[str, Any]:
-        """In levels: mean, 99.9th percentile, maximum; the image with the largest mean, None if all are equal."""
+        """Return mean, 99.9th percentile and maximum in levels, and the image with the largest mean, if any differs."""
         return {
             "mean": _mean(self.histogram),
             "p99_9": self.percentile(999),
@@ -82,8 +96,15 @@ def _mean(histogram: npt.NDArray[np.int64]) -> float:
     return float(histogram @ np.arange(LEVELS)) / max(1, int(histogram.sum()))
 
 
-class Pair:
-    """What was found of two engines so far. differing: order, labels, crops, ledger -> rows in which they differ."""
+class EnginePair:
+    """Collect how two engines differ.
+
+    Attributes:
+        first, second: names of the engines.
+        tolerance: how far their pixels may lie apart.
+        distance: of their pixels.
+        differing: "order", "labels", "crops" or "ledger" -> number of rows in which they differ.
+    """
 
     def __init__(self, first: str, second: str, tolerance: Tolerance) -> None:
         self.first, self.second, self.tolerance = first, second, tolerance
@@ -91,8 +112,8 @@ class Pair:
         self.differing = dict.fromkeys(("order", "labels", "crops", "ledger"), 0)
         self._first_place: dict[str, str] = {}
 
-    def add(self, first: Served, second: Served) -> None:
-        """Compare a batch; pixels only where both have an image."""
+    def add(self, first: ServedBatch, second: ServedBatch) -> None:
+        """Compare one batch of both; pixels only where both have an image."""
         for what, rows in _differing_rows(first, second).items():
             if rows.any():
                 self.differing[what] += int(rows.sum())
@@ -101,22 +122,22 @@ class Pair:
             self.distance.add(int(first.index[row]), first.pixels[row], second.pixels[row])
 
     def outside(self) -> list[str]:
-        """Why the pair is outside its tolerance; empty if it is inside."""
+        """Return why the pair is outside its tolerance; an empty list if it is inside."""
         found, limit = self.distance.as_dict(), self.tolerance
-        told = [
+        reasons = [
             f"{what} differ{'s' * (what in ('order', 'ledger'))} in {count:,} row{'s' * (count > 1)}, "
             f"first at {self._first_place[what]}"
             for what, count in self.differing.items()
             if count
         ]
         if found["mean"] > limit.mean:
-            told.append(f"mean distance {found['mean']:.3g} is above {limit.mean:g}")
+            reasons.append(f"mean distance {found['mean']:.3g} is above {limit.mean:g}")
         if found["p99_9"] > limit.p99_9:
-            told.append(f"99.9th percentile {found['p99_9']} is above {limit.p99_9}")
-        return told
+            reasons.append(f"99.9th percentile {found['p99_9']} is above {limit.p99_9}")
+        return reasons
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
+        """Return a JSON-serialisable record of the pair."""
         return {
             "engines": [self.first, self.second],
             "equal": {what: not count for what, count in self.differing.items()},
@@ -127,7 +148,7 @@ class Pair:
         }
 
 
-def _differing_rows(first: Served, second: Served) -> dict[str, npt.NDArray[np.bool_]]:
+def _differing_rows(first: ServedBatch, second: ServedBatch) -> dict[str, npt.NDArray[np.bool_]]:
     replaced = [first.replaced.get(row) != second.replaced.get(row) for row in range(len(first.index))]
     return {
         "order": (first.index != second.index) | (first.place != second.place),

@@ -1,4 +1,4 @@
-"""Whether this installation works: images are made, loaded by everything that is installed, compared, trained on."""
+"""Checks an installation: parity of all its engines on a few made images, then one training step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import simplejpeg
 import torch
 from torch.utils.data import TensorDataset
 
-from penstock.bench.checks.doctor import ensure_room
+from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
-from penstock.bench.checks.parity import Candidate, ParitySettings, cache_of, candidates, served, tolerance_between
-from penstock.bench.checks.parity_pair import Pair, Served
+from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
 from penstock.bench.data.photo_like import photo_like
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
@@ -28,101 +30,104 @@ from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.spec import imagenet_train
 
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
-_SETTINGS = ParitySettings(images=IMAGES, size=SIZE, batch_size=BATCH)
 _WORKERS = 2
-_OWN_BYTES = 150 << 20  # of engines that work in this process, and of the model
-_REINSTALL = "install the package named in the cause again"
+_OWN_BYTES = 150 << 20  # of the engines that work in this process, and of the model
 
 Value = TypeVar("Value")
 
 
 class SelftestFailure(RuntimeError):
-    """Engines that should serve the same do not, or a step that should train does not; one line."""
+    """Says in one line which engines serve different streams, or which step does not do its work."""
 
 
 def selftest() -> Iterator[Finding]:
-    """One finding for each thing that works, or is not installed ("warn").
+    """Yield one finding for each part that works, or that is not installed ("warn").
 
-    Raises SelftestFailure for a wrong result, LoaderError for what fails; any other exception of a library becomes
-    E-DEPENDENCY.
+    Raises SelftestFailure for a wrong result and LoaderError for what fails; any other exception of a library becomes
+    LoaderError E-DEPENDENCY.
     """
-    ensure_room(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
+    ensure_loader_fits(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
     folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
-        source = _tried("synthetic images", lambda: _photos(Path(name)))
+        source = _guarded("made images", lambda: write_images(Path(name)))
         yield Finding("images", "ok", source.describe())
         with cache_of(source, None) as (cache, missing):
             yield from (Finding(left.name, "warn", left.cause, left.fix) for left in missing)
             if cache is not None:
                 yield Finding("cache", "ok", cache.describe())
-            yield from _engines(source, cache)
-        yield _tried("DataLoader", _drop_in)
-        yield _tried("training step", lambda: _training_step(source))
+            yield from check_engines(source, cache)
+        yield _guarded("DataLoader", check_data_loader)
+        yield _guarded("training step", lambda: check_training_step(source))
 
 
-def _tried(what: str, step: Callable[[], Value]) -> Value:
+def _guarded(what: str, check: Callable[[], Value]) -> Value:
     try:
-        return step()
+        return check()
     except (LoaderError, SelftestFailure, MemoryError):
         raise
     except Exception as error:
         if CANNOT_ALLOCATE in str(error):
             raise LoaderError("E-MEM", f"{what}: {str(error).splitlines()[0]}") from error
-        raise LoaderError("E-DEPENDENCY", f"{what}: {type(error).__name__}: {error}", fix=_REINSTALL) from error
+        fix = "install the package named in the cause again"
+        raise LoaderError("E-DEPENDENCY", f"{what}: {type(error).__name__}: {error}", fix=fix) from error
 
 
-def _photos(folder: Path) -> Source:
+def write_images(folder: Path) -> Source:
+    """Write JPEGs like photos and a few odd images, in two class folders: grey and, with Pillow, CMYK and PNG."""
+    for number in range(CLASSES):
+        (folder / f"class{number}").mkdir()
     for number in range(IMAGES):
-        place = folder / f"class{number % CLASSES}"
-        place.mkdir(exist_ok=True)
-        (place / f"{number:02d}.jpg").write_bytes(photo_like(120 + 8 * number, 330 - 7 * number, seed=number))
+        path = folder / f"class{number % CLASSES}" / f"{number:02d}.jpg"
+        path.write_bytes(photo_like(120 + 8 * number, 330 - 7 * number, seed=number))
+    grey = np.linspace(0, 255, 90 * 140).astype(np.uint8).reshape(90, 140, 1)
+    (folder / "class0" / "00.jpg").write_bytes(simplejpeg.encode_jpeg(grey, 90, "GRAY"))
+    if "pillow" in usable_decoders():  # nothing else decodes these
+        from PIL import Image
+
+        colours = Image.fromarray(np.repeat(grey, 3, axis=2))
+        colours.convert("CMYK").save(folder / "class1" / "01.jpg")
+        colours.save(folder / "class0" / "02.jpg", format="PNG")  # named as no PNG: the first bytes decide
     return open_source(folder)
 
 
-def _engines(source: Source, cache: Source | None) -> Iterator[Finding]:
-    """Every engine in the consumer's process, then each backend with workers, against the first one that works."""
-    reference: tuple[Candidate, list[Served]] | None = None
-    working: dict[str, Candidate] = {}
-    for candidate in candidates(source, cache):
-        try:
-            rows = _tried(candidate.name, lambda candidate=candidate: _stream(candidate))  # type: ignore[misc]
-        except LoaderError as error:
-            if error.code != "E-DEPENDENCY":
-                raise
-            yield Finding(candidate.name, "warn", f"not usable: {error.cause}", error.fix)
-            continue
-        reference = reference or (candidate, rows)
-        working.setdefault(candidate.backend, candidate)
-        yield _compared(candidate, rows, *reference)
+def check_engines(source: Source, cache: Source | None) -> Iterator[Finding]:
+    """Compare every engine in this process, then one of each backend with workers, with the first one that works.
+
+    One by one, so that an error names its engine and no more than one engine's workers run at a time.
+    """
+    reference: ParityEngine | None = None
+    working: dict[str, ParityEngine] = {}
+    for engine in engines_for(source, cache):
+        finding = _compare_with(reference, engine, source)
+        yield finding
+        if finding.state == "ok":
+            reference = reference or engine
+            working.setdefault(engine.backend, engine)
     if reference is None:
         raise LoaderError("E-DEPENDENCY", "no decoder works", fix="pip install simplejpeg")
-    for candidate in working.values():
-        name, options = f"{candidate.name}, {_WORKERS} workers", {**candidate.options, "workers": _WORKERS}
-        busy = replace(candidate, name=name, options=options)
-        yield _compared(busy, _tried(name, lambda busy=busy: _stream(busy)), *reference)  # type: ignore[misc]
+    for engine in working.values():
+        name, options = f"{engine.name}, {_WORKERS} workers", {**engine.options, "workers": _WORKERS}
+        yield _compare_with(reference, replace(engine, name=name, options=options), source)
 
 
-def _stream(candidate: Candidate) -> list[Served]:
-    with candidate.open(_SETTINGS) as loader:
-        return list(served(loader, IMAGES))
+def _compare_with(reference: ParityEngine | None, engine: ParityEngine, source: Source) -> Finding:
+    settings = ParitySettings(images=IMAGES, size=SIZE, batch_size=BATCH)
+    pair = [engine] if reference is None else [reference, engine]
+    record = _guarded(engine.name, lambda: compare(source, pair, settings, least=0))
+    for left in record.left_out:
+        return Finding(engine.name, "warn", f"not usable: {left.cause}", left.fix)
+    for outside in record.outside:
+        raise SelftestFailure(f"{outside.first} and {outside.second}: {'; '.join(outside.outside())}")
+    if reference is None:
+        return Finding(engine.name, "ok", f"{record.images} images")
+    [compared] = record.pairs
+    mean = compared.distance.as_dict()["mean"]
+    said = "bit for bit" if compared.tolerance.p99_9 == 0 else f"pixels within {mean:.2f} on average"
+    return Finding(engine.name, "ok", f"the stream of {reference.name}, {said}")
 
 
-def _compared(candidate: Candidate, rows: list[Served], other: Candidate, expected: list[Served]) -> Finding:
-    tolerance = tolerance_between(candidate, other)
-    pair = Pair(candidate.name, other.name, tolerance)
-    if len(rows) != len(expected):
-        raise SelftestFailure(f"{candidate.name} served {len(rows)} batches, {other.name} {len(expected)}")
-    for mine, theirs in zip(rows, expected, strict=True):
-        pair.add(mine, theirs)
-    if outside := pair.outside():
-        raise SelftestFailure(f"{candidate.name} and {other.name}: {'; '.join(outside)}")
-    if candidate is other:
-        return Finding(candidate.name, "ok", f"{IMAGES} images")
-    said = "bit for bit" if tolerance.p99_9 == 0 else f"pixels within {pair.distance.as_dict()['mean']:.2f} on average"
-    return Finding(candidate.name, "ok", f"the stream of {other.name}, {said}")
-
-
-def _drop_in() -> Finding:
+def check_data_loader() -> Finding:
+    """Load numbers with the drop-in DataLoader and one worker; each must come once."""
     numbers = torch.arange(BATCH * 4)
     with DataLoader(TensorDataset(numbers), batch_size=BATCH, shuffle=True, num_workers=1, pin_memory=False) as loader:
         seen = torch.cat([batch[0] for batch in loader])
@@ -131,11 +136,10 @@ def _drop_in() -> Finding:
     return Finding("DataLoader", "ok", f"{len(numbers)} samples from a worker process, each once")
 
 
-def _training_step(source: Source) -> Finding:
+def check_training_step(source: Source) -> Finding:
+    """Train ResNet-18 on one batch; the loss must be finite and weights must change."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = create_model("resnet18", CLASSES)
+    model = create_model("resnet18", CLASSES, seed=0)
     before = [weights.detach().clone() for weights in model.parameters()]
     step = make_step(model, TrainSettings(device=device))
     pipeline = imagenet_train(SIZE)

@@ -1,14 +1,11 @@
-"""`penstock ablate`: what each training technique gains in images/s and costs in memory, on this machine."""
+"""`penstock ablate`: measures what each training technique gains in images/s and costs in memory, on this machine."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.technique_options import takes_settings
+from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
@@ -16,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.bench.train.ablation import Ablation
 
 
-@takes_settings
+@common.takes_techniques
 def ablate(
     data: common.Data,
-    model: Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")] = "resnet18",
+    model: common.Model = "resnet18",
     batch_size: common.BatchSize = 64,
     size: common.Size = 224,
     device: common.Device = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 4.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    seconds: common.Seconds = 4.0,
+    rounds: common.Rounds = 3,
     seed: common.Seed = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_file: common.JsonFile = None,
     *,
     techniques: dict[str, Any],
 ) -> None:
@@ -34,35 +31,21 @@ def ablate(
 
     The model trains on one resident batch of the number of classes in DATA, without a loader: nothing else is measured.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from penstock.bench.step.settings import TrainSettings
-    from penstock.bench.train.ablation import ablate as run
+    from penstock.bench.train.ablation import ablate as run_ablation
     from penstock.bench.train.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
     from penstock.loaders.open_source import open_source
 
     target = common.resolve_device(device)
     settings = TrainSettings(model=model, device=target, seed=seed, batch_size=batch_size, **techniques)
     source = open_source(training_folder(data))
-    base = ResidentRun(
-        settings=settings,
-        num_classes=max(2, len(source.classes)),
-        batch_size=batch_size,
-        size=size,
-        seconds=seconds,
-    )
+    num_classes = max(2, len(source.classes))
+    base = ResidentRun(settings=settings, num_classes=num_classes, batch_size=batch_size, size=size, seconds=seconds)
     # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator counts by itself.
     measure = measure_in_child if target == "cpu" else measure_here
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=None)
+    with ProgressBar("measuring") as bar:
         try:
-            found = run(
-                base,
-                measure,
-                rounds=rounds,
-                on_run=lambda done, total: progress.update(task, completed=done, total=total),
-            )
+            found = run_ablation(base, measure, rounds=rounds, on_run=bar.show)
         except CannotRun as error:
             raise ValueError(f"the base settings cannot be measured here: {error}") from error
     _print(found)

@@ -1,4 +1,4 @@
-"""`penstock bench`: how fast, what limits it, which call to paste."""
+"""`penstock bench`: measures how fast a data set loads, says what limits it, and prints the call to paste."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import options as common
+from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
@@ -36,8 +37,8 @@ def bench(
     ] = "float32",
     model: Annotated[str, typer.Option(help="resnet18, resnet50, a timm name, or none.")] = "resnet18",
     amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 4.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    seconds: common.Seconds = 4.0,
+    rounds: common.Rounds = 3,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
     ] = False,
@@ -53,7 +54,7 @@ def bench(
     ] = None,
     apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
     seed: common.Seed = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_file: common.JsonFile = None,
     save: Annotated[
         str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
     ] = None,
@@ -99,72 +100,55 @@ def bench(
     if record.cache:
         print_advice(record.cache)
     if json_file:
-        _write_record(record, verdict, json_file)
+        write_json(json_file, _document(record, verdict))
     if report:
-        _write_report(record, verdict, report)
+        from penstock.bench.report.page import write_page
+
+        write_page(_document(record, verdict), report)
+        print(f"report written to {report}")
     if save:
         _save_choice(record, save)
 
 
 def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
-    """The record and what was told of it; the call to paste names DATA, since records are shown around."""
+    """Return the record with its verdict; the call to paste names DATA, since records are shown around."""
     from penstock.bench.verdict.verdict import call_to_paste
 
     cache = record.settings.cache
     unnamed = replace(record.settings, cache=cache and Path(cache).name)
-    told = {
+    said = {
         "limit": verdict.limit,
         "sentence": verdict.sentence,
         "advice": [asdict(each) for each in verdict.advice],
         "call": call_to_paste(replace(record, settings=unnamed), "DATA"),
     }
-    return {**record.as_dict(), "verdict": told}
-
-
-def _write_record(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    write_json(path, _document(record, verdict))
-
-
-def _write_report(record: BenchRecord, verdict: Verdict, path: Path) -> None:
-    from penstock.bench.report.page import write_page
-
-    write_page(_document(record, verdict), path)
-    print(f"report written to {path}")
+    return {**record.as_dict(), "verdict": said}
 
 
 def _measure(
     data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool
 ) -> tuple[BenchRecord, Verdict]:
     """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from penstock.bench.checks.doctor import ensure_room
+    from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
     from penstock.bench.run.run import BenchRun
     from penstock.bench.verdict.verdict import judge
 
-    ensure_room(DoctorSettings.of(settings), _OWN_BYTES)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def show(done: int, total: int, what: str) -> None:
-            progress.update(task, completed=done, total=total, description=what)
-
-        run = BenchRun(training_folder(data), settings, show)
+    ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
+    with ProgressBar("starting") as bar:
+        run = BenchRun(training_folder(data), settings, bar.show)
         try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
-        progress.console.print(run.source.describe())
+        bar.print(run.source.describe())
         if settings.tunes:
             what = (
                 f"searching the settings of {settings.backend}" if settings.backend != "all" else "comparing backends"
             )
-            progress.console.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
+            bar.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
         record = run.run()
         verdict = judge(record, str(data))
         record = run.with_applied(record, verdict.advice)
-        return (with_cache_tradeoff(run.source, record, show) if try_caches else record), verdict
+        return (with_cache_tradeoff(run.source, record, bar.show) if try_caches else record), verdict
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

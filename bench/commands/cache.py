@@ -1,17 +1,17 @@
-"""`penstock cache`: build a cache of a data set, look at one, check one."""
+"""`penstock cache`: builds a cache of a data set, describes one, checks one, or advises which kind to build."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.bench.commands import options as common
+from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_CACHE
@@ -22,7 +22,6 @@ cache = typer.Typer(
     rich_markup_mode="rich",
 )
 Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a folder of shards.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @cache.command()
@@ -75,7 +74,7 @@ def build(
 
 
 @cache.command()
-def info(path: Cache, as_json: Json = False) -> None:
+def info(path: Cache, as_json: common.AsJson = False) -> None:
     """Tell what a cache holds, how it is stored and what it was built from."""
     from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
     from penstock.loaders.cache.hdf5_cache import open_cache
@@ -93,7 +92,7 @@ def verify(
     path: Cache,
     source: Annotated[Path | None, typer.Option(help="Compare names, labels and times with this folder.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="With --source: compare every image's pixels as well.")] = False,
-    as_json: Json = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
     from penstock.bench.report.cache_text import findings_record
@@ -108,12 +107,12 @@ def verify(
     if path.is_dir():
         folder = os.fsencode(path)
         check_shards(folder, read_manifest(folder), opened.about)
-    with checking(len(opened), "checking") as advance:
-        reports = [verify_cache(opened, progress=advance)]
+    with ProgressBar("checking", len(opened)) as bar:
+        reports = [verify_cache(opened, progress=bar.advance)]
     if source is not None:
         data = open_source(source)
-        with checking(len(opened), "comparing") as advance:
-            reports.append(verify_against(opened, data, deep=deep, progress=advance))
+        with ProgressBar("comparing", len(opened)) as bar:
+            reports.append(verify_against(opened, data, deep=deep, progress=bar.advance))
     if as_json:
         typer.echo(json.dumps(findings_record(reports), indent=2))
     else:
@@ -129,18 +128,15 @@ def advise(
     size: common.Size = 224,
     batch_size: common.BatchSize = 64,
     workers: common.Workers = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")] = 2.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")] = 3,
+    seconds: common.Seconds = 2.0,
+    rounds: common.Rounds = 3,
     seed: common.Seed = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_file: common.JsonFile = None,
 ) -> None:
     """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
 
     Small caches of a sample are built in a temporary folder (TMPDIR), measured in turn and removed.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
     from penstock.bench.record.cache_kinds import AdviceSettings
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.run.cache_kinds import advise_cache
@@ -150,27 +146,8 @@ def advise(
         sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed
     )
     data = open_source(training_folder(source))
-    columns = (TextColumn("{task.description}"), BarColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
-        task = display.add_task("starting", total=None)
-        advice = advise_cache(
-            data,
-            settings,
-            lambda done, total, what: display.update(task, completed=done, total=total, description=what),
-        )
+    with ProgressBar("starting") as bar:
+        advice = advise_cache(data, settings, bar.show)
     print_advice(advice)
     if json_file:
         write_json(json_file, advice.as_dict())
-
-
-@contextmanager
-def checking(samples: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while `samples` are checked: call the result with how many more are done."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=samples)
-        yield lambda more: progress.advance(task, more)

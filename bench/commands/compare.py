@@ -1,4 +1,4 @@
-"""`penstock compare`: two records of `penstock bench` side by side."""
+"""`penstock compare`: shows two records of `penstock bench` side by side."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.bench.commands import options as common
 from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def compare(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare records of other machines or settings too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Show what became faster or slower from one benchmark record to another, and what is only noise.
 

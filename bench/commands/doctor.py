@@ -1,4 +1,4 @@
-"""`penstock doctor`: machine, installation and data looked at before a run."""
+"""`penstock doctor`: looks at machine, installation and data before a run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def doctor(
     backend: common.Backend = "torch",
     cache: common.Cache = None,
     workers: common.Workers = None,
-    prefetch: Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")] = None,
+    prefetch: common.Prefetch = None,
     batch_size: common.BatchSize = 64,
     size: common.Size = 224,
     device: common.Device = "auto",
     on_bad_sample: Annotated[str, typer.Option(help="raise (bad images are a failure) or replace.")] = "raise",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+    json_file: common.JsonFile = None,
 ) -> None:
     """Look for what would stop or slow down a loader with these settings, before it does.
 
@@ -65,7 +65,7 @@ def doctor(
 
 
 def print_finding(finding: Finding) -> None:
-    """One finding on standard output: its state, what was found and, unless it is ok, what mends it."""
+    """Print one finding: its state, what was found and, unless it is ok, what mends it."""
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
     typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {finding.found}")
     if finding.fix and finding.state != "ok":

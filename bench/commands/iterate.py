@@ -1,4 +1,4 @@
-"""`penstock iterate`: the stream as JSON lines, for checking its promises from outside."""
+"""`penstock iterate`: writes the stream as JSON lines, for checking its promises from outside."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.bench.commands import options as common
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
 
@@ -35,7 +36,7 @@ def iterate(
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
     max_bad: Annotated[float | None, typer.Option(min=0, help="Bad samples an epoch; below 1 a fraction.")] = None,
     cache: common.Cache = None,
-    prefetch: Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")] = None,
+    prefetch: common.Prefetch = None,
     watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,
     state_in: Annotated[Path | None, typer.Option(help="Continue from this state.")] = None,
@@ -52,11 +53,11 @@ def iterate(
     from penstock.loaders import create_loader
     from penstock.pipelines import imagenet_eval, imagenet_train
 
-    state: Any = _read_state(state_in) if state_in else None
+    state = _read_state(state_in) if state_in else {}
     if seed is None:
-        seed = state["seed"] if isinstance(state, dict) and type(state.get("seed")) is int else 0
+        seed = state["seed"] if type(state.get("seed")) is int else 0
     bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)
-    optional: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
+    given: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
     loader = create_loader(
         data,
         backend=backend,
@@ -71,9 +72,9 @@ def iterate(
         world_size=world_size,
         on_bad_sample=on_bad_sample,
         max_bad=bad,
-        **{name: value for name, value in optional.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
     )
-    with loader, _output(dump) as out:
+    with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:
         if state_in:
             loader.load_state_dict(state)
         try:
@@ -101,7 +102,7 @@ def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]
 
 
 def batch_record(batch: Batch) -> dict[str, Any]:
-    """The JSON record of one uint8 batch in host memory."""
+    """Return the JSON record of one uint8 batch in host memory."""
     pixels = batch.images.permute(0, 2, 3, 1).numpy()
     return {
         "epoch": batch.epoch,
@@ -114,17 +115,8 @@ def batch_record(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _read_state(path: Path) -> Any:
+def _read_state(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        return decode_json(path.read_bytes(), dict[str, Any])
     except (OSError, ValueError) as error:
         raise LoaderError("E-STATE", f"the state cannot be read ({error})", path=str(path)) from None
-
-
-@contextmanager
-def _output(name: str) -> Iterator[IO[str]]:
-    if name == "-":
-        yield sys.stdout
-        return
-    with open(name, "w") as file:
-        yield file

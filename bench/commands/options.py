@@ -1,11 +1,16 @@
-"""Command-line options that several commands share."""
+"""Defines the command-line options that several commands share, those of the training techniques included."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
+
+from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
 
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
@@ -17,16 +22,22 @@ Size = Annotated[int, typer.Option(min=1, help="Height and width of the images h
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Worker processes; one a processor by default, 0 works in the main process.")
 ]
+Prefetch = Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")]
 Cache = Annotated[
     Path | None,
     typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built on first use if it is not there."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda where there is one.")]
+Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 def resolve_device(name: str) -> str:
-    """`name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
+    """Return `name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
     import torch
 
     if name == "auto":
@@ -34,3 +45,35 @@ def resolve_device(name: str) -> str:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this torch sees no CUDA device (torch {torch.__version__})")
     return name
+
+
+def takes_techniques(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each training technique; it receives their values as a dict, `techniques`."""
+    options = [option for group in TECHNIQUE_GROUPS for option in _options_of(group)]
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [*(p for p in own if p.name != "techniques"), *options]
+
+    def with_options(**arguments: Any) -> None:
+        techniques = {option.name: arguments.pop(option.name) for option in options}
+        command(**arguments, techniques=techniques)
+
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    return with_options
+
+
+def _options_of(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group)
+    found = []
+    for field in fields(group):
+        kind: Any = hints[field.name]
+        if get_origin(kind) is Literal:
+            kind = str  # the settings name the choices when they refuse one
+        annotation = Annotated[kind, typer.Option(help=field.metadata["help"], rich_help_panel="Techniques")]
+        found.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+        )
+    return found

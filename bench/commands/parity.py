@@ -1,4 +1,4 @@
-"""`penstock parity`: whether every engine of this machine serves the same stream."""
+"""`penstock parity`: compares the streams that the engines of this machine serve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.cache import checking
+from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
@@ -31,20 +31,21 @@ def parity(
     batch_size: common.BatchSize = 64,
     size: common.Size = 224,
     seed: common.Seed = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_file: common.JsonFile = None,
 ) -> None:
     """Serve the same images with every engine that works here and compare each pair; exit code 3 if two differ.
 
     Engines are backends with their decoders, sources and devices. Order, labels, crops, flips and ledger must be equal,
     and pixels within the tolerance that the table names.
     """
-    from penstock.bench.checks.parity import ParitySettings, cache_of, compare
+    from penstock.bench.checks.parity import ParitySettings, cache_of, compare, engines_for
     from penstock.loaders.open_source import open_source
 
     settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
     source = open_source(training_folder(data))
-    with cache_of(source, cache) as (cached, left_out), checking(min(images, len(source)), "comparing") as advance:
-        record = compare(source, cached, settings, advance, left_out)
+    with cache_of(source, cache) as (cached, left_out), ProgressBar("comparing", min(images, len(source))) as bar:
+        engines = engines_for(source, cached)
+        record = compare(source, engines, settings, advance=bar.advance, left_out=left_out)
     _print(record)
     if json_file:
         write_json(json_file, record.as_dict())

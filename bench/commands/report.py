@@ -1,4 +1,4 @@
-"""`penstock report`: the page of a record that was written before."""
+"""`penstock report`: writes the page of a record of `penstock bench`."""
 
 from __future__ import annotations
 

@@ -1,20 +1,16 @@
-"""`penstock selftest`: whether an installation works, for use inside a container image."""
+"""`penstock selftest`: checks that an installation works, for use inside a container image."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from penstock.bench.commands import options as common
 from penstock.bench.commands.doctor import print_finding
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
 
 
-def selftest(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
-) -> None:
+def selftest(json_file: common.JsonFile = None) -> None:
     """Make a few images, load them with everything that is installed, compare the streams, train for one step.
 
     Needs no data, HOME, network or GPU, and writes to the temporary folder alone. Exit code 3 if two engines serve

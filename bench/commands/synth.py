@@ -1,4 +1,4 @@
-"""`penstock synth`: a demo data set with the statistics of ImageNet photos."""
+"""`penstock synth`: writes a demo data set with the statistics of ImageNet photos."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from penstock.bench.commands.progress import ProgressBar
 
 
 def synth(
@@ -17,13 +19,9 @@ def synth(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a processor by default.")] = None,
 ) -> None:
     """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB, a few odd ones) whose labels can be learned."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from penstock.bench.data.demo_set import synthesise
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("writing photos", total=None)
+    with ProgressBar("writing photos") as bar:
         report = synthesise(
             folder,
             images=images,
@@ -31,7 +29,7 @@ def synth(
             classes=classes,
             seed=seed,
             workers=workers,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=bar.show,
         )
     size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB an image"
     print(f"{folder}: {report.images} + {report.validation} images, {report.classes} classes, {size}")

@@ -1,8 +1,7 @@
-"""`penstock train`: train a classifier on a folder of images."""
+"""`penstock train`: trains a classifier on a folder of images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,29 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.technique_options import takes_settings
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.train.batch_finder import Trial
+    from penstock.bench.train.batch_finder import BatchTrial
     from penstock.bench.train.checkpoint_keeper import CheckpointPlan
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.loop import EpochReport
 
-Tell = Callable[[str], None]
 _TUNING = "Finders and checks (the run ends after them)"
 _KEEPING = "Checkpoints"
 _OWN_BYTES = 200 << 20  # ResNet-18's weights, gradients and momentum are 140 MiB, the modules of torch that trains 60
 
 
-@takes_settings
+@common.takes_techniques
 def train(
     data: common.Data,
     validation: Annotated[
         Path | None, typer.Option(help="Folder to validate on; DATA/val beside DATA/train by default.")
     ] = None,
-    model: Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")] = "resnet18",
+    model: common.Model = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
     backend: common.Backend = "torch",
     cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5, with backend hdf5.")] = None,
@@ -55,7 +52,7 @@ def train(
     label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
     seed: common.Seed = 0,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    json_file: common.JsonFile = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="File in which the run saves itself, at SIGTERM at least.", rich_help_panel=_KEEPING),
@@ -85,22 +82,22 @@ def train(
 
     What each technique is worth in images/s and memory: penstock ablate DATA.
     """
-    from penstock.bench.checks.doctor import ensure_room
+    from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.job import TrainingJob
-    from penstock.bench.train.ranks import is_first, joined_ranks
+    from penstock.bench.train.ranks import join_process_group
 
     if validation is None and training_folder(data) != data:
         validation = data / "val"
     plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
-    with joined_ranks(common.resolve_device(device)) as target:
+    with join_process_group(common.resolve_device(device)) as target:
         if workers is None and target == "cpu":
             workers = 1  # the model's threads want the processors, and it is far slower than one worker
         wish = DoctorSettings(
             backend=backend, workers=workers, batch_size=batch_size, size=size, device=target, cache=cache
         )
-        ensure_room(wish, _OWN_BYTES)
+        ensure_loader_fits(wish, _OWN_BYTES)
         settings = TrainSettings(
             model=model,
             device=target,
@@ -128,14 +125,13 @@ def train(
             loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
         )
-        tell = _say if is_first() else _say_nothing
-        tell(job.source.describe())
+        _say(job.source.describe())
         if find_lr is not None:
-            _sweep(job, find_lr, tell)
+            _find_lr(job, find_lr)
         elif find_batch_size:
-            _search(job, memory_budget, tell)
+            _find_batch_size(job, memory_budget)
         else:
-            _train(job, plan, json_file, tell)
+            _train(job, plan, json_file)
 
 
 def _plan(file: Path | None, *, every: int | None, resume: bool, stop_after: int | None) -> CheckpointPlan | None:
@@ -148,41 +144,42 @@ def _plan(file: Path | None, *, every: int | None, resume: bool, stop_after: int
     return None
 
 
-def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None, tell: Tell) -> None:
+def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None) -> None:
     if plan is not None and plan.resume:
-        tell(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
-    report = job.train(checkpoint=plan, on_epoch=lambda epoch: tell(_line(epoch)))
+        _say(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
+    report = job.train(checkpoint=plan, on_epoch=lambda epoch: _say(_line(epoch)))
     if plan is not None and not report.finished:
-        tell(f"stopped after {plan.stop_after} updates; saved to {plan.file}")
+        _say(f"stopped after {plan.stop_after} updates; saved to {plan.file}")
     if json_file:
-        _write(json_file, asdict(report), tell)
+        _write(json_file, asdict(report))
 
 
-def _sweep(job: TrainingJob, file: Path, tell: Tell) -> None:
+def _find_lr(job: TrainingJob, file: Path) -> None:
     from penstock.bench.report.lr_plot import plot_sweep
+    from penstock.bench.train.ranks import is_first_rank
     from penstock.pipelines.errors import LoaderError
 
     sweep, lr = job.sweep_lr()
     document = {**asdict(sweep), "lr": lr}
-    _write(file, document, tell)
-    tell(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
+    _write(file, document)
+    _say(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
     try:
-        if tell is _say:
+        if is_first_rank():
             plot_sweep(document, file.with_suffix(".png"))
     except LoaderError as error:
-        tell(error.line())
+        _say(error.line())
 
 
-def _search(job: TrainingJob, budget_gib: float | None, tell: Tell) -> None:
-    def told(trial: Trial) -> None:
+def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
+    def show(trial: BatchTrial) -> None:
         memory = "" if trial.peak_bytes is None else f"  {trial.peak_bytes / 2**20:8,.0f} MiB"
-        tell(f"batch {trial.batch_size:6d}  {'fits' if trial.fits else 'does not fit'}{memory}")
+        _say(f"batch {trial.batch_size:6d}  {'fits' if trial.fits else 'does not fit'}{memory}")
 
     budget = None if budget_gib is None else int(budget_gib * 2**30)
-    found = job.search_batch_size(budget_bytes=budget, on_trial=told)
+    found = job.search_batch_size(budget_bytes=budget, on_trial=show)
     if found.largest is None:
         raise ValueError("not even one image fits: take a smaller model, size or optimiser")
-    tell(f"the largest batch that fits: --batch-size {found.largest}")
+    _say(f"the largest batch that fits: --batch-size {found.largest}")
 
 
 def _line(report: EpochReport) -> str:
@@ -192,14 +189,16 @@ def _line(report: EpochReport) -> str:
     return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}"
 
 
-def _write(file: Path, document: dict[str, Any], tell: Tell) -> None:
-    if tell is _say:
+def _write(file: Path, document: dict[str, Any]) -> None:
+    from penstock.bench.train.ranks import is_first_rank
+
+    if is_first_rank():
         write_json(file, document)
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """Print a line, on the first rank alone."""
+    from penstock.bench.train.ranks import is_first_rank
 
-
-def _say_nothing(line: str) -> None:
-    """What ranks other than the first have to tell."""
+    if is_first_rank():
+        print(line, flush=True)

@@ -1,4 +1,4 @@
-"""Clocks, and the rates read from them: no other file of the benchmark reads the time."""
+"""Reads clocks, and computes rates from them: no other file of the benchmark reads the time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ WARMUP_SHARE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Images per second over consecutive windows of steps: median and quartiles, after warm-up.
+    """Images per second over consecutive windows of steps, after warm-up.
 
-    windows: how many there were; images, seconds: their totals, so that images / seconds is the mean rate. over_time:
-    seconds and images/s of each window, in turn.
+    Attributes:
+        median, q25, q75: median and quartiles over the windows, images/s.
+        windows: number of windows.
+        images, seconds: totals over the windows, so that images / seconds is the mean rate.
+        over_time: (seconds, images/s) of each window, in turn.
     """
 
     median: float
@@ -35,9 +38,9 @@ class Rate:
 
     @classmethod
     def from_steps(cls, images: Sequence[int], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
-        """The rate of steps of so many images and seconds each, grouped into at most `windows` consecutive windows.
+        """Return the rate of steps of so many images and seconds each, in at most `windows` consecutive windows.
 
-        A window is several steps because loaders deliver in bursts: the median over single steps would tell the rate
+        A window is several steps because loaders deliver in bursts: the median over single steps would be the rate
         inside a burst. Raises ValueError without a step.
         """
         if not images or len(images) != len(seconds):
@@ -61,19 +64,19 @@ class Rate:
         )
 
     def rounded(self) -> tuple[tuple[float, float], ...]:
-        """over_time for a record: to 0.1 ms and 0.01 images/s."""
+        """Return over_time for a record, rounded to 0.1 ms and 0.01 images/s."""
         return tuple((round(seconds, 4), round(rate, 2)) for seconds, rate in self.over_time)
 
 
 class Mark(NamedTuple):
-    """One moment: on the host's clock, and on the device's timeline where that is another one."""
+    """Hold one moment: on the host's clock, in seconds, and on the device's timeline where that is another one."""
 
     host: float
     event: torch.cuda.Event | None
 
 
 class Clock:
-    """Marks on the timeline of a device: CUDA events in its current stream, the host's monotonic clock elsewhere.
+    """Marks moments on the timeline of a device: CUDA events in its current stream, else the host's monotonic clock.
 
     An event is stamped when the device reaches it, so that the seconds between two marks are the device's own and
     marking never waits for it.
@@ -84,7 +87,7 @@ class Clock:
         self._events = self.device.type == "cuda"
 
     def mark(self) -> Mark:
-        """This moment; does not wait for the device."""
+        """Return this moment; does not wait for the device."""
         if not self._events:
             return Mark(time.perf_counter(), None)
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -92,11 +95,11 @@ class Clock:
         return Mark(time.perf_counter(), event)
 
     def passed(self, mark: Mark) -> bool:
-        """Whether the device has reached the mark; does not wait."""
+        """Tell whether the device has reached the mark; does not wait."""
         return mark.event is None or bool(mark.event.query())  # type: ignore[no-untyped-call]
 
     def seconds(self, begin: Mark, end: Mark) -> float:
-        """Seconds between two marks on the device's timeline; waits until the device has reached the second."""
+        """Return the seconds between two marks on the device's timeline; waits for the device to reach the second."""
         if begin.event is None or end.event is None:
             return end.host - begin.host
         end.event.synchronize()
@@ -109,34 +112,27 @@ class Clock:
 
 
 class Stopwatch:
-    """Seconds on the host's clock since it was made."""
+    """Measures seconds since it was made: on the host's clock, or of processor time of the calling thread."""
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-
-class ThreadStopwatch:
-    """Seconds of processor time of the calling thread since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.thread_time()
+    def __init__(self, *, thread_time: bool = False) -> None:
+        self._now = time.thread_time if thread_time else time.perf_counter
+        self._start = self._now()
 
     @property
     def seconds(self) -> float:
-        return time.thread_time() - self._start
+        return self._now() - self._start
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Where the time of the measured steps went.
+    """Say where the time of the measured steps went.
 
-    images_per_s: None if no step was measured. wait_share: the share of the device's time between the end of one step's
-    work and the arrival of the next batch, 0 to 1; on CUDA the device had nothing else to do then, so that a wait
-    hidden behind queued work does not count. host_wait_share: the share of the host's time spent in next(loader).
+    Attributes:
+        images_per_s: rate of the steps; None if none was measured.
+        wait_share: share of the device's time between the end of one step's work and the arrival of the next batch, 0
+            to 1. On CUDA the device had nothing else to do then: a wait hidden behind queued work does not count.
+        host_wait_share: share of the host's time spent in next(loader), 0 to 1.
+        steps: number of steps measured.
     """
 
     images_per_s: Rate | None
@@ -161,7 +157,7 @@ class StepTimer:
         self._counting = False
 
     def watch(self, batches: Iterable[Batch], num_images: Callable[[Batch], int]) -> Iterator[Batch]:
-        """Yields the batches. A step lasts from asking for its batch to asking for the next one."""
+        """Yield the batches. A step lasts from asking for its batch to asking for the next one."""
         source = iter(batches)
         begin = self._clock.mark()
         self._counting = True
@@ -189,7 +185,7 @@ class StepTimer:
         self._waits.append(self._clock.seconds(begin, arrived))
 
     def times(self) -> StepTimes:
-        """The steps since the start or the last restart; waits for the device to finish them."""
+        """Return the times since the start or the last restart; waits for the device to finish the steps."""
         while self._unread:
             self._read()
         total, host_total = max(sum(self._seconds), 1e-9), max(self._host_seconds, 1e-9)
@@ -204,7 +200,7 @@ class StepTimer:
 def measure_rate(
     step: Callable[[], int], *, seconds: float, device: torch.device | str = "cpu", clock: Clock | None = None
 ) -> Rate:
-    """The rate of a piece of work that returns how many images it did, repeated for about `seconds`.
+    """Repeat a piece of work that returns how many images it did for about `seconds`; return its rate.
 
     The first fifth, and at least two steps, is warm-up. At least three windows are measured, however slow a step is.
     Raises ValueError if `seconds` is not positive.

@@ -1,4 +1,4 @@
-"""What a measurement was made on: machine, versions, commit."""
+"""Describes what a measurement was made on: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = (
 
 
 def describe_environment() -> dict[str, object]:
-    """JSON-serialisable; holds no host name, user, path or environment variable."""
+    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable."""
     return {
         "cpu": _cpu_name(),
         "cpus": available_cpus(),
@@ -27,13 +27,14 @@ def describe_environment() -> dict[str, object]:
         "gpu": _gpu_name(),
         "system": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "commit": _commit(),
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not there."""
     if package == "torch":
         return torch.__version__
     try:
@@ -60,7 +61,7 @@ def _gpu_name() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this runs from, "+changes" if it differs; None for an installed package."""
+    """Return the commit of this source tree, with "+changes" if it differs; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Images per second of a loader alone."""
+"""Measures the images per second of a loader alone."""
 
 from __future__ import annotations
 

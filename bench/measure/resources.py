@@ -1,4 +1,4 @@
-"""What a measurement takes of the machine: processors, memory, storage, GPU, of this process and all below it."""
+"""Measures what a process tree takes of the machine meanwhile: processors, memory, storage, GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 import torch
 
-from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch, ThreadStopwatch
+from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch
 from penstock.loaders.system.machine import available_cpus
 
 SAMPLE_S = 0.25
@@ -27,11 +27,16 @@ Item = TypeVar("Item")
 class Resources:
     """What the process tree took while something was measured; None for what cannot be read here.
 
-    cpu_cores: processors busy, on average; cpu_share: of those that there are; others_share: of those, what other
-    programs took (None where this process may not use the whole machine). memory_mb: the peak of the samples, MB
-    (proportional set size: shared pages count once; resident size where that cannot be read). storage_mb_s: MB/s that
-    came from storage, not from the page cache. gpu_share: of the time that the GPU was busy; gpu_memory_mb: the peak of
-    the samples, of all that runs there. sampling_share: processor time that taking the samples took, of one processor.
+    Attributes:
+        cpu_cores: processors busy, on average.
+        cpu_share: the same as a share of the processors available, 0 to 1.
+        others_share: share of them that other programs took; None where this process may not use the whole machine.
+        memory_mb: peak of the samples, MB: proportional set size, which counts shared pages once; resident size where
+            that cannot be read.
+        storage_mb_s: MB/s that came from storage, not from the page cache.
+        gpu_share: share of the time that the GPU was busy, 0 to 1.
+        gpu_memory_mb: peak of the samples, MB, of all that runs on the GPU.
+        sampling_share: processor time that taking the samples took, as a share of one processor.
     """
 
     cpu_cores: float
@@ -45,7 +50,7 @@ class Resources:
 
     @classmethod
     def of_rounds(cls, rounds: Sequence[Resources]) -> Resources | None:
-        """Medians of the rounds, of memory the peak; None without a round."""
+        """Return the medians of the rounds, of memory the peak; None without a round."""
         if not rounds:
             return None
         values: dict[str, Any] = {}
@@ -57,25 +62,31 @@ class Resources:
 
 
 class _Usage(NamedTuple):
-    """Of one process since it began: seconds of processor time, bytes from storage (None: unknown)."""
+    """What one process has used since it began: seconds of processor time, bytes from storage (None: unknown)."""
 
     cpu_s: float
     storage_bytes: int | None
 
 
 class _Moment(NamedTuple):
-    """processes: (process id, time of its start) -> usage; machine_s: processor seconds of all programs."""
+    """Usage at one moment.
+
+    Attributes:
+        processes: (process id, time of its start) -> its usage.
+        machine_s: processor seconds of all programs.
+    """
 
     processes: dict[tuple[int, float], _Usage]
     machine_s: float
 
 
 class ResourceWatch:
-    """A context that watches the process tree while batches of `watched(...)` are taken; then `resources()` tells.
+    """Watches the process tree, as a context, while batches of `watched(...)` are taken; `resources()` has the result.
 
     The watch begins when `seconds` of the measurement are past its warm-up, counted from the first batch, so that
-    starting workers is no part of it. A process that ends meanwhile takes its processor time with it. without: process
-    ids that are no part of what is measured, asked for when the watch begins, which `begun` is told.
+    starting workers is no part of it; `begun` is called then. A process that ends meanwhile takes its processor time
+    with it. `without`, asked for when the watch begins, returns the ids of processes that are no part of what is
+    measured.
     """
 
     def __init__(
@@ -99,7 +110,7 @@ class ResourceWatch:
         self._thread = threading.Thread(target=self._sample_often, name="penstock-resources", daemon=True)
 
     def watched(self, batches: Iterable[Item]) -> Iterable[Item]:
-        """The same batches, each iteration of them; none is kept hold of."""
+        """Return an iterable of these batches, which watches each iteration over them and keeps hold of none."""
         return _Watched(batches, self._see)
 
     def _see(self, batch: Item) -> Item:
@@ -114,7 +125,7 @@ class ResourceWatch:
         return batch
 
     def resources(self) -> Resources | None:
-        """What was taken until the context was left; None if the measurement ended before its warm-up did."""
+        """Return what was taken until the context was left; None if the measurement ended before its warm-up did."""
         if self._begun is None or self._ended is None:
             return None
         before, (after, seconds) = self._begun[0], self._ended
@@ -144,7 +155,7 @@ class ResourceWatch:
     def _sample_often(self) -> None:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
-            watch = ThreadStopwatch()
+            watch = Stopwatch(thread_time=True)
             self._memory.append(tree_memory_mb(self._left_out))
             if self._device.type == "cuda":
                 self._gpu.append(_gpu_sample(self._device))
@@ -204,12 +215,12 @@ def storage_bytes(process: psutil.Process | None = None) -> int | None:
 
 
 def tree_memory_mb(without: Collection[int] = ()) -> float:
-    """MB that this process and all below it hold now, but those with the ids `without`; shared pages count once."""
+    """Return the MB that this process and all below it hold, except those of `without`; shared pages count once."""
     return sum(map(_process_memory, _processes(without))) / 1e6
 
 
 def _process_memory(process: psutil.Process) -> int:
-    """Bytes: the proportional set size, the resident one where the kernel does not tell that; 0 once it has ended."""
+    """Return a process's bytes: proportional set size, resident size where that cannot be read, 0 once it has ended."""
     try:
         for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -223,7 +234,7 @@ def _process_memory(process: psutil.Process) -> int:
 
 
 def _gpu_sample(device: torch.device) -> tuple[float | None, float | None]:
-    """(share of time busy, MB in use) of the device; utilisation only where pynvml is installed."""
+    """Return (share of time busy, MB in use) of the device; the share only where pynvml is installed."""
     share = None
     if importlib.util.find_spec("pynvml") is not None:
         try:

@@ -1,4 +1,4 @@
-"""What the loader's workers did with their time: by it a limit before them is told from one behind them."""
+"""Measures how the loader's workers spend their time, which tells a limit before them from one behind them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.loaders.stream.contract import LoaderStats
 
 
 class Span(NamedTuple):
-    """The statistics of a loader at the begin and at the end of a measurement, after its warm-up."""
+    """Hold the statistics of a loader at the begin and at the end of a measurement, after its warm-up."""
 
     begin: LoaderStats
     end: LoaderStats
 
     def grown(self, name: str) -> float:
-        """By how much the statistic `name` grew."""
+        """Return by how much the statistic `name` grew."""
         return float(getattr(self.end, name) - getattr(self.begin, name))
 
     @property
@@ -29,10 +29,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTime:
-    """busy: share of the workers' time spent making batches; read_share: of that, the share inside the source.
+    """Say how the workers spent their time.
 
-    worker_s: seconds of one worker's time an image; queue_depth: finished batches that the consumer found waiting, on
-    average.
+    Attributes:
+        busy: share of the workers' time spent making batches, 0 to 1.
+        read_share: share of that spent inside the source, 0 to 1.
+        worker_s: seconds of one worker's time an image.
+        queue_depth: finished batches that the consumer found waiting, on average.
     """
 
     busy: float
@@ -42,7 +45,7 @@ class WorkerTime:
 
     @classmethod
     def of(cls, spans: Sequence[Span], workers: int) -> WorkerTime | None:
-        """Over all rounds; None where nothing is known, as of engines that count no time."""
+        """Return the worker time over all rounds; None where nothing is known, as of engines that count no time."""
         names = ("elapsed_s", "produce_s", "read_s", "images", "batches")
         elapsed_s, produce_s, read_s, images, batches = (sum(span.grown(name) for span in spans) for name in names)
         if not (elapsed_s > 0 and produce_s > 0 and images):
@@ -61,16 +64,16 @@ class WorkerTime:
 
 
 class WorkerWatch:
-    """The statistics of `loader` between `begin()` and `end()`; without the first there is no span."""
+    """Takes the statistics of `loader` between `begin()` and `span()`; without the first there is no span."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._begin: LoaderStats | None = None
 
     def begin(self) -> None:
-        """The measurement's warm-up is over."""
+        """Note that the measurement's warm-up is over."""
         self._begin = self._loader.stats()
 
     def span(self) -> Span | None:
-        """From then until now."""
+        """Return the statistics from `begin()` until now; None if it was not called."""
         return None if self._begin is None else Span(self._begin, self._loader.stats())

@@ -13,7 +13,7 @@ from penstock.bench.record.record import Options
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.dali_graph import dali_words, import_dali
+from penstock.pipelines.sample.dali_graph import dali_message, import_dali
 from penstock.pipelines.spec import ImagePipeline
 
 PEER_NAME = "DALI's own pipeline (readers.file)"
@@ -141,4 +141,4 @@ def _text(path: bytes) -> str:
 
 
 def _refused(error: Exception) -> LoaderError:
-    return LoaderError("E-CORRUPT", f"DALI: {dali_words(error)}")
+    return LoaderError("E-CORRUPT", f"DALI: {dali_message(error)}")

@@ -1,4 +1,4 @@
-"""Activation checkpointing: keep the inputs of a few blocks, compute what lies between again for the gradients."""
+"""Implements activation checkpointing: keeps the inputs of a few blocks, and computes the rest again for gradients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.utils.checkpoint import checkpoint
 class CheckpointedSequential(nn.Sequential):
     """A sequence that may run in `segments`, each of which keeps its input alone; 0 runs it as it is.
 
-    Like torch's `checkpoint_sequential`, which has no way to tell batch norm that a batch comes by for the second time:
-    here running statistics are those of a plain pass.
+    Unlike torch's `checkpoint_sequential`, it tells batch norm when a batch comes by for the second time, so that
+    running statistics are those of a plain pass.
     """
 
     segments = 0
 
     def forward(self, features: Tensor) -> Tensor:
-        """As nn.Sequential; while training with gradients, in segments."""
+        """Run as nn.Sequential does; while training with gradients, in segments."""
         if not (self.segments and self.training and torch.is_grad_enabled()):
             return cast(Tensor, super().forward(features))  # type: ignore[no-untyped-call]
         count = min(self.segments, len(self))
@@ -55,7 +55,7 @@ def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractCo
 
 
 class _StatisticsKept(AbstractContextManager[None]):
-    """Batch norm normalises by the batch and leaves its running statistics alone: it has counted this batch before.
+    """Let batch norm normalise by the batch, but leave its running statistics alone: it has counted this batch before.
 
     May be entered again, for a second backward pass.
     """

@@ -1,4 +1,4 @@
-"""torch.compile with an error that says what is missing."""
+"""Wraps torch.compile so that its errors say what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from penstock.pipelines.errors import LoaderError
 
 
 def compiled(model: nn.Module, mode: str) -> nn.Module:
-    """The model, compiled when it first runs unless mode is "off". Raises LoaderError E-DEPENDENCY if torch cannot."""
+    """Return the model, compiled when it first runs unless mode is "off".
+
+    Raises LoaderError E-DEPENDENCY if torch cannot compile.
+    """
     if mode == "off":
         return model
     try:
@@ -21,7 +24,7 @@ def compiled(model: nn.Module, mode: str) -> nn.Module:
 
 
 def explain_compiler_failure(error: Exception) -> None:
-    """Raises LoaderError E-DEPENDENCY if `error` comes from torch's compiler, and returns otherwise."""
+    """Raise LoaderError E-DEPENDENCY if `error` comes from torch's compiler; return otherwise."""
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         raise _cannot_compile(error) from error
 

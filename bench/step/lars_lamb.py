@@ -1,4 +1,4 @@
-"""LARS and LAMB: learning rates of each layer's own, for large batches."""
+"""Implements LARS and LAMB, optimisers for large batches with a learning rate for each layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Lars(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every weight that has a gradient."""
+        """Update every weight that has a gradient."""
         loss = _evaluated(closure)
         for group in self.param_groups:
             weights, grads = _with_gradients(group)
@@ -52,7 +52,7 @@ class Lars(Optimizer):
 
 
 class Lamb(Optimizer):
-    """Adam's direction with a rate of each layer's own (You et al. 2020, arXiv:1904.00962, algorithm 2).
+    """Adam's direction with a learning rate for each layer (You et al. 2020, arXiv:1904.00962, algorithm 2).
 
     u = m' / (sqrt(v') + eps) + weight_decay * w, with Adam's bias-corrected moments m' and v', then
     w = w - lr * |w| / |u| * u. Groups with `adapt=False` take w - lr * u, as do layers with |w| or |u| of zero.
@@ -72,7 +72,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every weight that has a gradient."""
+        """Update every weight that has a gradient."""
         loss = _evaluated(closure)
         for group in self.param_groups:
             weights, grads = _with_gradients(group)
@@ -98,7 +98,7 @@ class Lamb(Optimizer):
 
 
 def _ratio(above: Tensor, below: Tensor, *, unless: Tensor) -> Tensor:
-    """above / below on the device, 1 where `above` or `unless` is zero."""
+    """Return above / below on the device; 1 where `above` or `unless` is zero."""
     return torch.where((above > 0) & (unless > 0), above / below, torch.ones_like(above))
 
 

@@ -1,4 +1,4 @@
-"""Image classifiers to train and to measure with: two bundled ResNets, and timm's models where timm is installed."""
+"""Builds image classifiers to train and to measure with: two ResNets, and timm's models where timm is installed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.pipelines.errors import LoaderError
 
 
 def conv_norm(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A padded convolution and its batch norm; the convolution has no bias, which the norm would subtract again."""
+    """Return a padded convolution and its batch norm; no bias, which the norm would subtract again."""
     conv = nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(channels_out))
 
 
 class Residual(nn.Module):
-    """`relu(branch(x) + shortcut(x))`; a 1x1 convolution is the shortcut where the shape changes."""
+    """A residual block, `relu(branch(x) + shortcut(x))`; the shortcut is a 1x1 convolution where the shape changes."""
 
     def __init__(self, branch: nn.Sequential, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -39,15 +39,16 @@ class Residual(nn.Module):
 
 
 def basic_block(channels_in: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Two 3x3 convolutions (He et al. 2015, figure 5 left). Returns the block and its number of output channels."""
+    """Return a block of two 3x3 convolutions (He et al. 2015, figure 5 left) and its number of output channels."""
     first, second = conv_norm(channels_in, width, 3, stride), conv_norm(width, width, 3)
     return Residual(nn.Sequential(first, nn.ReLU(inplace=True), second), channels_in, width, stride), width
 
 
 def bottleneck(channels_in: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """1x1, 3x3, 1x1 with four times the width at the end (figure 5 right). Returns the block and its output channels.
+    """Return a block of 1x1, 3x3 and 1x1 convolutions (figure 5 right) and its number of output channels.
 
-    The 3x3 convolution carries the stride, not the first 1x1 as in the paper: the usual "version 1.5".
+    The last has four times the width. The 3x3 convolution carries the stride, not the first 1x1 as in the paper: the
+    usual "version 1.5".
     """
     out = 4 * width
     reduce, spatial, expand = (
@@ -63,9 +64,9 @@ class ResNet(nn.Module):
     """Deep residual network (He et al. 2015, arXiv:1512.03385, table 1).
 
     Input (N, 3, H, W) float, any memory format; output (N, num_classes) logits.
-    small_inputs: a 3x3 stem of stride 1 in place of the 7x7 of stride 2, keeping the max-pool: twice the resolution in
-    every stage for about four times the work per image; for images of about 32 pixels.
-    zero_init: the last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
+    `small_inputs` is for images of about 32 pixels: a 3x3 stem of stride 1 in place of the 7x7 of stride 2, keeping the
+    max-pool, gives twice the resolution in every stage for about four times the work per image.
+    The last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
     """
 
     def __init__(
@@ -75,7 +76,6 @@ class ResNet(nn.Module):
         *,
         num_classes: int,
         small_inputs: bool = False,
-        zero_init: bool = True,
     ) -> None:
         super().__init__()
         kernel, stride = (3, 1) if small_inputs else (7, 2)
@@ -90,13 +90,13 @@ class ResNet(nn.Module):
                 blocks.append(layer)
         self.blocks = CheckpointedSequential(*blocks)
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
-        self._initialise(zero_init)
+        self._initialise()
 
-    def _initialise(self, zero_init: bool) -> None:
+    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, Residual) and zero_init:
+            elif isinstance(module, Residual):
                 last = cast(nn.Sequential, module.branch[-1])
                 nn.init.zeros_(cast(nn.BatchNorm2d, last[-1]).weight)
 
@@ -104,16 +104,14 @@ class ResNet(nn.Module):
         return cast(torch.Tensor, self.head(self.blocks(self.stem(images_NCHW))))
 
 
-def resnet18(num_classes: int = 1000, *, small_inputs: bool = False, zero_init: bool = True) -> ResNet:
-    """ResNet-18: 11,689,512 parameters with 1000 classes."""
-    depths = (2, 2, 2, 2)
-    return ResNet(basic_block, depths, num_classes=num_classes, small_inputs=small_inputs, zero_init=zero_init)
+def resnet18(num_classes: int = 1000, *, small_inputs: bool = False) -> ResNet:
+    """Return ResNet-18, which has 11,689,512 parameters with 1000 classes."""
+    return ResNet(basic_block, (2, 2, 2, 2), num_classes=num_classes, small_inputs=small_inputs)
 
 
-def resnet50(num_classes: int = 1000, *, small_inputs: bool = False, zero_init: bool = True) -> ResNet:
-    """ResNet-50: 25,557,032 parameters with 1000 classes."""
-    depths = (3, 4, 6, 3)
-    return ResNet(bottleneck, depths, num_classes=num_classes, small_inputs=small_inputs, zero_init=zero_init)
+def resnet50(num_classes: int = 1000, *, small_inputs: bool = False) -> ResNet:
+    """Return ResNet-50, which has 25,557,032 parameters with 1000 classes."""
+    return ResNet(bottleneck, (3, 4, 6, 3), num_classes=num_classes, small_inputs=small_inputs)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50}
@@ -128,13 +126,13 @@ def create_model(
     conv_bias: bool = False,
     seed: int | None = None,
 ) -> nn.Module:
-    """A freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
+    """Return a freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
 
-    Of bundled models only: small_inputs, the stem for images of about 32 pixels; inplace, activations that overwrite
-    their input; conv_bias, biases of zero in all convolutions, though the norm that follows subtracts them.
-    seed: makes the weights a function of it, and leaves the global generator as it was.
-    Raises ValueError for an unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled
-    and timm is not installed.
+    Of bundled models only: `small_inputs`, the stem for images of about 32 pixels; `inplace`, activations that
+    overwrite their input; `conv_bias`, biases of zero in all convolutions, though the norm that follows subtracts them.
+
+    `seed` makes the weights a function of it, and leaves the global generator as it was. Raises ValueError for an
+    unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
     """
     if num_classes < 1:
         raise ValueError(f"num_classes is at least 1, not {num_classes!r}")
@@ -152,7 +150,7 @@ def create_model(
 
 
 def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
-    """The model that the settings describe. Raises as `create_model` does."""
+    """Return the model that the settings describe. Raises as `create_model` does."""
     return create_model(
         settings.model,
         num_classes,

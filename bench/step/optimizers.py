@@ -1,4 +1,4 @@
-"""Optimisers by name: which weights decay, which kernel runs."""
+"""Makes optimisers by name: which weights decay, which kernel runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.bench.step.technique_settings import OptimizerSettings
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> Optimizer:
-    """The optimiser that the settings name. lr: in place of `settings.lr`."""
+    """Return the optimiser that the settings name, with `lr` in place of `settings.lr` if it is given."""
     lr = settings.lr if lr is None else lr
     betas = (settings.beta1, settings.beta2)
     if settings.optimizer == "sgd":
@@ -29,7 +29,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
 
 
 def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; weight decay on matrices and filters only."""
+    """Return SGD with Nesterov momentum, and weight decay on matrices and filters only."""
     optimizer = torch.optim.SGD(
         _groups(model, settings),
         lr=settings.lr if lr is None else lr,
@@ -54,7 +54,7 @@ def _trained(model: nn.Module) -> list[Tensor]:
 
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Matrices and filters, which decay; norms and biases, which do not."""
+    """Return two parameter groups: matrices and filters, which decay; norms and biases, which do not."""
     parameters = _trained(model)
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},

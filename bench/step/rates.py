@@ -1,20 +1,19 @@
-"""Images per second of the model alone, and of loader and model together."""
+"""Measures images per second of the model alone, and of loader and model together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import cycle
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from penstock.bench.measure.clock import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
 from penstock.bench.measure.loader_rate import Batches, endless
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import TrainStep, make_step, on_device
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 
 
 def resident_batch_rate(
@@ -26,25 +25,32 @@ def resident_batch_rate(
     seconds: float,
     dtype: torch.dtype = torch.float32,
 ) -> Rate:
-    """Training on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
+    """Train on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
 
-    dtype: of the images as a loader would hand them out; without AMP they become float32. Updates the model's weights.
+    `dtype` is that of the images as a loader would hand them out; without AMP they become float32. Updates the weights.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     images = torch.randn(*shape, generator=generator).to(dtype)
     labels = torch.randint(num_classes, (shape[0],), generator=generator)
     [(images, labels)] = on_device([(images, labels)], settings)
-    return _step_rate(model, settings, cycle([(images, labels)]), seconds)
+    step = _bench_step(model, settings)
+
+    def work() -> int:
+        step(images, labels)
+        return images.shape[0]
+
+    with torch_switches(settings):
+        return measure_rate(work, seconds=seconds, device=settings.device)
 
 
 def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
-    """Loader and model together, epoch after epoch, for about `seconds`.
+    """Train on the loader's batches, epoch after epoch, for about `seconds`.
 
     The first fifth, and at least two steps, is warm-up; at least three steps are measured. Updates the model's weights.
     Raises ValueError if an epoch holds no batch.
     """
     timer = StepTimer(Clock(settings.device))
-    with backend_switches(settings), closing(endless(loader)) as batches:
+    with torch_switches(settings), closing(endless(loader)) as batches:
         step = _bench_step(model, settings)
         watched = timer.watch(on_device(batches, settings), lambda batch: batch[0].shape[0])
         watch = Stopwatch()
@@ -58,20 +64,6 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
             if steps >= 3 and watch.seconds >= seconds:
                 break
         return timer.times()
-
-
-def _step_rate(
-    model: nn.Module, settings: TrainSettings, batches: Iterator[tuple[Tensor, ...]], seconds: float
-) -> Rate:
-    step = _bench_step(model, settings)
-
-    def work() -> int:
-        images, labels = next(batches)
-        step(images, labels)
-        return images.shape[0]
-
-    with backend_switches(settings):
-        return measure_rate(work, seconds=seconds, device=settings.device)
 
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules by name, one value for each update."""
+"""Makes learning-rate schedules by name, with one value for each update."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.bench.step.technique_settings import ScheduleSettings
 
 
 def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_updates: int | None) -> LRScheduler | None:
-    """The schedule that the settings name, from the learning rates of the optimiser as peaks.
+    """Return the schedule that the settings name, with the optimiser's learning rates as peaks.
 
-    None where the learning rate is constant: with schedule "constant", or if the number of updates is not known.
-    Raises ValueError if there are too few updates for the schedule.
+    Returns None where the learning rate is constant: with schedule "constant", or if the number of updates is not
+    known. Raises ValueError if there are too few updates for the schedule.
     """
     if settings.schedule == "constant" or total_updates is None:
         return None
@@ -32,7 +32,10 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
 
 
 def cosine_with_warmup(optimizer: Optimizer, *, warmup: float, total_steps: int) -> LambdaLR:
-    """The learning rate of each step: a line up to lr during `warmup` of the steps, then half a cosine down to zero."""
+    """Return a schedule that rises in a line during `warmup` of the steps, then falls to zero as half a cosine.
+
+    Not torch's SequentialLR(LinearLR, CosineAnnealingLR): its state dict is another, and checkpoints would not load.
+    """
     rising = max(1, round(warmup * total_steps))
 
     def factor(step: int) -> float:

@@ -1,4 +1,4 @@
-"""Settings of a training run."""
+"""Defines TrainSettings: all settings of a training run in one dataclass."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from dataclasses import dataclass
 import torch
 
 from penstock.bench.step.technique_settings import (
+    COUNT,
+    FRACTION,
     DebugSettings,
     MemorySettings,
     OptimizerSettings,
     ScheduleSettings,
     SpeedSettings,
+    check_fields,
+    setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySettings, DebugSettings):
-    """How to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
+    """Say how to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
 
-    model: a name that `create_model` takes; small_inputs: its stem for images of about 32 pixels.
-    device: where to train, "cpu", "cuda" or "cuda:N".
-    batch_size: of one rank's loader; only lr_scaling asks for it.
-    seed: of the initial weights and of dropout.
-    The rest is documented where it is defined, in groups. Raises ValueError for settings that cannot work.
+    The techniques are documented in the classes that they come from. Raises ValueError for settings that cannot work.
+
+    Attributes:
+        model: a name that `create_model` takes.
+        small_inputs: whether its stem is the one for images of about 32 pixels.
+        device: where to train, "cpu", "cuda" or "cuda:N".
+        epochs: number of passes over the data.
+        batch_size: images a batch of one rank's loader; needed with lr_scaling only.
+        label_smoothing: share of a label that is spread over all classes.
+        seed: of the initial weights and of dropout.
     """
 
     model: str = "resnet18"
     small_inputs: bool = False
     device: str = "cpu"
-    epochs: int = 10
-    batch_size: int | None = None
-    label_smoothing: float = 0.0
+    epochs: int = setting(10, rule=COUNT)
+    batch_size: int | None = setting(None, rule=COUNT)
+    label_smoothing: float = setting(0.0, rule=FRACTION)
     seed: int = 0
 
     def __post_init__(self) -> None:
         self._check_device()
-        if self.epochs < 1:
-            raise ValueError(f"epochs is at least 1, not {self.epochs!r}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size is at least 1, not {self.batch_size!r}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing!r}")
-        self.check_optimizer()
-        self.check_schedule()
-        self.check_speed()
-        self.check_memory()
+        check_fields(self)
         self._check_combinations()
 
     def _check_device(self) -> None:
@@ -68,16 +68,18 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
             raise ValueError("compile='reduce-overhead' is CUDA graphs, which need a CUDA device: take 'default'")
         if self.compile != "off" and self.checkpointing != "off":
             raise ValueError("compile and checkpointing exclude each other: the compiler decides what to keep")
+        if self.schedule == "onecycle" and self.warmup == 0:
+            raise ValueError("warmup is above zero with schedule='onecycle', which rises before it falls")
         if self.lr_scaling != "none" and self.batch_size is None:
             raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, of which the global batch is made")
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """Of images and weights."""
+        """The memory format of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
 
     def peak_lr(self, world_size: int = 1) -> float:
-        """lr, scaled with the global batch (batch_size * accumulate * world_size) as lr_scaling says.
+        """Return lr, scaled with the global batch (batch_size * accumulate * world_size) as lr_scaling says.
 
         "linear" is Goyal et al. 2017 (arXiv:1706.02677), "sqrt" Krizhevsky 2014 (arXiv:1404.5997).
         """

@@ -1,4 +1,4 @@
-"""One training step: forward, backward, optimiser, schedule; nothing in it waits for the device."""
+"""Makes one training step: forward, backward, optimiser, schedule; nothing in it waits for the device."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SUM_SCALE = 1 / 256
 
 
 def autocast(settings: TrainSettings) -> torch.autocast:
-    """The context in which the forward pass runs: lower precision where the settings ask for it, else nothing."""
+    """Return the context of the forward pass: lower precision where the settings ask for it."""
     dtype = _AMP_DTYPES[settings.amp]
     return torch.autocast(torch.device(settings.device).type, dtype=dtype, enabled=dtype is not None)
 
 
 def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy in float32, averaged over the labelled rows of (N, num_classes) logits; 0 if there is none.
+    """Return the cross-entropy in float32, averaged over the labelled rows of (N, num_classes) logits; 0 without one.
 
-    labels: int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
+    `labels` are int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
     Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
     """
     count = num_labelled(labels).clamp(min=1)
@@ -48,17 +48,17 @@ def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) 
 
 
 def is_labelled(labels: Tensor) -> Tensor:
-    """Which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
+    """Tell which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
     return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
 
 
 def num_labelled(labels: Tensor) -> Tensor:
-    """How many rows are no padding: int64 scalar on the labels' device."""
+    """Count the rows that are no padding: int64 scalar on the labels' device."""
     return is_labelled(labels).sum()
 
 
 def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, labels) on the device, from batches that begin so and may lie on the host.
+    """Yield (images, labels) on the device, from batches that begin so and may lie on the host.
 
     Images leave as floating point (N, C, H, W) in the settings' memory format, in float32 unless AMP is on. Copies from
     pinned host memory do not wait. Raises TypeError for integer images: normalising them is the loader's part.
@@ -72,13 +72,23 @@ def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) ->
 
 
 class TrainStep:
-    """`step(images, labels) -> loss`: one batch of the training of a model that it moves to the device.
+    """Trains a model batch by batch: `step(images, labels) -> loss`.
 
-    images (N, 3, H, W) and labels as `on_device` yields them and `class_loss` takes them. Returns the mean loss of the
-    batch, a float32 scalar on the device without a graph. Every `settings.accumulate` batches, and where `last` says
-    that no more will come, the weights are updated: with the gradient of the mean over the labelled samples of all
-    those batches. `module` is the model, `model` what runs it: `parallel` if torch.distributed is initialised,
-    gradients then being the mean over ranks, which ranks form once an update. `updates` counts the updates made.
+    Images (N, 3, H, W) and labels are as `on_device` yields them and `class_loss` takes them. The loss is the mean over
+    the batch, a float32 scalar on the device without a graph. The weights are updated every `settings.accumulate`
+    batches, and where `last` says that no more will come, with the gradient of the mean over the labelled samples of
+    those batches.
+
+    Attributes:
+        settings: how to train.
+        module: the model, moved to the device.
+        parallel: the model as DistributedDataParallel where torch.distributed is initialised, else None. Gradients are
+            then the mean over ranks, which exchange them once an update.
+        model: what runs the model: `parallel` if there is one, else `module`; compiled if the settings ask for it.
+        optimizer: what updates the weights.
+        schedule: schedule of the learning rate; None if that is constant.
+        scaler: scaler of gradients, for fp16.
+        updates: number of updates made.
     """
 
     def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:
@@ -147,7 +157,7 @@ class TrainStep:
         self.updates += 1
 
     def _of_the_mean(self, labelled: Tensor) -> Tensor:
-        """What turns the gradient of the scaled sum, as a mean over ranks, into that of the mean over all samples."""
+        """Return the factor that makes the gradient of the scaled sum, averaged over ranks, that of the mean."""
         samples = labelled.to(torch.float32)
         if self.parallel:
             dist.all_reduce(samples)
@@ -156,9 +166,9 @@ class TrainStep:
 
 
 def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> TrainStep:
-    """A training step for the model, which moves to `settings.device` and into training mode.
+    """Return a training step for the model, which moves to `settings.device` and into training mode.
 
-    total_steps: updates in the learning-rate schedule; without it the learning rate is constant.
+    `total_steps` is the number of updates in the learning-rate schedule; without it the learning rate is constant.
     """
     model.train()
     return TrainStep(model, settings, total_steps=total_steps)

@@ -1,4 +1,4 @@
-"""Switches of torch that are global: set for the time of a run, then as they were."""
+"""Sets torch's global switches for the time of a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.bench.step.settings import TrainSettings
 
 
 @contextmanager
-def backend_switches(settings: TrainSettings) -> Iterator[None]:
-    """cuDNN's timing of algorithms, TF32 and anomaly detection as the settings say, for the time of the context."""
+def torch_switches(settings: TrainSettings) -> Iterator[None]:
+    """Set cuDNN's timing of algorithms, TF32 and anomaly detection as the settings say; put them back afterwards."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()

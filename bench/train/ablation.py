@@ -1,4 +1,4 @@
-"""What each technique gains and costs: the model with and without it, in turn."""
+"""Measures what each technique gains and costs: the model trains with and without it, in turn."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import Any
 import torch
 
 from penstock.bench.measure.environment import describe_environment
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun
 
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """One technique. on, off: the settings that switch it. needs_cuda: it changes nothing elsewhere."""
+    """Describe one technique.
+
+    Attributes:
+        name: as the table calls it.
+        on, off: the settings that switch it.
+        needs_cuda: whether it changes nothing without a CUDA device.
+    """
 
     name: str
     on: dict[str, Any]
@@ -48,9 +53,14 @@ TECHNIQUES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One technique: medians over rounds with and without it, or the reason why this machine cannot tell.
+    """Hold what was measured of one technique: medians over rounds, with and without it.
 
-    peak_bytes: beyond what the process took before the model; None if unknown.
+    Attributes:
+        name: of the technique.
+        images_per_s: with and without it.
+        peak_bytes: with and without it, beyond what the process took before the model; None if unknown.
+        rounds: images/s of each round, with and without it.
+        reason: why this machine cannot measure it; empty if it could.
     """
 
     name: str
@@ -62,7 +72,15 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """All of it; as_dict is JSON-serialisable. base: what every technique is switched from."""
+    """Hold the rows of all techniques.
+
+    Attributes:
+        base: what every technique is switched from.
+        rounds: number of rounds.
+        base_images_per_s: median of the base.
+        base_peak_bytes: median of the base's peak memory; None if unknown.
+        rows: one for each technique.
+    """
 
     base: ResidentRun
     rounds: int
@@ -71,7 +89,7 @@ class Ablation:
     rows: tuple[Row, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """With the machine it was measured on."""
+        """Return a JSON-serialisable record, with the machine it was measured on."""
         return {
             "what": "training on one batch that is resident on the device: no loader",
             "environment": describe_environment(),
@@ -88,52 +106,44 @@ def ablate(
 ) -> Ablation:
     """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
 
-    measure: one run, in a process of its own where that tells its memory. on_run(done, total) after each.
-    Raises ValueError without a round, CannotRun if the base itself cannot be measured.
+    `measure` does one run, in a process of its own where only that shows its memory; `on_run(done, total)` is called
+    after each. Raises ValueError without a round, CannotRun if the base itself cannot be measured.
     """
     if rounds < 1:
         raise ValueError(f"rounds is at least 1, not {rounds!r}")
     pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
     pairs["DataParallel"] = _data_parallel_pair(base)
-    runs = [base]
-    for pair in pairs.values():
-        if not isinstance(pair, str):
-            runs += [run for run in pair if run not in runs]
-    results: list[list[ResidentResult]] = [[] for _ in runs]
-    failed: dict[int, str] = {}
+    runs = list(dict.fromkeys([base, *(run for pair in pairs.values() if not isinstance(pair, str) for run in pair)]))
+    results: dict[ResidentRun, list[ResidentResult]] = {run: [] for run in runs}
+    failed: dict[ResidentRun, str] = {}
     for number in range(rounds):
-        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
-        for done, index in enumerate(order, 1):
-            if index not in failed:
+        for done, run in enumerate(runs if number % 2 == 0 else reversed(runs), 1):
+            if run not in failed:
                 try:
-                    results[index].append(measure(runs[index]))
+                    results[run].append(measure(run))
                 except CannotRun as error:
-                    failed[index] = str(error)
+                    failed[run] = str(error)
                 except (MemoryError, torch.OutOfMemoryError) as error:
-                    failed[index] = f"out of memory ({error})"
+                    failed[run] = f"out of memory ({error})"
             on_run(number * len(runs) + done, rounds * len(runs))
-        if 0 in failed:
-            raise CannotRun(failed[0])
-    rows = [_row(name, pair, runs, results, failed) for name, pair in pairs.items()]
-    rate, peak = _median(results[0])
-    return Ablation(base=base, rounds=rounds, base_images_per_s=rate, base_peak_bytes=peak, rows=tuple(rows))
+        if base in failed:
+            raise CannotRun(failed[base])
+    rows = tuple(_row(name, pair, results, failed) for name, pair in pairs.items())
+    rate, peak = _median(results[base])
+    return Ablation(base=base, rounds=rounds, base_images_per_s=rate, base_peak_bytes=peak, rows=rows)
 
 
 def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, ResidentRun] | str:
-    """The runs with and without the technique, or why there are none."""
+    """Return the runs with and without the technique, or why there are none."""
     if technique.needs_cuda and torch.device(base.settings.device).type != "cuda":
         return "changes nothing without a CUDA device"
     try:
         with_it, without = (
-            replace(base, settings=_switched(base.settings, change)) for change in (technique.on, technique.off)
+            replace(base, settings=replace(base.settings, **change)) for change in (technique.on, technique.off)
         )
     except ValueError as error:
         return str(error)
     return with_it, without
-
-
-def _switched(settings: TrainSettings, change: dict[str, Any]) -> TrainSettings:
-    return replace(settings, **change)
 
 
 def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | str:
@@ -145,18 +155,16 @@ def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | 
 def _row(
     name: str,
     pair: tuple[ResidentRun, ResidentRun] | str,
-    runs: Sequence[ResidentRun],
-    results: Sequence[Sequence[ResidentResult]],
-    failed: dict[int, str],
+    results: dict[ResidentRun, list[ResidentResult]],
+    failed: dict[ResidentRun, str],
 ) -> Row:
     if isinstance(pair, str):
         return Row(name=name, reason=pair)
-    indices = [runs.index(run) for run in pair]
-    for index in indices:
-        if index in failed:
-            return Row(name=name, reason=failed[index])
-    (rate, peak), (rate_without, peak_without) = (_median(results[index]) for index in indices)
-    first, second = (tuple(result.images_per_s for result in results[index]) for index in indices)
+    reason = next((failed[run] for run in pair if run in failed), None)
+    if reason is not None:
+        return Row(name=name, reason=reason)
+    (rate, peak), (rate_without, peak_without) = (_median(results[run]) for run in pair)
+    first, second = (tuple(result.images_per_s for result in results[run]) for run in pair)
     return Row(
         name=name,
         images_per_s=(rate, rate_without),

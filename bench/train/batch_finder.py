@@ -1,4 +1,4 @@
-"""The batch-size finder: doubling until memory runs out, then halving the gap."""
+"""Finds the largest batch that fits: doubles the size until memory runs out, then halves the gap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import torch
 
 from penstock.bench.step.step import TrainStep, on_device
 from penstock.bench.train.resident_run import ResidentRun, measure_in_child
-from penstock.bench.train.restored_step import state_kept
+from penstock.bench.train.restored_step import restored
 
-Probe = Callable[[int], int | None]
+BatchProbe = Callable[[int], int | None]
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One batch size that was tried. peak_bytes: None if it did not fit, or if nobody knows."""
+class BatchTrial:
+    """Hold what became of one batch size.
+
+    Attributes:
+        batch_size: images a batch.
+        fits: whether it did not run out of memory.
+        peak_bytes: its peak memory; None if it did not fit, or if that is unknown.
+    """
 
     batch_size: int
     fits: bool
@@ -27,23 +33,32 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """largest: the largest size that fitted, None if not even one image does. trials: in their order."""
+    """Hold the result of a search.
+
+    Attributes:
+        largest: the largest batch size that fitted; None if not even one image does.
+        trials: every size that was tried, in turn.
+    """
 
     largest: int | None
-    trials: tuple[Trial, ...]
+    trials: tuple[BatchTrial, ...]
 
 
 def find_batch_size(
-    probe: Probe, *, start: int = 8, limit: int = 65536, on_trial: Callable[[Trial], None] = lambda trial: None
+    probe: BatchProbe,
+    *,
+    start: int = 8,
+    limit: int = 65536,
+    on_trial: Callable[[BatchTrial], None] = lambda trial: None,
 ) -> BatchSearch:
-    """The largest batch size up to `limit` that the probe takes, to within a sixteenth.
+    """Return the largest batch size up to `limit` that the probe takes, to within a sixteenth.
 
-    probe: runs a batch of that size; returns its peak memory or None, raises MemoryError or torch.OutOfMemoryError.
-    Raises ValueError unless 1 <= start <= limit.
+    `probe` runs a batch of a size; it returns its peak memory or None, and raises MemoryError or torch.OutOfMemoryError
+    if it does not fit. Raises ValueError unless 1 <= start <= limit.
     """
     if not 1 <= start <= limit:
         raise ValueError(f"start lies between 1 and limit={limit}, not at {start!r}")
-    trials: list[Trial] = []
+    trials: list[BatchTrial] = []
 
     def fits(size: int) -> bool:
         peak, fitted = None, True
@@ -51,7 +66,7 @@ def find_batch_size(
             peak = probe(size)
         except OUT_OF_MEMORY:
             fitted = False
-        trials.append(Trial(batch_size=size, fits=fitted, peak_bytes=peak))
+        trials.append(BatchTrial(batch_size=size, fits=fitted, peak_bytes=peak))
         on_trial(trials[-1])
         return fitted
 
@@ -72,8 +87,8 @@ def find_batch_size(
     return BatchSearch(largest=good or None, trials=tuple(trials))
 
 
-def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: int | None = None) -> Probe:
-    """A probe that makes two updates on random images of `size` pixels; step is left as it was.
+def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: int | None = None) -> BatchProbe:
+    """Return a probe that makes two updates on random images of `size` pixels, and leaves `step` as it was.
 
     On a CUDA device the peak is what was allocated, and above `budget_bytes` counts as out of memory.
     """
@@ -83,7 +98,7 @@ def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: in
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        with state_kept(step):
+        with restored(step):
             _two_updates(step, batch_size, size, num_classes)
         gc.collect()
         if device.type != "cuda":
@@ -95,8 +110,8 @@ def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: in
     return probe
 
 
-def child_probe(run: ResidentRun, *, budget_bytes: int | None = None) -> Probe:
-    """A probe that runs each size in a process of its own: what memory a processor's run takes shows nowhere else."""
+def child_probe(run: ResidentRun, *, budget_bytes: int | None = None) -> BatchProbe:
+    """Return a probe that runs each size in a process of its own, the only way to see what a run on a CPU takes."""
 
     def probe(batch_size: int) -> int | None:
         peak = measure_in_child(replace(run, batch_size=batch_size * run.settings.accumulate)).peak_bytes
@@ -107,7 +122,7 @@ def child_probe(run: ResidentRun, *, budget_bytes: int | None = None) -> Probe:
 
 
 def check_budget(peak: int | None, budget_bytes: int | None) -> None:
-    """Raises MemoryError if the peak is above the budget."""
+    """Raise MemoryError if the peak is above the budget."""
     if peak is not None and budget_bytes is not None and peak > budget_bytes:
         raise MemoryError(f"{peak:,} bytes are above the budget of {budget_bytes:,}")
 

@@ -1,4 +1,4 @@
-"""A training run on the disk: all that its next step depends on, in a file that is whole or not there."""
+"""Saves and loads a training run: all that its next step depends on, in a file that is whole or not there."""
 
 from __future__ import annotations
 
@@ -25,21 +25,27 @@ _FREE = frozenset(
 
 
 @dataclass(kw_only=True)
-class Progress:
-    """How far a run is: `updates` of `epoch` are made. totals: this rank's sums of loss and of labelled samples."""
+class RunProgress:
+    """Say how far a run is.
+
+    Attributes:
+        epoch: number of the epoch under way.
+        updates: updates made in it.
+        totals: this rank's sums of loss and of labelled samples in it, float64 [2].
+    """
 
     epoch: int
     updates: int
     totals: Tensor
 
     @classmethod
-    def start_of(cls, epoch: int, device: str) -> Progress:
-        """Nothing of the epoch is done."""
+    def start_of(cls, epoch: int, device: str) -> RunProgress:
+        """Return the progress at the begin of an epoch."""
         return cls(epoch=epoch, updates=0, totals=torch.zeros(2, dtype=torch.float64, device=device))
 
 
 def save_checkpoint(
-    path: Path, step: TrainStep, progress: Progress, *, updates_per_epoch: int, loader: dict[str, Any]
+    path: Path, step: TrainStep, progress: RunProgress, *, updates_per_epoch: int, loader: dict[str, Any]
 ) -> None:
     """Write model, optimiser, scaler, schedule, progress, random state and the loader's state. Raises OSError."""
     device = torch.device(step.settings.device)
@@ -65,8 +71,8 @@ def save_checkpoint(
     replace_file(os.fsencode(absolute), buffer.getvalue())
 
 
-def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> tuple[Progress, dict[str, Any]]:
-    """(progress, the loader's state), with step and generators as they were saved.
+def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> tuple[RunProgress, dict[str, Any]]:
+    """Return (progress, the loader's state), with step and generators put back as they were saved.
 
     Raises LoaderError E-STATE if the file is none of ours, is damaged, or is of a run that would go on differently;
     OSError if it cannot be read.
@@ -83,7 +89,7 @@ def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> t
         if state["random_cuda"] is not None and torch.device(step.settings.device).type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], torch.device(step.settings.device))
         totals = state["totals"].to(step.settings.device)
-        return Progress(epoch=state["epoch"], updates=state["updates"], totals=totals), dict(state["loader"])
+        return RunProgress(epoch=state["epoch"], updates=state["updates"], totals=totals), dict(state["loader"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, f"it does not fit this run ({error})") from error
 

@@ -1,4 +1,4 @@
-"""When a run saves itself: every so many updates, at SIGTERM or SIGUSR1, and before it is told to stop."""
+"""Decides when a run saves itself: every so many updates, at SIGTERM or SIGUSR1, and before a planned stop."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ import torch
 import torch.distributed as dist
 
 from penstock.bench.step.step import TrainStep
-from penstock.bench.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.signals import STOPPING, SignalExit, heed_no_more
+from penstock.bench.train.signals import STOP_SIGNALS, SignalExit, ignore_more_signals
 from penstock.pipelines.errors import LoaderError
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
-    """file: where the run saves itself. every: after so many updates, None for at a signal alone.
+    """Say where and when a run saves itself. Raises ValueError for numbers below 1.
 
-    resume: go on from the file if it is there. stop_after: save and stop after so many updates of this process.
-    Raises ValueError for numbers below 1.
+    Attributes:
+        file: where it saves itself.
+        every: number of updates between saves; None for saving at a signal alone.
+        resume: whether to go on from the file if it is there.
+        stop_after: save and stop after so many updates of this process; None to go on to the end.
     """
 
     file: Path
@@ -40,14 +43,14 @@ class CheckpointPlan:
 
 
 class StoppedEarly(Exception):
-    """The run has saved itself and stops, because `stop_after` says so."""
+    """Says that the run has saved itself and stops, because `stop_after` asks for it."""
 
 
 class CheckpointKeeper:
     """Saves a run as its plan says; as a context it holds SIGTERM and SIGUSR1 back until an update is finished.
 
-    All ranks save together, rank 0 writes. A signal to any of them stops all: each update they tell each other, on the
-    host, without waiting for the device, and heed it one update later.
+    All ranks save together, rank 0 writes. A signal to any of them stops all: at each update they exchange on the host,
+    without waiting for the device, whether one has come, and act on it one update later.
     """
 
     def __init__(self, plan: CheckpointPlan, step: TrainStep, loader: Any, *, updates_per_epoch: int) -> None:
@@ -58,12 +61,12 @@ class CheckpointKeeper:
         self._group = dist.new_group(backend="gloo") if self._distributed else None
         self._asked: tuple[torch.Tensor, Any] | None = None
         self._signal = 0  # the number of the one that came
-        self._last: tuple[Progress, dict[str, Any], torch.Tensor] | None = None  # after the last update
+        self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # after the last update
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> CheckpointKeeper:
         if threading.current_thread() is threading.main_thread():
-            for number in STOPPING:
+            for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._hold)
         return self
@@ -74,19 +77,19 @@ class CheckpointKeeper:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         if self._previous and self._signal:
-            heed_no_more()
+            ignore_more_signals()
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._signal = number  # a second one changes nothing: torchrun passes on what the batch system sent here too
 
-    def restore(self) -> Progress:
-        """Where the run begins: where the file left it if the plan says so and there is one, else at its start.
+    def restore(self) -> RunProgress:
+        """Return where the run begins: where the file left it if the plan says so and there is one, else at its start.
 
         Raises LoaderError E-STATE if the ranks do not all begin there.
         """
         if not (self._plan.resume and self._plan.file.exists()):
-            progress = Progress.start_of(0, self._step.settings.device)
+            progress = RunProgress.start_of(0, self._step.settings.device)
         else:
             progress, loader = load_checkpoint(self._plan.file, self._step, updates_per_epoch=self._updates_per_epoch)
             self._loader.load_state_dict(loader)
@@ -95,7 +98,7 @@ class CheckpointKeeper:
         self._check_same_start(progress)
         return progress
 
-    def _check_same_start(self, progress: Progress) -> None:
+    def _check_same_start(self, progress: RunProgress) -> None:
         if self._group is None:
             return
         own = torch.tensor([progress.epoch, progress.updates])
@@ -107,7 +110,7 @@ class CheckpointKeeper:
             cause = f"the ranks would begin at different places ({where})"
             raise LoaderError("E-STATE", cause, path=str(self._plan.file), fix=fix)
 
-    def after_update(self, progress: Progress) -> None:
+    def after_update(self, progress: RunProgress) -> None:
         """Save if it is time. Raises SignalExit after a signal, StoppedEarly after `stop_after` updates."""
         made = self._step.updates
         self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
@@ -121,11 +124,11 @@ class CheckpointKeeper:
             raise StoppedEarly
 
     def after_loss(self, error: LoaderError) -> None:
-        """What to do when the loader fails. Raises SignalExit if a signal was the cause; returns otherwise.
+        """Raise SignalExit if a signal was the reason that the loader failed; return otherwise.
 
         A batch system signals the loader's workers as well, and those that have only begun to start do not outlast it:
-        then no update comes any more, and the last one is saved (of a half accumulated one, batch norm keeps what it
-        has seen). Not with several ranks, whose sums are apart.
+        then no update comes any more, and the last one is saved (batch norm keeps what it has seen of a half
+        accumulated one). Not with several ranks, whose sums are apart.
         """
         if not self._signal:
             return
@@ -137,7 +140,7 @@ class CheckpointKeeper:
         save_checkpoint(self._plan.file, self._step, progress, updates_per_epoch=self._updates_per_epoch, loader=loader)
         raise SignalExit(self._signal, note=self._where(progress)) from error
 
-    def _where(self, progress: Progress) -> str:
+    def _where(self, progress: RunProgress) -> str:
         return f"saved to {str(self._plan.file)!r} after update {progress.updates} of epoch {progress.epoch + 1}"
 
     def _any_signal(self) -> int:
@@ -152,10 +155,10 @@ class CheckpointKeeper:
         before[1].wait()
         return int(before[0].item())
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: RunProgress) -> None:
         totals = sum_over_ranks(progress.totals.clone())
         if self._distributed and dist.get_rank() > 0:
             return
-        whole = Progress(epoch=progress.epoch, updates=progress.updates, totals=totals)
+        whole = RunProgress(epoch=progress.epoch, updates=progress.updates, totals=totals)
         state = self._loader.state_dict()
         save_checkpoint(self._plan.file, self._step, whole, updates_per_epoch=self._updates_per_epoch, loader=state)

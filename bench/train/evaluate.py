@@ -1,4 +1,4 @@
-"""Exact validation: every sample counts once, on any number of ranks."""
+"""Validates exactly: every sample counts once, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from penstock.bench.step.step import autocast, class_loss, is_labelled, on_devic
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Over all labelled samples of all ranks: mean cross-entropy, top-1 accuracy from 0 to 1, number of samples."""
+    """Hold the result over all labelled samples of all ranks.
+
+    Attributes:
+        loss: mean cross-entropy.
+        accuracy: top-1 accuracy, 0 to 1.
+        images: number of labelled samples.
+    """
 
     loss: float
     accuracy: float
@@ -23,7 +29,7 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Evaluation:
-    """Loss and accuracy of a model on its device, in evaluation mode; rows with label -1 are padding and do not count.
+    """Return loss and accuracy of a model on its device, in evaluation mode; rows with label -1 do not count.
 
     Ranks may make different numbers of steps. Reads the device once. Raises ValueError if no sample has a label.
     """
@@ -49,7 +55,7 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
 
 
 def sum_over_ranks(totals: Tensor) -> Tensor:
-    """The tensor, summed over the ranks of torch.distributed where that is initialised."""
+    """Sum the tensor in place over the ranks of torch.distributed, where that is initialised, and return it."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(totals)
     return totals

@@ -1,4 +1,4 @@
-"""A training run from a folder of images: its data, its model, and what is done with them."""
+"""Sets up a training run from a folder of images: its data, its model, and what is done with them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from penstock.bench.measure.loader_rate import endless
 from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step, on_device
-from penstock.bench.step.torch_switches import backend_switches
-from penstock.bench.train.batch_finder import BatchSearch, Probe, Trial, child_probe, find_batch_size, step_probe
+from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.train.batch_finder import (
+    BatchProbe,
+    BatchSearch,
+    BatchTrial,
+    child_probe,
+    find_batch_size,
+    step_probe,
+)
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
@@ -30,11 +37,17 @@ from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """What to train on, and how. data, validation: folders or caches; the latter None without validation.
+    """Say what to train on, and how. Raises ValueError if training and validation data hold different classes.
 
-    settings: with batch_size. loading: arguments of create_loader for both, such as backend and workers. cache: folder
-    for train.h5 and val.h5. size: of the crops; training: more arguments of imagenet_train. Raises ValueError if the
-    two hold different classes.
+    Attributes:
+        data: folder or cache to train on.
+        validation: folder or cache to validate on; None for no validation.
+        settings: how to train, with batch_size.
+        size: height and width of the crops, in pixels.
+        training: further arguments of imagenet_train.
+        on_bad_sample: of the training loader.
+        loading: arguments of create_loader for both loaders, such as backend and workers.
+        cache: folder for train.h5 and val.h5; None for no cache.
     """
 
     data: Path
@@ -64,40 +77,40 @@ class TrainingJob:
 
     @property
     def num_classes(self) -> int:
-        """At least 2, so that there is something to tell apart."""
+        """The number of classes, at least 2, so that there is something to tell apart."""
         return max(2, len(self.source.classes))
 
     def train(self, *, checkpoint: CheckpointPlan | None, on_epoch: Callable[[EpochReport], None]) -> TrainReport:
-        """The run itself: see `penstock.bench.train.loop.train`."""
+        """Train and validate; the arguments are those of `penstock.bench.train.loop.train`."""
         model = build_model(self.settings, self.num_classes)
         with ExitStack() as stack:
             loader = stack.enter_context(self._training_loader())
-            judge = None
+            validation = None
             if self.held_out is not None:
-                judge = stack.enter_context(self._loader(self.held_out, imagenet_eval(self.size), cache="val.h5"))
-            return train(model, loader, self.settings, validation=judge, on_epoch=on_epoch, checkpoint=checkpoint)
+                validation = stack.enter_context(self._loader(self.held_out, imagenet_eval(self.size), cache="val.h5"))
+            return train(model, loader, self.settings, validation=validation, on_epoch=on_epoch, checkpoint=checkpoint)
 
     def sweep_lr(self) -> tuple[LrSweep, float]:
-        """The sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
+        """Return the sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
         settings = self.settings
-        with backend_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
+        with torch_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
             step = make_step(build_model(settings, self.num_classes), settings)
             sweep = find_lr(step, on_device(batches, settings))
             factor = settings.peak_lr(torch.distributed.get_world_size() if step.parallel else 1) / settings.lr
         return sweep, sweep.suggestion / factor
 
-    def search_batch_size(self, *, budget_bytes: int | None, on_trial: Callable[[Trial], None]) -> BatchSearch:
-        """The largest batch of random images of this size that fits into memory, or into the budget.
+    def search_batch_size(self, *, budget_bytes: int | None, on_trial: Callable[[BatchTrial], None]) -> BatchSearch:
+        """Return the largest batch of random images of this size that fits into memory, or into the budget.
 
         Raises ValueError without a budget on a CPU, where the system swaps and kills before anything raises, and under
         torchrun, where the others would wait for the rank that ran out of memory.
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError("find_batch_size works in one process: run it without torchrun")
-        with backend_switches(self.settings):
+        with torch_switches(self.settings):
             return find_batch_size(self._probe(budget_bytes), on_trial=on_trial)
 
-    def _probe(self, budget_bytes: int | None) -> Probe:
+    def _probe(self, budget_bytes: int | None) -> BatchProbe:
         settings = self.settings
         if torch.device(settings.device).type == "cuda":
             step = make_step(build_model(settings, self.num_classes), settings)

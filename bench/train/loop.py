@@ -1,12 +1,11 @@
-"""The training loop: any loader of (images, labels), one report an epoch."""
+"""Trains on any loader of (images, labels), with one report an epoch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
@@ -14,27 +13,33 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
+from penstock.bench.measure.loader_rate import Batches
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import TrainStep, make_step, num_labelled, on_device
-from penstock.bench.step.torch_switches import backend_switches
-from penstock.bench.train.checkpoint import Progress
+from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
 from penstock.pipelines.errors import LoaderError
 
-Loader = Iterable[tuple[Tensor, ...]]
 WARMUP_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochReport:
-    """One epoch of training: what was learned, how fast, and where the time went.
+    """Report one epoch: what was learned, how fast, and where the time went.
 
-    loss: mean over the labelled training samples of all ranks, as they were seen. validation: None without its loader.
-    images: labelled training samples of all ranks. These are of the whole epoch, even where a checkpoint began in it;
-    the rest is of what this process did: seconds of wall time, steps (batches) of this rank.
-    images_per_s: of this rank; None if every step was warm-up. wait_share, host_wait_share: see `StepTimes`.
+    Attributes:
+        epoch: its number.
+        loss: mean over the labelled training samples of all ranks as they were seen, in the whole epoch.
+        validation: result of the validation; None without its loader.
+        images: labelled training samples of all ranks in the whole epoch, even where a checkpoint began in it.
+        steps: batches of this rank in this process.
+        seconds: wall time of those steps.
+        validation_seconds: wall time of the validation.
+        images_per_s: rate of this rank; None if every step was warm-up.
+        wait_share, host_wait_share: as in `StepTimes`.
     """
 
     epoch: int
@@ -51,9 +56,14 @@ class EpochReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """A whole run; `dataclasses.asdict` of it is JSON-serialisable. seconds: wall time with validation.
+    """Report a whole run; `dataclasses.asdict` of it is JSON-serialisable.
 
-    epochs: those that this process finished. finished: False if it stopped early, with a checkpoint.
+    Attributes:
+        settings: how it was trained.
+        parameters: number of the model's parameters.
+        epochs: reports of the epochs that this process finished.
+        seconds: wall time with validation.
+        finished: False if it stopped early, with a checkpoint.
     """
 
     settings: TrainSettings
@@ -65,19 +75,21 @@ class TrainReport:
 
 def train(
     model: nn.Module,
-    loader: Loader,
+    loader: Batches,
     settings: TrainSettings,
     *,
-    validation: Loader | None = None,
+    validation: Batches | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
     checkpoint: CheckpointPlan | None = None,
 ) -> TrainReport:
     """Train a classifier for `settings.epochs` epochs, on every rank of torch.distributed where that is initialised.
 
-    loader: batches (images, labels, ...) as `on_device` takes them, with a length; `set_epoch` is called if it exists.
-    validation: the same, evaluated after each epoch. on_epoch is called with each epoch's report. checkpoint: where the
-    run saves itself, with a loader that has `state_dict`; SIGTERM or SIGUSR1 then ends it with SignalExit, saved.
-    The first steps of the run, at most ten and at most half an epoch, are warm-up and not timed.
+    `loader` yields batches (images, labels, ...) as `on_device` takes them, and has a length; its `set_epoch` is called
+    if it exists. `validation` is such a loader, evaluated after each epoch. `on_epoch` is called with each epoch's
+    report. `checkpoint` says where the run saves itself, with a loader that has `state_dict`; SIGTERM or SIGUSR1 then
+    ends it with SignalExit, saved. The first steps of the run, at most ten and at most half an epoch, are warm-up and
+    not timed.
+
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
     E-MISUSE if ranks would make different numbers of steps, E-STATE for a checkpoint of another run.
     """
@@ -86,22 +98,22 @@ def train(
     updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
     finished = True
-    with _seeded(settings), backend_switches(settings), ExitStack() as stack:
+    with _seeded(settings), torch_switches(settings), ExitStack() as stack:
         step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
             keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
             stack.enter_context(keeper)
         after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
-        run = _Run(step, loader, steps_per_epoch, validation=validation, keeper=keeper, after_step=after_step)
-        progress = keeper.restore() if keeper else Progress.start_of(0, settings.device)
+        run = _EpochRunner(step, loader, steps_per_epoch, validation, keeper, after_step)
+        progress = keeper.restore() if keeper else RunProgress.start_of(0, settings.device)
         try:
             while progress.epoch < settings.epochs:
                 report = run.epoch(progress, warm_up=not reports)
                 reports.append(report)
                 if on_epoch is not None:
                     on_epoch(report)
-                progress = Progress.start_of(progress.epoch + 1, settings.device)
+                progress = RunProgress.start_of(progress.epoch + 1, settings.device)
         except StoppedEarly:
             finished = False
         except LoaderError as error:
@@ -117,28 +129,23 @@ def train(
     )
 
 
-class _Run:
-    """What stays the same over the epochs of a run."""
+@dataclass(frozen=True)
+class _EpochRunner:
+    """Runs the epochs of one training run."""
 
-    def __init__(
-        self,
-        step: TrainStep,
-        loader: Loader,
-        steps_per_epoch: int,
-        *,
-        validation: Loader | None,
-        keeper: CheckpointKeeper | None,
-        after_step: Callable[[], None],
-    ) -> None:
-        self._step, self._loader, self._steps_per_epoch = step, loader, steps_per_epoch
-        self._validation, self._keeper, self._after_step = validation, keeper, after_step
+    step: TrainStep
+    loader: Batches
+    steps_per_epoch: int
+    validation: Batches | None
+    keeper: CheckpointKeeper | None
+    after_step: Callable[[], None]
 
-    def epoch(self, progress: Progress, *, warm_up: bool) -> EpochReport:
-        """The rest of an epoch, then its validation. progress is kept up to date."""
-        step, settings = self._step, self._step.settings
+    def epoch(self, progress: RunProgress, *, warm_up: bool) -> EpochReport:
+        """Run the rest of an epoch, then its validation; `progress` is kept up to date."""
+        step, settings = self.step, self.step.settings
         watch = Stopwatch()
         timer = StepTimer(Clock(settings.device))
-        todo = max(0, self._steps_per_epoch - progress.updates * settings.accumulate)
+        todo = max(0, self.steps_per_epoch - progress.updates * settings.accumulate)
         num_steps = self._steps(progress, timer, todo, min(WARMUP_STEPS, todo // 2) if warm_up else 0) if todo else 0
         times = timer.times()
         loss_sum, labelled = sum_over_ranks(progress.totals.clone()).tolist()
@@ -146,9 +153,9 @@ class _Run:
         _check_loss(loss_sum, labelled, progress.epoch)
 
         evaluation = None
-        if self._validation is not None:
+        if self.validation is not None:
             _same_buffers_on_all_ranks(step.module)
-            evaluation = evaluate(step.module, self._undisturbed(self._validation), settings)
+            evaluation = evaluate(step.module, self._without_draws(self.validation), settings)
         return EpochReport(
             epoch=progress.epoch,
             loss=loss_sum / labelled,
@@ -162,33 +169,34 @@ class _Run:
             host_wait_share=times.host_wait_share,
         )
 
-    def _steps(self, progress: Progress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
-        step = self._step
-        _set_epoch(self._loader, progress.epoch)
+    def _steps(self, progress: RunProgress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
+        step = self.step
+        _set_epoch(self.loader, progress.epoch)
         num_steps, updates = 0, step.updates
-        for images, labels in timer.watch(on_device(self._undisturbed(self._loader), step.settings), _num_images):
+        batches = on_device(self._without_draws(self.loader), step.settings)
+        for images, labels in timer.watch(batches, lambda batch: batch[0].shape[0]):
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
             # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
-            self._after_step()
+            self.after_step()
             if num_steps == warmup_steps:
                 timer.restart()
             if step.updates > updates:
                 updates, progress.updates = step.updates, progress.updates + 1
-                if self._keeper is not None:
-                    self._keeper.after_update(progress)
+                if self.keeper is not None:
+                    self.keeper.after_update(progress)
         return num_steps
 
-    def _undisturbed(self, loader: Loader) -> Loader:
-        return loader if self._keeper is None else _sparing_the_generator(loader)
+    def _without_draws(self, loader: Batches) -> Batches:
+        return loader if self.keeper is None else _with_generator_restored(loader)
 
 
-def _sparing_the_generator(loader: Loader) -> Iterator[tuple[Tensor, ...]]:
-    """The loader's batches; what starting it draws from torch's generator, as torch's DataLoader does, is put back.
+def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the loader's batches, and put back what starting it draws from torch's generator, as a DataLoader does.
 
-    Dropout would depend on when workers were started, and so on whether the run was interrupted.
+    Otherwise dropout would depend on when workers were started, and so on whether the run was interrupted.
     """
     state = torch.get_rng_state()
     batches = iter(loader)
@@ -199,14 +207,10 @@ def _sparing_the_generator(loader: Loader) -> Iterator[tuple[Tensor, ...]]:
         yield from batches
 
 
-def _num_images(batch: tuple[Tensor, Tensor]) -> int:
-    return batch[0].shape[0]
-
-
 def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:
     if num_labelled == 0:
         raise ValueError(f"epoch {epoch} of the training loader held no labelled sample")
-    if not isfinite(loss_sum):
+    if not math.isfinite(loss_sum):
         raise FloatingPointError(f"the loss of epoch {epoch} is {loss_sum}: lower lr, lengthen warmup or turn amp off")
 
 
@@ -218,7 +222,7 @@ def _set_epoch(loader: Any, epoch: int) -> None:
 
 
 def _common_length(loader: Any, settings: TrainSettings) -> int:
-    """Steps per epoch, the same on all ranks: a rank with one more would wait for ever in its gradients' all-reduce."""
+    """Return the steps per epoch, equal on all ranks: one with more would wait for ever for the others' gradients."""
     try:
         steps = len(loader)
     except TypeError:
@@ -242,7 +246,7 @@ def _common_length(loader: Any, settings: TrainSettings) -> int:
 
 
 def _same_buffers_on_all_ranks(module: nn.Module) -> None:
-    """Rank 0's running statistics everywhere, so that all ranks evaluate one model."""
+    """Copy rank 0's running statistics to all ranks, so that they evaluate one model."""
     if dist.is_available() and dist.is_initialized():
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
@@ -250,7 +254,7 @@ def _same_buffers_on_all_ranks(module: nn.Module) -> None:
 
 @contextmanager
 def _seeded(settings: TrainSettings) -> Iterator[None]:
-    """Dropout and the like from `settings.seed`; the caller's generators are as before afterwards."""
+    """Draw dropout and the like from `settings.seed`, and leave the caller's generators as they were."""
     device = torch.device(settings.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings.seed)

@@ -1,4 +1,4 @@
-"""The learning-rate finder: a sweep from far too low to far too high, and where the loss falls fastest."""
+"""Finds a learning rate: sweeps from far too low to far too high, and looks where the loss falls fastest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.bench.step.step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.restored_step import state_kept
+from penstock.bench.train.restored_step import restored
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss
@@ -21,7 +21,14 @@ _MIN_UPDATES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class LrSweep:
-    """One update at each rate: its loss, and the running mean of losses. suggestion: where that falls fastest."""
+    """Hold one sweep, with one update at each rate.
+
+    Attributes:
+        rates: learning rates.
+        losses: loss of each update.
+        smoothed: running mean of the losses.
+        suggestion: the rate at which that falls fastest.
+    """
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
@@ -39,8 +46,9 @@ def find_lr(
 ) -> LrSweep:
     """Sweep the learning rate exponentially from `lowest` to `highest` (Smith 2015, arXiv:1506.01186).
 
-    step: without a schedule, and left as it was. batches: endless, on the device. Waits for the device at each update;
-    ends early once the loss diverges. Raises ValueError for an impossible range, or if the loss falls at no rate.
+    `step` has no schedule, and is left as it was; `batches` are endless, on the device. Waits for the device at each
+    update, and ends early once the loss diverges. Raises ValueError for an impossible range, or if the loss falls at no
+    rate.
     """
     if not 0 < lowest < highest:
         raise ValueError(f"a sweep rises from above zero, not from {lowest!r} to {highest!r}")
@@ -52,7 +60,7 @@ def find_lr(
     losses: list[float] = []
     smoothed: list[float] = []
     mean = 0.0
-    with state_kept(step):
+    with restored(step):
         for number in range(num_updates):
             rate = lowest * (highest / lowest) ** (number / (num_updates - 1))
             for group in step.optimizer.param_groups:
@@ -72,7 +80,7 @@ def find_lr(
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """The rate at which the loss falls fastest over the logarithm of the rate, before its lowest point.
+    """Return the rate at which the loss falls fastest over the logarithm of the rate, before its lowest point.
 
     Raises ValueError if it does not fall.
     """
@@ -84,7 +92,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
 
 
 def _update(step: TrainStep, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """The mean loss of the batches of one update, of all ranks: they must end the sweep together."""
+    """Return the mean loss of one update's batches over all ranks, which must end the sweep together."""
     losses = [step(*next(batches)) for _ in range(step.settings.accumulate)]
     total = torch.stack([torch.stack(losses).mean(), torch.ones_like(losses[0])])
     loss, ranks = sum_over_ranks(total).tolist()

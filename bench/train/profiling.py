@@ -1,4 +1,4 @@
-"""A trace of a few training steps, for chrome://tracing or Perfetto."""
+"""Writes a trace of a few training steps, for chrome://tracing or Perfetto."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PROFILED_STEPS = _WAIT + _WARMUP + _ACTIVE
 
 @contextmanager
 def profiled_steps(file: str | None, device: str) -> Iterator[Callable[[], None]]:
-    """Yields what is to be called after each step: the third to fifth are written to `file`; None profiles nothing.
+    """Yield a function to call after each step; the third to fifth are written to `file`. None profiles nothing.
 
-    Operators with their shapes on the host, kernels on a CUDA device; of several ranks the first one.
+    The trace holds operators with their shapes on the host, and kernels on a CUDA device; of several ranks the first's.
     """
     if file is None or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
         yield lambda: None

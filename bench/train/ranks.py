@@ -1,4 +1,4 @@
-"""The ranks of a command that torchrun started."""
+"""Joins the ranks that torchrun started, for a command."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 
 @contextmanager
-def joined_ranks(device: str) -> Iterator[str]:
-    """Joins torch.distributed where torchrun's variables say so; yields this rank's device, "cuda" being its own GPU.
+def join_process_group(device: str) -> Iterator[str]:
+    """Join torch.distributed where torchrun's variables ask for it; yield this rank's device, "cuda" being its own GPU.
 
     NCCL between GPUs, gloo between processors. Without those variables it does nothing.
     """
@@ -29,6 +29,6 @@ def joined_ranks(device: str) -> Iterator[str]:
         dist.destroy_process_group()
 
 
-def is_first() -> bool:
-    """Whether this process is rank 0, or the only one: it alone prints and writes files."""
+def is_first_rank() -> bool:
+    """Tell whether this process is rank 0, or the only one: it alone prints and writes files."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

@@ -1,4 +1,4 @@
-"""The model alone on a batch that is there already: images/s and peak memory, in this process or one of its own."""
+"""Measures the model alone on a batch that is on the device: images/s and peak memory, in this process or its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,14 +16,21 @@ from torch import nn
 from penstock.bench.step.models import build_model
 from penstock.bench.step.rates import resident_batch_rate
 from penstock.bench.step.settings import TrainSettings
+from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentRun:
-    """What to run. batch_size: images an update, in settings.accumulate parts. size: height and width of images.
+    """Say what to run. Raises ValueError for a batch that cannot be divided.
 
-    Raises ValueError for a batch that cannot be divided.
+    Attributes:
+        settings: how to train.
+        num_classes: of the model.
+        batch_size: images an update, in settings.accumulate parts.
+        size: height and width of the images, in pixels.
+        seconds: length of the measurement.
+        data_parallel: whether to spread the batch over all GPUs of this process.
     """
 
     settings: TrainSettings
@@ -41,14 +47,28 @@ class ResidentRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentResult:
-    """images_per_s: median over windows. peak_bytes: beyond what was taken before the model; None if unknown."""
+    """Hold what one run measured.
+
+    Attributes:
+        images_per_s: median over windows.
+        peak_bytes: beyond what was taken before the model; None if unknown.
+    """
 
     images_per_s: float
     peak_bytes: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What the process of a run writes as JSON: its result, or why there is none."""
+
+    result: ResidentResult | None = None
+    reason: str = ""
+    out_of_memory: bool = False
+
+
 class CannotRun(Exception):
-    """A run that this machine cannot do; the message says why."""
+    """Says why this machine cannot do a run."""
 
 
 def measure_here(run: ResidentRun) -> ResidentResult:
@@ -77,9 +97,9 @@ def measure_here(run: ResidentRun) -> ResidentResult:
 
 
 def measure_in_child(run: ResidentRun) -> ResidentResult:
-    """The same in a process of its own, whose peak memory is the run's. Raises CannotRun or MemoryError."""
+    """Train in a new process, whose peak memory is that of the run. Raises CannotRun or MemoryError."""
     # Not the environment variable alone: a caller may have changed sys.path.
-    code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import answer; answer()"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import run_child; run_child()"
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(asdict(run)), capture_output=True, text=True, check=False
     )
@@ -89,29 +109,23 @@ def measure_in_child(run: ResidentRun) -> ResidentResult:
     if done.returncode != 0 or not lines:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise CannotRun(last)
-    found: dict[str, Any] = json.loads(lines[-1])
-    if "reason" in found:
-        raise CannotRun(found["reason"])
-    if "memory" in found:
-        raise MemoryError(found["memory"])
-    return ResidentResult(**found)
+    answer = decode_json(lines[-1], _Answer)
+    if answer.result is None:
+        raise MemoryError(answer.reason) if answer.out_of_memory else CannotRun(answer.reason)
+    return answer.result
 
 
-def answer() -> None:
-    """What the process runs: a run as JSON on standard input, its result on standard output."""
-    request = json.loads(sys.stdin.read())
-    run = ResidentRun(**{**request, "settings": TrainSettings(**request["settings"])})
+def run_child() -> None:
+    """Read a run as JSON from standard input, and write its result to standard output: what the new process does."""
     try:
-        found = asdict(measure_here(run))
-    except CannotRun as error:
-        found = {"reason": str(error)}
-    except MemoryError as error:
-        found = {"memory": str(error)}
-    print(json.dumps(found))
+        answer = _Answer(result=measure_here(decode_json(sys.stdin.read(), ResidentRun)))
+    except (CannotRun, MemoryError) as error:
+        answer = _Answer(reason=str(error), out_of_memory=isinstance(error, MemoryError))
+    print(json.dumps(asdict(answer)))
 
 
 class _PeakMemory:
-    """Peak memory since it was made: allocated on a CUDA device, resident in this process otherwise (Linux)."""
+    """Reads the peak memory since it was made: allocated on a CUDA device, else resident in this process (Linux)."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -125,7 +139,7 @@ class _PeakMemory:
         self._before = _status_bytes("VmRSS")
 
     def read(self) -> int | None:
-        """Bytes; None where the system does not tell."""
+        """Return bytes; None where the system does not say."""
         if self._before is None:
             return None
         if self._device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A training step that is tried out and left as it was."""
+"""Lets a training step be tried out and leaves it as it was."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.bench.step.step import TrainStep
 
 
 @contextmanager
-def state_kept(step: TrainStep) -> Iterator[None]:
-    """Weights, statistics, optimiser, scaler, learning rates and generators are afterwards as before, gradients none.
+def restored(step: TrainStep) -> Iterator[None]:
+    """Restore weights, statistics, optimiser, scaler, learning rates and generators afterwards; gradients are dropped.
 
     The copy lies in host memory, so that it takes nothing of the device.
     """
@@ -33,7 +33,7 @@ def state_kept(step: TrainStep) -> Iterator[None]:
 
 
 def _on_host(value: Any) -> Any:
-    """A copy of a state dict with its tensors in host memory."""
+    """Copy a state dict, with its tensors in host memory."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Signals as exits: a command is unwound, cleans up, and ends with 128 + the signal's number."""
+"""Turns signals into exits: a command is unwound, cleans up, and ends with 128 + the signal's number."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import signal
 from types import FrameType
 
 # By which a batch system says that a job's time is nearly over: SIGTERM, or SIGUSR1 where it was told so.
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
-_EXITING = (signal.SIGINT, *STOPPING, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_EXITING = (signal.SIGINT, *STOP_SIGNALS, signal.SIGHUP)
 
 
 class SignalExit(SystemExit):
-    """Raised in the main thread when the command is asked to stop; `code` is 128 + the signal's number.
+    """Raised in the main thread when the command is asked to stop.
 
-    note: what the user should know besides, such as where the work so far was saved.
+    Attributes:
+        code: 128 + the signal's number.
+        name: of the signal, such as "SIGTERM".
+        note: what the user should know besides, such as where the work so far was saved.
     """
 
     def __init__(self, number: int, *, note: str = "") -> None:
@@ -22,7 +25,10 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit unless ignored; see `heed_no_more` for a second one."""
+    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit, unless they are ignored already.
+
+    A second signal is handled as `ignore_more_signals` says.
+    """
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
             signal.signal(number, _leave)
@@ -30,15 +36,15 @@ def exit_on_signals() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
-    heed_no_more()
+    ignore_more_signals()
     raise SignalExit(number)
 
 
-def heed_no_more() -> None:
-    """For a process that ends: the handlers of `exit_on_signals` are gone, and Ctrl-C ends it at once.
+def ignore_more_signals() -> None:
+    """Undo `exit_on_signals` in a process that ends: a second Ctrl-C ends it at once, other signals are ignored.
 
-    The others are ignored: a batch system sends them to all processes of a job, torchrun among them, which
-    passes them on to its ranks, and the second would cut short what the first has asked for.
+    A batch system sends them to all processes of a job, torchrun among them, which passes them on to its ranks, and the
+    second would cut short what the first has asked for.
     """
     for number in _EXITING:
         if signal.getsignal(number) is _leave:

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.sample.dali_graph import CropTask, dali_takes
+from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
 def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
@@ -27,7 +27,7 @@ def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) ->
     elif item.probe is not None:
         header = item.probe.header
         assert isinstance(data, bytes)
-        if header is None or not dali_takes(header, data):
+        if header is None or not dali_can_decode(header, data):
             return None
         if not jpeg.check_markers(data, header) and header.stoppable:
             return None  # DALI stops below the crop; our decoders go on to the end, and refuse what they meet there

@@ -180,7 +180,7 @@ class About:
     classes: list[ByteText]
     source: dict[str, ByteText]
     shard: Annotated[list[Count], msgspec.Meta(min_length=4, max_length=4)]
-    samples: Count
+    samples: Annotated[Count, msgspec.Meta(ge=1)]
     payload_bytes: Count
     source_bytes: Count
     counts: dict[str, Count]
@@ -188,13 +188,6 @@ class About:
     psnr_db: float | None = None
     digests: dict[str, ByteText]
     versions: dict[str, ByteText] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError("a cache of no samples")
-        for name, table in vars(self).items():
-            if isinstance(table, dict) and not all(key.isprintable() for key in table):
-                raise ValueError(f"names in `{name}` that a terminal does not show as they are")
 
     def pack(self) -> bytes:
         """Return the bytes of the dataset `about`."""
@@ -209,11 +202,15 @@ class About:
             raise DamagedCacheError("the digest of the text about it differs")
         try:
             schema = decode_json(text, Schema).schema
-            if schema == SCHEMA:
-                return decode_json(text, cls)
+            about = decode_json(text, cls) if schema == SCHEMA else None
         except ValueError as error:
-            raise DamagedCacheError(f"the text about it: {error}") from error
-        raise DamagedCacheError(f"schema {schema}; this version of penstock reads schema {SCHEMA}")
+            raise DamagedCacheError(f"the text about it is not JSON of a known schema: {error}") from error
+        if about is None:
+            raise DamagedCacheError(f"schema {schema}; this version of penstock reads schema {SCHEMA}")
+        for name, table in vars(about).items():
+            if isinstance(table, dict) and not all(key.isprintable() for key in table):
+                raise DamagedCacheError(f"the text about it has names in {name} that a terminal does not show as they are")
+        return about
 
     @property
     def coded(self) -> Encoding:

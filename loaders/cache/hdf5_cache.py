@@ -231,7 +231,7 @@ def header_fault(data: bytes, record: Record) -> str:
     found = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
     if found != geometry or offsets != (record.height_offset, len(data)):
         return f"its JPEG header says {found}, its record {tuple(geometry)}"
-    return "" if header.common and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
+    return "" if header.ordinary and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
 
 
 def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:

@@ -36,7 +36,7 @@ from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.jpeg.recode import FAILED, RecodeError, recode
-from penstock.pipelines.sample.decode import ImageDecoder, Probe, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
@@ -122,15 +122,15 @@ class SampleEncoder:
                     origin, _ = _as_stored(self._look_at_large.probe(data), label)
             return _as_file(data, origin, bad=error.code)
 
-    def _decodable(self, data: bytes, probe: Probe, origin: _Origin) -> Stored:
+    def _decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         if self.encoding.kind == "jpeg" and self.encoding.lossless:
             return self._lossless(data, probe, origin)
         pixels = shrunk(self._any.full(data, probe), self.encoding)
         return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encoded(pixels, origin)
 
-    def _lossless(self, data: bytes, probe: Probe, origin: _Origin) -> Stored:
+    def _lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         header = probe.header
-        if header is None or not header.common:
+        if header is None or not header.ordinary:
             self._any.full(data, probe)  # raises for what no reader could take
             return _as_file(data, origin, kept="" if header is None else _rarity(header))
         pixels = self._source.rgb(data, header.height, header.width)
@@ -240,12 +240,13 @@ def shrunk(pixels: Pixels, encoding: Encoding) -> Pixels:
     return np.ascontiguousarray(slot.permute(0, 2, 3, 1)[0].numpy())
 
 
-def _as_stored(upright: Probe, label: int) -> tuple[_Origin, Probe]:
+def _as_stored(upright: ImageInfo, label: int) -> tuple[_Origin, ImageInfo]:
     """Return what a probe says of the image, and the probe, before any EXIF orientation."""
     width, height = upright.width, upright.height
     if swaps_sides(upright.orientation):
         width, height = height, width
-    return _Origin(label, width, height, upright.orientation), Probe(width, height, upright.format, 1, upright.header)
+    origin = _Origin(label, width, height, upright.orientation)
+    return origin, upright._replace(width=width, height=height, orientation=1)
 
 
 def _rarity(header: jpeg.JpegHeader) -> str:
@@ -266,7 +267,7 @@ def _copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpe
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
     except LoaderError as error:
         raise RecodeError(FAILED, error.cause) from error
-    if found is None or not (found.stoppable and found.common and copy.endswith(jpeg.EOI)):
+    if found is None or not (found.stoppable and found.ordinary and copy.endswith(jpeg.EOI)):
         raise RecodeError(FAILED, "its output is no baseline JPEG of one scan")
     same = (found.width, found.height, strips.mcu_size(found)) == (source.width, source.height, strips.mcu_size(source))
     if not same or strips.restart_interval(copy, found) != segment_mcus or len(copy) > _MAX_BYTES:

@@ -17,8 +17,8 @@ from penstock.loaders.drop_in.iteration import Iteration, Place
 from penstock.loaders.drop_in.samplers import OrderedSampler, ShuffledSampler, SkippingSampler
 from penstock.loaders.drop_in.worker_start import choose_context, refuse_without_main_guard, workers_unless_told
 from penstock.loaders.stream.contract import LoaderStats
-from penstock.loaders.stream.data_loader_state import DataLoaderState
 from penstock.loaders.stream.order import SAMPLER
+from penstock.loaders.stream.state import DataLoaderState
 from penstock.loaders.system.needs import drop_in_needs, ensure
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,17 +45,10 @@ class Place:
 
     def count(self, batch: Any, ready: int, asked_s: float) -> None:
         """Book a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
-        now, old = time.perf_counter(), self.stats
+        now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
-        first = next(tensors_in(batch), None)
-        self.stats = replace(
-            old,
-            batches=old.batches + 1,
-            images=old.images + (0 if first is None else first.shape[0] if first.ndim else 1),
-            wait_s=old.wait_s + now - asked_s,
-            elapsed_s=now - self.started_s,
-            queue_depth=(old.queue_depth * old.batches + ready) / (old.batches + 1),
-        )
+        images = 0 if first is None else first.shape[0] if first.ndim else 1
+        self.stats = self.stats.with_batch(images, wait_s=now - asked_s, elapsed_s=now - self.started_s, ready=ready)
 
 
 class Iteration:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines.image_types import ImagePart, Pixels, Window
-from penstock.pipelines.sample.decode import ImageDecoder, Probe
+from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.orientation import stored_window
 
 Result = TypeVar("Result")
@@ -28,7 +28,7 @@ class Loaded(NamedTuple):
 
     sample: int
     data: bytes | Pixels | None
-    probe: Probe | None
+    probe: ImageInfo | None
     width: int
     height: int
 
@@ -53,7 +53,7 @@ class SampleReader:
         """Learn the size of `sample`, and read it unless its parts can be read alone; raises LoaderError."""
         size = self._windows.stored_size(sample) if self._windows is not None else None
         if size is not None:
-            probe = self._decoder.stored(size)
+            probe = self._decoder.probe_stored(size)
             return Loaded(sample, None, probe, probe.width, probe.height)
         data = self._timed(self._source.read, sample)
         if isinstance(data, np.ndarray):

@@ -1,4 +1,4 @@
-"""Host -> device: pinned slots, a side stream, non_blocking copies, one event per slot."""
+"""DeviceFeed sends host batches to a device through pinned memory and hands them out in order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 
 
 class DeviceBatch(NamedTuple):
-    """A batch on its device: images [batch, 3, height, width] channels_last, labels, its origin.
+    """Hold a finished batch on its device.
 
-    labels: int64 [batch], or where the stage mixes float32 [batch, num_classes].
+    Attributes:
+        images: [batch, 3, height, width], channels_last, in the stage's dtype.
+        labels: int64 [batch], or float32 [batch, num_classes] where the stage mixes samples.
+        host: the batch that it was made of; its images are gone where the device has a copy.
     """
 
     images: torch.Tensor
@@ -28,9 +31,15 @@ class DeviceBatch(NamedTuple):
 
 
 class _PinnedSlot:
-    """Pinned images and labels, and the event after the work that last read them.
+    """Hold pinned images and labels of one batch until the device has read them.
 
-    Of a resident batch it holds the images themselves: the backend would use their memory again while the device reads.
+    For a resident batch (made on the device) it holds the batch's own images instead of a copy: without this
+    reference the backend would write the next batch into their memory while the device still reads them.
+
+    Attributes:
+        images: uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident.
+        labels: int64 [batch], pinned.
+        busy_until: event after the last work that reads this slot; None before the first.
     """
 
     def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
@@ -41,7 +50,7 @@ class _PinnedSlot:
         self.busy_until: Any = None
 
     def fill(self, batch: HostBatch) -> None:
-        """Take the batch in, once the device is done reading what was there."""
+        """Copy `batch` in, once the device has read what was there."""
         if self.busy_until is not None:
             self._copies.wait_on_host(self.busy_until)
         self.labels.copy_(torch.from_numpy(batch.labels))
@@ -54,11 +63,11 @@ class _PinnedSlot:
 
 
 class DeviceFeed:
-    """Takes host batches from `source`, keeps up to `ahead` of them on the way to the device, hands them out in order.
+    """Take host batches from `source`, keep up to `ahead` of them on the way to the device, hand them out in order.
 
-    It waits for the batch that is asked for; those after it are sent ahead only if `ready()` says they are finished, so
+    Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
     that the device never idles for a batch that nobody needs yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage. seed: of the augmentations that the stage may apply. An exception of `source` is
+    straight through the batch stage. `seed` is the seed of the stage's augmentations. An exception of `source` is
     raised in its place in the order, after the batches before it.
     """
 
@@ -82,7 +91,7 @@ class DeviceFeed:
         self._outputs: OutputBuffers | None = None
 
     def next(self) -> DeviceBatch:
-        """The next batch, safe to use on the current stream."""
+        """Return the next batch, safe to use on the current stream."""
         if self._copies is None:
             return self._on_host(self._source())
         if not self._waiting:
@@ -103,7 +112,7 @@ class DeviceFeed:
             self._waiting.append(error)
 
     def flush(self) -> None:
-        """Forget the batches that are under way."""
+        """Drop the batches that are under way."""
         self._waiting.clear()
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
@@ -134,7 +143,7 @@ class DeviceFeed:
             if not batch.resident:
                 slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
             staged = self._stage(images, plan=plan)
-            if batch.resident and self._stage.dtype == torch.uint8:  # which the stage hands out as it is
+            if batch.resident and self._stage.dtype == torch.uint8:  # the stage returns uint8 images themselves
                 staged = staged.clone()
             ready = DeviceBatch(
                 staged, self._stage.targets(labels, plan), replace(batch, images=_nothing(batch.images))
@@ -145,5 +154,5 @@ class DeviceFeed:
 
 
 def _nothing(images: torch.Tensor) -> torch.Tensor:
-    """No pixels: lets the worker's slot go while the batch is still under way."""
+    """Return no pixels, in place of `images`: the worker's slot is free while the batch is still under way."""
     return images.new_empty((0, *images.shape[1:]))

@@ -1,4 +1,4 @@
-"""CopyEngine is the device-specific part of a feed: pinned memory, a side stream, events."""
+"""CopyEngine is the part of a feed that differs by device: pinned memory, a side stream, events."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 
 class CopyEngine(Protocol):
-    """The device-specific part of a feed: pinned memory, a side stream, events."""
+    """Copy to one device, beside the stream on which the consumer computes."""
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """Page-locked host memory of the shape and dtype of `like`."""
+        """Return page-locked host memory of the shape and dtype of `like`."""
         ...
 
     def side(self) -> Any:
-        """A context in which work is queued beside the consumer's stream."""
+        """Return a context in which work is queued on the side stream."""
         ...
 
     def mark(self) -> Any:
-        """An event after what is queued on the side stream now."""
+        """Return an event that happens after what is queued on the side stream now."""
         ...
 
     def wait_on_host(self, event: Any) -> None:
@@ -34,34 +34,29 @@ class CopyEngine(Protocol):
 
 
 class CudaCopyEngine:
-    """CopyEngine on a CUDA device."""
+    """Copy to a CUDA device; CopyEngine describes the methods."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """See CopyEngine."""
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     @contextmanager
     def side(self) -> Iterator[None]:
-        """See CopyEngine."""
         with torch.cuda.stream(self._stream):
             yield
 
     def mark(self) -> torch.cuda.Event:
-        """See CopyEngine."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait_on_host(self, event: torch.cuda.Event) -> None:
-        """See CopyEngine."""
         event.synchronize()
 
     def hand_over(self, event: torch.cuda.Event, tensors: tuple[torch.Tensor, ...]) -> None:
-        """See CopyEngine."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         for tensor in tensors:

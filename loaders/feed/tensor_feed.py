@@ -1,4 +1,4 @@
-"""Batches of any nested shape on their way to a device: non_blocking copies on a side stream, one batch ahead."""
+"""TensorFeed sends batches of any nested structure to a device, one batch ahead, on a side stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a batch in order: those in nested tuples, named tuples, lists and mappings."""
+    """Yield the tensors of a batch in order, also those in nested tuples, named tuples, lists and mappings."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, (tuple, list)):
@@ -25,14 +25,14 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on `device` and containers of the same types; other objects stay as they are."""
+    """Return `batch` with its tensors on `device`, in containers of the same types; other objects stay as they are."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, PackedSequence):  # a named tuple that keeps some of its tensors on the host
         return batch.to(device, non_blocking=True)  # type: ignore[arg-type]
     if isinstance(batch, Mapping):
         moved = {key: to_device(part, device) for key, part in batch.items()}
-        if isinstance(batch, MutableMapping):  # a copy keeps what else the type carries, a default factory for one
+        if isinstance(batch, MutableMapping):  # a copy keeps what else the type carries, such as a default factory
             like = copy.copy(batch)
             like.update(moved)
             return like
@@ -45,11 +45,11 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 class TensorFeed:
-    """Takes host batches from `source`, hands them out in order on `device`, safe to use on the current stream.
+    """Take host batches from `source` and hand them out in order on `device`, safe to use on the current stream.
 
-    On CUDA it starts the copy of the batch after the one it hands out if `ready()` says that there is one; it never
-    waits for it. Copies overlap computation where the batches are pinned. Elsewhere a batch is moved when it is asked
-    for. An exception of `source` (StopIteration too) is raised in its place in the order.
+    On CUDA the copy of the following batch is started, too, if `ready()` says that there is one; it is never waited
+    for. Copies overlap computation if the batches are pinned. On other devices a batch is moved when it is asked for.
+    An exception of `source` (StopIteration too) is raised in its place in the order.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TensorFeed:
         self._waiting: deque[tuple[Any, Any] | Exception] = deque()
 
     def next(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         if self._copies is None:
             return to_device(self._source(), self._device)
         if not self._waiting:
@@ -80,7 +80,7 @@ class TensorFeed:
         return batch
 
     def ready(self) -> int:
-        """Batches that can be had without waiting."""
+        """Count the batches that can be had without waiting."""
         return len(self._waiting) + self._ready()
 
     def _fetch(self) -> None:

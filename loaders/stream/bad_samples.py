@@ -1,4 +1,4 @@
-"""What a bad sample leads to: an error, or a substitute and a line in the ledger."""
+"""BadSamplePolicy decides what a bad sample leads to: an error, or a substitute and a line in the ledger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ POLICIES = ("raise", "replace")
 
 @dataclass(frozen=True, kw_only=True)
 class BadSamplePolicy:
-    """on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
+    """Decide whether the bad samples of a batch may pass. Raises ValueError for settings that cannot work.
 
-    max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's samples (a
-    float below 1), or None for no limit. evaluation: a bad sample's row becomes padding, so that no sample counts
-    twice.
+    Attributes:
+        on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
+        max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
+            samples (a float below 1), or None for no limit.
+        samples_per_epoch: samples of this rank in an epoch, which a fraction refers to.
+        evaluation: a bad sample's row becomes padding, so that no other sample counts twice.
     """
 
     on_bad_sample: str = "raise"
@@ -32,14 +35,14 @@ class BadSamplePolicy:
 
     @property
     def limit(self) -> float:
-        """Bad samples allowed in an epoch."""
+        """Return the number of bad samples allowed in an epoch."""
         if self.max_bad is None:
             return float("inf")
         fraction = isinstance(self.max_bad, float) and self.max_bad < 1
         return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
 
     def judge(self, bad: tuple[BadSample, ...], ledger: EpochLedger, *, backend: str, rank: int) -> None:
-        """Raises LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
+        """Raise LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
         if not bad:
             return
         where: dict[str, int | str] = {"backend": backend, "rank": rank}

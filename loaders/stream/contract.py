@@ -1,4 +1,4 @@
-"""What a backend is to a loader: batches in order, a seek and a close."""
+"""Engine is what a backend is to a loader: batches in order, a seek and a close; and what passes between them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,28 @@ from penstock.pipelines.errors import LoaderError
 
 
 class Cursor(NamedTuple):
-    """A place in the stream: `position` counts the samples of `epoch` that all ranks together were served."""
+    """Name a place in the stream.
+
+    Attributes:
+        epoch: number of the epoch, from 0.
+        position: samples of the epoch that all ranks together have been served.
+    """
 
     epoch: int
     position: int
 
 
 class BadSample(NamedTuple):
-    """A sample that could not be served, and what stands in its row: a substitute's index, or -1 for padding."""
+    """Describe a sample that could not be served.
+
+    Attributes:
+        sample: index in the source.
+        code: error code, such as "E-TRUNC".
+        cause: what is wrong, in one line.
+        path: file or name of the sample.
+        substitute: index of the sample that stands in its row, -1 for padding.
+        row: its row in the batch.
+    """
 
     sample: int
     code: str
@@ -30,18 +44,26 @@ class BadSample(NamedTuple):
     row: int
 
     def error(self, **where: int | str) -> LoaderError:
-        """As the exception that policy "raise" throws."""
+        """Return the exception that the policy "raise" throws."""
         return LoaderError(self.code, self.cause, sample=self.sample, path=self.path, **where)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class HostBatch:
-    """One rank's batch before the batch stage, in host memory, but for images that a backend made on the device.
+    """Hold one rank's batch before the batch stage.
 
-    images: uint8 [batch, height, width, 3]; index, labels: int64 [batch], -1 in padding rows; windows: int32 [batch, 4]
-    (x, y, width, height in the source image); flips: bool [batch]; produce_s: seconds of one worker's time; read_s:
-    those of them inside the source; resident: the images lie on the loader's device, in memory that the backend uses
-    again once the last tensor over it is gone.
+    Attributes:
+        cursor: its place in the stream.
+        images: uint8 [batch, height, width, 3], in host memory unless `resident`.
+        index: int64 [batch], positions in the source, -1 in padding rows.
+        labels: int64 [batch], -1 in padding rows.
+        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image.
+        flips: bool [batch], whether the image is mirrored.
+        bad: the samples that could not be served.
+        produce_s: seconds that one worker spent on the batch.
+        resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
+            over it is gone.
+        read_s: seconds of produce_s that were spent inside the source.
     """
 
     cursor: Cursor
@@ -57,28 +79,33 @@ class HostBatch:
 
 
 class Engine(Protocol):
-    """A backend. It produces the batches of its schedule in order, epoch after epoch, ahead of the consumer.
+    """Produce the batches of a schedule in order, epoch after epoch, ahead of the consumer: what a backend does.
 
     Epochs, state, policy, statistics and transfers live in Loader; an engine knows none of them.
+
+    Attributes:
+        name: name of the backend.
+        consumer_bytes: memory that the consumer takes for batches of its own, which is counted with the engine's
+            before it starts.
     """
 
     name: str
-    consumer_bytes: int  # what the consumer takes for batches of its own: counted with the engine's before it starts
+    consumer_bytes: int
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch; costs nothing if it is already. Starts what has to be started."""
         ...
 
     def next(self) -> HostBatch:
-        """The next batch; waits for it. Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT."""
+        """Wait for the next batch and return it. Raises LoaderError E-WORKER, E-OOM or E-TIMEOUT."""
         ...
 
     def ready(self) -> int:
-        """How many batches are finished and not yet taken."""
+        """Count the batches that are finished and not yet taken."""
         ...
 
     def describe(self) -> dict[str, object]:
-        """Settings in force (workers, prefetch, decoder, ...), JSON-serialisable, for records and reports."""
+        """Return the settings in force (workers, prefetch, ...), JSON-serialisable, for records and reports."""
         ...
 
     def close(self) -> None:
@@ -88,7 +115,15 @@ class Engine(Protocol):
 
 @dataclass
 class EpochLedger:
-    """What became of the samples planned for this rank: planned = delivered + replaced, each replaced one listed."""
+    """Count what became of the samples of one epoch on this rank: planned = delivered + replaced.
+
+    Attributes:
+        epoch: number of the epoch.
+        planned: samples that were to be served.
+        delivered: samples that were served.
+        replaced: samples that could not be served.
+        bad: one entry for each replaced sample.
+    """
 
     epoch: int
     planned: int = 0
@@ -97,7 +132,7 @@ class EpochLedger:
     bad: list[BadSample] = field(default_factory=list)
 
     def add(self, batch: HostBatch) -> None:
-        """Book a delivered batch; padding that stands for no sample is not counted."""
+        """Count a delivered batch; padding that stands for no sample is left out."""
         padded = {bad.row for bad in batch.bad if bad.substitute < 0}
         rows = int((batch.index >= 0).sum()) + len(padded)
         self.planned += rows
@@ -106,7 +141,7 @@ class EpochLedger:
         self.bad.extend(batch.bad)
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable; paths escaped to ASCII."""
+        """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
         lines = [
             {
                 "sample": b.sample,
@@ -123,11 +158,16 @@ class EpochLedger:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """Where time went since the loader was made.
+    """Say where time went since the loader was made.
 
-    wait_s: seconds the consumer stood waiting in next(); produce_s: seconds of worker time spent on the delivered
-    batches; read_s: those of them inside the source, reading; elapsed_s: from the first next() to the latest;
-    queue_depth: finished batches found waiting, mean over all next() calls.
+    Attributes:
+        batches: batches delivered.
+        images: images delivered.
+        wait_s: seconds that the consumer waited for batches.
+        produce_s: seconds of worker time spent on the delivered batches.
+        read_s: seconds of produce_s spent inside the source, reading.
+        elapsed_s: seconds from the first request for a batch to the latest delivery.
+        queue_depth: finished batches found waiting, mean over all requests.
     """
 
     batches: int = 0
@@ -138,7 +178,21 @@ class LoaderStats:
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
 
+    def with_batch(
+        self, images: int, *, wait_s: float, elapsed_s: float, ready: int, produce_s: float = 0.0, read_s: float = 0.0
+    ) -> LoaderStats:
+        """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
+        return LoaderStats(
+            batches=self.batches + 1,
+            images=self.images + images,
+            wait_s=self.wait_s + wait_s,
+            produce_s=self.produce_s + produce_s,
+            read_s=self.read_s + read_s,
+            elapsed_s=elapsed_s,
+            queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
+        )
+
     @property
     def images_per_s(self) -> float:
-        """Delivered images over elapsed seconds; 0 before the second batch."""
+        """Return delivered images over elapsed seconds; 0 before the second batch."""
         return self.images / self.elapsed_s if self.elapsed_s else 0.0

@@ -1,4 +1,4 @@
-"""The order of an epoch: (seed, epoch, position) -> sample index, computed, never stored."""
+"""Schedule says which samples a rank serves at each step; their order is computed, never stored."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Permutation:
-    """A keyed bijection on [0, n): an alternating Feistel network over ceil(log2 n) bits with cycle walking.
+    """Map positions to sample indices by a keyed bijection on [0, n).
 
-    O(1) memory and, since the domain is below 2n (above 32 samples), under two walks a position on average. Black and
-    Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002. Raises ValueError unless 0 < n <= 2**62.
+    It is an alternating Feistel network over ceil(log2 n) bits with cycle walking: Black and Rogaway, "Ciphers with
+    arbitrary finite domains", CT-RSA 2002. It takes O(1) memory and, since the domain is below 2n (above 32 samples),
+    fewer than two walks a position on average.
+
+    Attributes:
+        n: number of samples.
+        keys: one 64-bit key for each round.
     """
 
     n: int
@@ -31,14 +36,14 @@ class Permutation:
 
     @classmethod
     def of_epoch(cls, n: int, seed: int, epoch: int) -> Permutation:
-        """The permutation that shuffles epoch `epoch` under `seed`."""
+        """Return the permutation that shuffles `epoch` under `seed`. Raises ValueError unless 0 < n <= 2**62."""
         if not 0 < n <= 1 << 62:
             raise ValueError(f"n lies in [1, 2**62], not {n}")
         words = random_words(seed, epoch, np.zeros(1, np.int64), STREAM_ORDER, 2 * _ROUNDS)[0].tolist()
         return cls(n, tuple(low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)))
 
     def __call__(self, positions: Index) -> Index:
-        """Sample indices at `positions`, both int64 [k] within [0, n)."""
+        """Return the sample indices at `positions`, both int64 [k] within [0, n)."""
         left_bits = self._bits // 2
         right_bits = self._bits - left_bits
         values = np.asarray(positions, np.int64).astype(np.uint64)
@@ -65,7 +70,7 @@ class Permutation:
 
 
 def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
-    """64 keyed pseudo-random bits of each value (multiply, fold, multiply; the best bits are on top)."""
+    """Hash each value to 64 keyed pseudo-random bits (multiply, fold, multiply; the best bits are on top)."""
     mixed = (values + np.uint64(key)) * _MIX1
     mixed ^= mixed >> _SHIFT
     return mixed * _MIX2
@@ -73,10 +78,20 @@ def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Which samples a rank serves at each step of an epoch.
+    """Decide which samples a rank serves at each step of an epoch.
 
-    Step s covers the global positions [start + s*G, start + (s+1)*G), G = batch_size * world_size being the global
-    batch; rank r serves its contiguous part. So a step holds the same samples for every world size of equal G.
+    Step s covers the global positions [start + s*G, start + (s+1)*G), where G = batch_size * world_size is the global
+    batch; rank r serves its contiguous part. So a step holds the same samples for every world size of equal G. Raises
+    ValueError for settings that cannot work.
+
+    Attributes:
+        n: number of samples in the data set.
+        batch_size: samples a step and rank.
+        seed: seed of the shuffle.
+        rank: this process's number, from 0.
+        world_size: number of ranks.
+        shuffle: whether positions are permuted, anew in each epoch.
+        drop_last: whether samples that do not fill a global batch are left out; else the last batch is padded.
     """
 
     n: int
@@ -104,24 +119,24 @@ class Schedule:
 
     @property
     def global_batch(self) -> int:
-        """Samples of one step over all ranks."""
+        """Return the samples of one step over all ranks."""
         return self.batch_size * self.world_size
 
     def steps(self, start: int = 0) -> int:
-        """Steps left in an epoch of which `start` samples are already served: equal on every rank."""
+        """Count the steps left in an epoch of which `start` samples are already served: equal on every rank."""
         left = self.n - start
         return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
 
     def after(self, cursor: Cursor) -> Cursor:
-        """Where the stream goes on after the step at `cursor`: the next step, or the next epoch."""
+        """Return the place after the step at `cursor`: the next step, or the next epoch."""
         return self.settled(Cursor(cursor.epoch, cursor.position + self.global_batch))
 
     def settled(self, cursor: Cursor) -> Cursor:
-        """`cursor`, or the start of the next epoch if no step is left at it."""
+        """Return `cursor`, or the start of the next epoch if no step is left at it."""
         return cursor if self.steps(cursor.position) > 0 else Cursor(cursor.epoch + 1, 0)
 
     def batch(self, epoch: int, position: int) -> Index:
-        """This rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the epoch's end."""
+        """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
         positions = position + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         inside = positions < self.n
         if self.shuffle:

@@ -8,7 +8,7 @@ import torch
 
 
 def distributed_place(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """(rank, world size): as given, else of torch.distributed, else of its environment variables, else (0, 1).
+    """Return (rank, world size): as given, else from torch.distributed, its environment variables, or (0, 1).
 
     Raises ValueError if only one of the two is given.
     """

@@ -1,4 +1,4 @@
-"""The planned operations of a batch: RandAugment, TrivialAugmentWide and ColorJitter on uint8 pixels."""
+"""Operations on uint8 pixels, as planned for a batch: RandAugment, TrivialAugmentWide and ColorJitter."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch import geometry as augment_geometry
-from penstock.pipelines.batch import lookup_tables as augment_tables
+from penstock.pipelines.batch import geometry, lookup_tables
 from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness
-from penstock.pipelines.batch.geometry import inverse_matrices, warp
-from penstock.pipelines.batch.lookup_tables import map_values
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
-_CPU_PIXELS = 1 << 16  # of a piece whose intermediate results stay in a processor's cache
-_DEVICE_PIXELS = 1 << 23  # of a piece whose intermediate results take less than half a gigabyte
-# Operations that run together; a round puts its samples into this order, so that each group is one slice.
+# A batch is worked on in pieces of so many pixels: on a CPU the intermediate results stay in the processor's cache, on
+# another device they take less than half a gigabyte.
+_CPU_PIXELS = 1 << 16
+_DEVICE_PIXELS = 1 << 23
+# Operations that run together; a round sorts its images in this order, so that each group is one slice.
 _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.IDENTITY,),
-    augment_geometry.OPS,
-    augment_tables.OPS,
+    geometry.OPS,
+    lookup_tables.OPS,
     (Op.COLOR,),
     (Op.SHARPNESS,),
     (Op.HUE,),
 )
-_ALONE = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
-_ORDER = np.argsort([op for group in _GROUPS for op in group])
-_GROUP = np.array([number for op in sorted(Op) for number, group in enumerate(_GROUPS) if op in group])
+_COLOR_OPS = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
+_PLACE_OF_OP = np.argsort([op for group in _GROUPS for op in group])  # in the order above
+_GROUP_OF_OP = np.array([number for op in sorted(Op) for number, group in enumerate(_GROUPS) if op in group])
 
 
 def augment(images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
-    """The rounds of `plan` applied to uint8 [batch, height, width, 3], on its device and into memory of its own.
+    """Apply the operations of `plan` to uint8 [batch, height, width, 3], and return the result in memory of its own.
 
-    It works piece by piece, and reads nothing back from the device.
+    The work is done on the images' device, piece by piece; nothing is read back from the device.
     """
     order = np.arange(len(images))
     for ops, values in zip(plan.ops, plan.values, strict=True):
-        ranked = np.argsort(_ORDER[ops[order]], kind="stable")
+        ranked = np.argsort(_PLACE_OF_OP[ops[order]], kind="stable")
         images = _rows(images, ranked)
         order = order[ranked]
         _round(images, ops[order], values[order])
@@ -49,8 +48,8 @@ def _rows(images: torch.Tensor, rows: npt.NDArray[np.int64]) -> torch.Tensor:
 
 
 def _round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
-    """One operation on each image, in place; `ops` in the order of _GROUPS."""
-    groups = _GROUP[ops]
+    """Apply one operation to each image, in place; `ops`, sorted in the order of _GROUPS, and `values` are [batch]."""
+    groups = _GROUP_OF_OP[ops]
     height, width = images.shape[1:3]
     limit = _CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS
     step = max(1, limit // (height * width))
@@ -62,10 +61,10 @@ def _round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> N
 
 
 def _apply(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
-    """One operation of the same group on each image, in place."""
-    if ops[0] in augment_geometry.OPS:
-        warp(images, inverse_matrices(ops, values, (images.shape[1], images.shape[2])))
-    elif ops[0] in augment_tables.OPS:
-        map_values(images, ops, values)
+    """Apply one operation to each image, in place; all belong to the same group."""
+    if ops[0] in geometry.OPS:
+        geometry.warp(images, geometry.inverse_matrices(ops, values, (images.shape[1], images.shape[2])))
+    elif ops[0] in lookup_tables.OPS:
+        lookup_tables.map_values(images, ops, values)
     else:
-        _ALONE[Op(ops[0])](images, values)
+        _COLOR_OPS[Op(ops[0])](images, values)

@@ -1,4 +1,4 @@
-"""Operations on the colours of uint8 batches that are more than a table of 256 values, rounded as Pillow rounds."""
+"""Saturation, sharpness and hue of uint8 batches, computed and rounded as Pillow does."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.pipelines.plan.augmentations import Floats
 
 
 def planes(images: torch.Tensor) -> torch.Tensor:
-    """uint8 [n, height, width, 3] -> contiguous [n, 3, height, width]."""
+    """Turn images [n, height, width, 3] into planes of one channel, contiguous [n, 3, height, width]."""
     return images.permute(0, 3, 1, 2).contiguous()
 
 
 def interleave(channels: torch.Tensor, images: torch.Tensor) -> None:
-    """The reverse of `planes`, into `images`."""
+    """Write planes [n, 3, height, width] into `images` [n, height, width, 3]: the reverse of `planes`."""
     torch.stack(channels.unbind(1), -1, out=images)
 
 
 def grey(channels: torch.Tensor) -> torch.Tensor:
-    """Pillow's conversion to mode L: float32 [n, height, width] of whole numbers.
+    """Convert planes to grey as Pillow converts to mode L: whole numbers in float32 [n, height, width].
 
     Every sum is an integer below 2**24, so float32 is exact in whatever order a device adds.
     """
@@ -31,9 +31,9 @@ def grey(channels: torch.Tensor) -> torch.Tensor:
 
 
 def blend(start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Pillow's Image.blend in float32: start + factor * (end - start), cut to [0, 255], not rounded yet.
+    """Compute Pillow's Image.blend in float32: start + factor * (end - start), cut to [0, 255], not rounded yet.
 
-    Not addcmul or lerp: they round once where Pillow rounds twice. `end` is overwritten.
+    Overwrites `end`. It does not use addcmul or lerp because they round once where Pillow rounds twice.
     """
     return end.sub_(start).mul_(factor).add_(start).clamp_(0, 255)
 
@@ -43,14 +43,17 @@ def _factors(values: Floats, device: torch.device, ndim: int) -> torch.Tensor:
 
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:
-    """ImageEnhance.Color (torchvision's adjust_saturation) in place; images uint8 [n, h, w, 3], factors [n]."""
+    """Blend uint8 [n, height, width, 3] with its grey image, in place: Pillow's ImageEnhance.Color; factors: [n]."""
     channels = planes(images)
     mixed = blend(grey(channels).unsqueeze(1), channels.to(torch.float32), _factors(factors, images.device, 4))
     interleave(channels.copy_(mixed), images)
 
 
 def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
-    """ImageEnhance.Sharpness in place: a blend with a 3x3 smoothing, the outermost pixels as they are."""
+    """Blend uint8 [n, height, width, 3] with a 3x3 smoothing, in place: Pillow's ImageEnhance.Sharpness; factors: [n].
+
+    The outermost pixels stay as they are.
+    """
     n, height, width, _ = images.shape
     if height < 3 or width < 3:
         return
@@ -58,7 +61,8 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     sums = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     inner = rows[:, 1:-1, 3:-3]
     sums = (sums[:, :, :-6] + sums[:, :, 3:-3]).add_(sums[:, :, 6:]).add_(inner, alpha=4)
-    # the sum over 13, rounded: it never lies half-way, and 6.5 keeps it half a step off a whole number
+    # The sum over 13, rounded. 6.5 keeps the sum half a step away from the multiples of 13, so that the inexact 1 / 13
+    # cannot matter.
     smooth = sums.to(torch.float32).add_(6.5).mul_(1 / 13).floor_()
     mixed = blend(smooth, inner.to(torch.float32), _factors(factors, images.device, 3))
     images.view(n, height, width * 3)[:, 1:-1, 3:-3].copy_(mixed)
@@ -66,13 +70,15 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
 
 @lru_cache(maxsize=8)
 def _hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pillow's 8-bit hue by [largest channel, span, 255 + difference of the other two], saturation by [max, span].
+    """Tabulate the conversion to Pillow's 8-bit HSV: hue, uint8 [3 * 256 * 512], and saturation, float32 [256 * 256].
 
-    uint8 [3 * 256 * 512] and float32 [256 * 256] of whole numbers; span is the largest less the smallest channel.
+    Both are flat. The hue is found by [largest channel, span, 255 + difference of the other two], the saturation, a
+    whole number, by [value of the largest channel, span]; span is the largest value less the smallest.
     """
     span, difference = np.arange(256)[:, None], np.arange(512)[None, :] - 255
     with np.errstate(divide="ignore", invalid="ignore"):
-        # (largest - other) / span of the two others; of the smallest channel it is 1
+        # (largest - other) / span for the two other channels, the one after the largest and the one before it in the
+        # circle; it is 1 for the smallest
         ahead = _single(np.where(difference >= 0, span - difference, span) / span)
         behind = _single(np.where(difference >= 0, span, span + difference) / span)
         hues = np.stack([_single(behind - ahead), _single(2.0 + behind - ahead), _single(4.0 + behind - ahead)])
@@ -81,41 +87,44 @@ def _hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     hue = np.where((span > 0) & (np.abs(difference) <= span), turns, 0.0).astype(np.uint8)
     saturation = np.floor(np.where(np.tri(256, dtype=np.bool_), shares, 0.0))
     saturation[0] = 0.0
-    # copied with waiting, once: other streams use them too
+    # A copy that waits (it happens once), because other streams use the tables too.
     return torch.from_numpy(hue).view(-1).to(device), torch.from_numpy(saturation).view(-1).to(device, torch.float32)
 
 
 def _single(values: Floats) -> Floats:
-    """Rounded to float32, as where Pillow's C stores a float, and back to float64, in which it goes on."""
+    """Round to float32, as where Pillow's C code stores a float, and return float64, in which it computes on."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def _hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """How much of the saturation each channel loses by its 8-bit hue, in 255ths: float32 [n, 3, 256].
+    """Tabulate by 8-bit hue what share of the saturation each channel loses, in 255ths: float32 [n, 3, 256].
 
     The hue is turned first, as torchvision does: by int(255 * turn), modulo 256.
     """
     shift = np.trunc(turns * 255).astype(np.int64)
     hue = (np.arange(256)[None, :] + shift[:, None]) % 256
-    sixths = hue * 6  # in 255ths of a sixth of the circle
+    sixths = hue * 6  # unit: 1/255 of a sixth of the circle
     parts = [(offset * 255 + sixths) % (6 * 255) for offset in (5, 3, 1)]
     return np.stack([np.clip(np.minimum(p, 4 * 255 - p), 0, 255) for p in parts], 1).astype(np.float32)
 
 
 def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
-    """torchvision's adjust_hue by way of Pillow's 8-bit HSV, in place; turns: [n] in [-0.5, 0.5] of the circle."""
+    """Turn the hue of uint8 [n, height, width, 3], in place, as torchvision's adjust_hue does through Pillow's HSV.
+
+    turns: [n] in [-0.5, 0.5] of the circle.
+    """
     n = len(images)
     hues, saturations = _hsv_tables(images.device)
     channels = planes(images).to(torch.int32)
     red, green, blue = channels.unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     span = value - torch.minimum(torch.minimum(red, green), blue)
-    # 0 where the channel is the largest, else 1: sums and products, since torch.where takes ten times as long on a CPU
+    # 0 where the channel is the largest, else 1. Sums and products: torch.where takes ten times as long on a CPU.
     red_behind, green_behind = (value - red).clamp_(max=1), (value - green).clamp_(max=1)
     difference = (red - green).mul_(green_behind).add_((blue - red).mul_(1 - green_behind)).mul_(red_behind)
     difference.add_((green - blue).mul_(1 - red_behind))
-    leader = green_behind.add_(1).mul_(red_behind)  # 0, 1 or 2: red, green or blue
-    place = leader.mul_(256).add_(span).mul_(512).add_(difference).add_(255)
+    largest = green_behind.add_(1).mul_(red_behind)  # 0, 1 or 2: red, green or blue
+    place = largest.mul_(256).add_(span).mul_(512).add_(difference).add_(255)
     hue = hues.index_select(0, place.view(-1)).view(n, -1).to(torch.int32)
     hue.add_(torch.arange(n, dtype=torch.int32, device=images.device).mul_(3 * 256)[:, None])
     of_saturation = span.add_(value, alpha=256)
@@ -125,7 +134,7 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     result = []
     for channel in range(3):
         lost = shares[256 * channel :].index_select(0, hue.view(-1)).view_as(value)
-        # rounded as value * (1 - saturation * share); a whole number short of 2**24 over 255 * 255
+        # rounded as value * (1 - saturation * share); the dividend is a whole number below 2**24, exact in float32
         lost.mul_(colour).add_(255 * 255 // 2).div_(255.0 * 255.0).floor_()
         result.append((value - lost).to(torch.uint8))
     torch.stack(result, -1, out=images)

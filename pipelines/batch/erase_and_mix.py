@@ -1,4 +1,4 @@
-"""Erased boxes and mixed pairs of a batch, and the soft targets of mixed labels."""
+"""Random erasing, mixup and cutmix of a batch, and the soft targets of mixed labels."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import Mixing
 
-_CPU_VALUES = 1 << 18  # of a piece whose intermediate results stay in a processor's cache
+_CPU_VALUES = 1 << 18  # values of a piece of the batch, so that intermediate results stay in the processor's cache
 
 
 def _rows_of(
     boxes: npt.NDArray[np.int32], height: int, width: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pixel rows that boxes of images of this size lie in, and where in them.
+    """Find the rows of pixels that one box in each image covers, and the part of these rows that lies in the box.
 
-    boxes: int32 [n, 4], left, top, right, bottom; of no area for none. Returns int64 [m], numbers of rows of all images
-    one below the other, and bool [m, width * 3].
+    boxes: left, top, right, bottom in pixels, int32 [n, 4]; no area for no box. Returns row numbers, int64 [m], counted
+    through all images one below the other, and which values of these rows lie in the box, bool [m, width * 3].
     """
     left, top, right, bottom = boxes.astype(np.int64).T
     counts = np.where(right > left, np.maximum(bottom - top, 0), 0)
@@ -31,7 +31,11 @@ def _rows_of(
 
 
 def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tensor) -> None:
-    """Fill a box of each image with `colour` [3], in place; images: [n, height, width, 3], colour of the same dtype."""
+    """Fill one box in each image with a colour, in place.
+
+    images: [n, height, width, 3]; boxes: left, top, right, bottom in pixels, int32 [n, 4], no area for no box; colour:
+    [3] of the images' dtype.
+    """
     if not boxes.any():
         return
     n, height, width, _ = images.shape
@@ -41,7 +45,10 @@ def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tens
 
 
 def mix(images: torch.Tensor, mixing: Mixing) -> None:
-    """Mix rows 2k and 2k + 1, in place; images: [2 * pairs, height, width, 3] of floats, mixed in float32 at least."""
+    """Mix images 2k and 2k + 1 of a batch, in place; images: floats [batch, height, width, 3].
+
+    Half-precision images are mixed in float32.
+    """
     _blend(images, np.where(mixing.cut, 1.0, mixing.share))
     if mixing.boxes.any():
         _exchange(images, mixing.boxes)
@@ -58,13 +65,13 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float64]) -> None:
         pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change
         even, odd = (pair[:, side].to(wide) for side in (0, 1))
         moved = (even - odd).mul_(given[first : first + step])
-        pair[:, 0].copy_(even.sub_(moved))  # of float32 in place, of others a copy
+        pair[:, 0].copy_(even.sub_(moved))  # `even` is a view of `images`, or a copy where these are of half precision
         pair[:, 1].copy_(odd.add_(moved))
 
 
 def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
     n, height, width, _ = images.shape
-    # a pair is one image of twice the height here, and boxes lie in its upper half
+    # A pair is one image of twice the height here, and the boxes lie in its upper half.
     upper, inside = _rows_of(boxes, 2 * height, width, images.device)
     lower = upper + height
     flat = images.view(n * height, width * 3)
@@ -74,10 +81,13 @@ def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
 
 
 def soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) -> torch.Tensor:
-    """float32 [batch, num_classes] of int64 [batch] labels: rows sum to 1, those of padding (label -1) to 0."""
+    """Turn labels, int64 [batch], into soft targets, float32 [batch, num_classes].
+
+    A row sums to 1; one of padding (label -1) is all 0.
+    """
     share = np.repeat(mixing.share, 2).astype(np.float32)
     own = to_device(share, labels.device) * (labels >= 0)
-    # of a pair with padding, and of padding itself, nothing is taken from the partner
+    # 0 in a pair with padding (its share is 1), so that nothing is taken from a partner whose label is -1
     other = to_device(1 - share, labels.device)
     targets = torch.zeros((len(labels), num_classes), dtype=torch.float32, device=labels.device)
     classes = torch.stack((labels, labels.view(-1, 2).flip(1).view(-1)), 1).clamp_(min=0)

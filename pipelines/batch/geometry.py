@@ -1,4 +1,4 @@
-"""Shears, translations and rotations of uint8 batches: nearest neighbour, black outside, Pillow's fixed point."""
+"""Shears, translations and rotations of uint8 batches: nearest pixel, black outside, exactly as in Pillow."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
 OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
-_FIXED = 65536.0  # Pillow's affine_fixed: 16.16
+_FIXED = 65536.0  # one, in the 16.16 fixed point that Pillow's affine_fixed computes coordinates in
 
 
 def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Floats:
-    """Where each output pixel comes from: float64 [n, 6], x' = a x + b y + c and y' = d x + e y + f.
+    """Compute where each output pixel comes from, float64 [n, 6]: x' = a x + b y + c and y' = d x + e y + f.
 
-    torchvision's conventions: shears around the upper left corner, rotation counter-clockwise around the centre.
+    Conventions are torchvision's: a shear leaves the upper left corner in place, a rotation is counter-clockwise around
+    the centre. `size` is (height, width) in pixels.
     """
     height, width = size
     matrices = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(ops), 1))
-    # torchvision passes the slope through degrees
+    # As torchvision does, which states a shear in degrees: the result may differ from the slope in the last bit.
     slopes = np.tan(np.radians(np.degrees(np.arctan(values))))
     matrices[:, 1] = np.where(ops == Op.SHEAR_X, slopes, 0.0)
     matrices[:, 3] = np.where(ops == Op.SHEAR_Y, slopes, 0.0)
@@ -34,10 +35,10 @@ def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int,
 
 
 def warp(images: torch.Tensor, matrices: Floats) -> None:
-    """Move the pixels of uint8 [n, height, width, 3] in place; matrices: [n, 6] as inverse_matrices gives them."""
+    """Move the pixels of uint8 [n, height, width, 3], in place; `matrices` are those of inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
     a, b, c, d, e, f = matrices.T
-    # Pillow steps from the centre of the first pixel in 16.16 fixed point
+    # Pillow starts at the centre of the first pixel and goes on in steps of 16.16 fixed point.
     starts = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
     fixed = to_device(np.floor(np.stack(starts) * _FIXED + 0.5).astype(np.int32), images.device)[:, :, None, None]
     x = torch.arange(width, dtype=torch.int32, device=images.device)

@@ -1,4 +1,4 @@
-"""The batch stage: uint8 pixels on a device -> augmented, normalised floats, channels_last."""
+"""The batch stage: turns uint8 pixels on a device into augmented, normalised floats in channels_last layout."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import torch
 
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix, soft_targets
-from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augment
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
 
-_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: elementwise operations on up to so many elements stay on one thread
+_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations on so many values in one thread
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class BatchStage:
-    """Turns uint8 NHWC batches into what the model takes, on the batch's device.
+    """Turn uint8 batches [batch, height, width, 3] into what a model takes, on the batch's device.
 
-    dtype: torch.uint8 hands out the raw pixels (no copy); floats are `(pixel / 255 - mean) / std`, computed in float32.
-    A pipeline that augments needs a plan with each batch; one that mixes, a float dtype and num_classes. Raises
-    ValueError for another dtype, or without these.
+    With dtype torch.uint8 the pixels are returned as they are, without a copy; floats are `(pixel / 255 - mean) / std`,
+    computed in float32. A pipeline that augments needs the plan of each batch. Raises ValueError for another dtype, and
+    where a pipeline that mixes comes without a float dtype or without `num_classes`.
+
+    Attributes:
+        dtype: of the resulting images, one of DTYPES.
+        device: where batches are expected.
     """
 
     def __init__(
@@ -35,20 +39,20 @@ class BatchStage:
         std, mean = torch.tensor(pipeline.std), torch.tensor(pipeline.mean)
         self._scale = (1 / (255 * std)).to(device)
         self._shift = (-mean / std).to(device)
-        # One image row of either constant, so that the CPU pass runs over long contiguous rows, not over three
-        # channels.
+        # Either constant repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of
+        # three channels.
         width = pipeline.size[1]
         self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
-        # what an erased box holds: nothing once normalised
+        # The colour of an erased box: 0 once normalised.
         blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3)
         self._blank = blank.to(dtype).to(device)
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
-        """What the augmentations of the batch `key` are; None where the pipeline has none."""
-        return plan_augment(self._augment, self._size, key) if self._augment.active else None
+        """Draw the augmentations of the batch `key`; None where the pipeline has none."""
+        return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
-        """int64 [batch] labels as they are, or with mixing float32 [batch, num_classes], rows of padding all zero."""
+        """Return int64 [batch] labels as they are, or, with mixing, soft targets: float32 [batch, num_classes]."""
         if plan is None or plan.mixing is None or self._num_classes is None:
             return labels
         return soft_targets(labels, plan.mixing, self._num_classes)
@@ -56,15 +60,15 @@ class BatchStage:
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
-        """uint8 [batch, height, width, 3] -> [batch, 3, height, width], channels_last strides, of this stage's dtype.
+        """Return the images as [batch, 3, height, width] of this stage's dtype, with channels_last strides.
 
-        With dtype uint8 the result shares memory with `images`, unless it is augmented. `out`, contiguous [batch,
-        height, width, 3] of this stage's dtype, is memory to use for the result on a CPU. plan: what `plan` returned.
-        Raises ValueError without it if the pipeline augments.
+        images: uint8 [batch, height, width, 3]; with dtype uint8 the result shares their memory, unless it is
+        augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, memory for the result on a CPU.
+        plan: what the method `plan` returned for this batch; without it a pipeline that augments raises ValueError.
 
-        Levels that are floats and require gradients (float64 for gradcheck, with this stage's dtype) get them: through
-        normalising, erasing and mixing. What is planned before these works on whole levels, as Pillow does: it has no
-        gradient, and refuses floats with ValueError.
+        Images of floats that require gradients (float64 for gradcheck) get them through normalising, erasing and
+        mixing. The operations before these work on whole levels, as Pillow's do: they have no gradient and refuse
+        floats with ValueError.
         """
         if plan is None:
             if self._augment.active:
@@ -75,27 +79,27 @@ class BatchStage:
         pixels = augment(images, plan) if len(plan.ops) else images
         result = self._normalised(pixels, out)
         if plan.erased.any():
-            result = result.clone() if result is images else result  # which are the caller's
+            result = result.clone() if result is images else result  # the caller's images are not erased
             erase(result, plan.erased, self._blank)
         if plan.mixing is not None:
             mix(result, plan.mixing)
         return result.permute(0, 3, 1, 2)
 
     def _normalised(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """[batch, height, width, 3] of this stage's dtype."""
+        """Normalise images and return them as [batch, height, width, 3] of this stage's dtype."""
         if self.dtype == torch.uint8:
             return images
         if images.device.type == "cpu" and not images.requires_grad:
             return self._on_cpu(images, out)
-        # three short kernels on a device; memory traffic is a few percent of a training step's
+        # Three short kernels on a device: their memory traffic is a few percent of a training step's.
         levels = images.to(torch.promote_types(images.dtype, torch.float32))
         return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
 
     def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """One pass over the batch, a few rows at a time, so that every intermediate stays in the cache.
+        """Normalise in one pass over the batch, a few rows at a time, so that intermediate results stay in the cache.
 
-        A chunk is smaller than what torch hands to its thread pool: waking threads for it costs more than the work, and
-        takes processors from the loader's workers.
+        A chunk is smaller than what torch gives to its thread pool: waking threads for it costs more than the work, and
+        takes CPUs from the loader's workers.
         """
         batch, height, width, channels = images.shape
         rows = images.reshape(batch * height, width * channels)

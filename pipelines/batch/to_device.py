@@ -1,4 +1,4 @@
-"""Small arrays of the host on the batch's device, without waiting for it."""
+"""Copying small arrays from the host to the batch's device without waiting for the device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """`array` as a tensor on `device`, queued on the current stream.
+    """Return `array` as a tensor on `device`; the copy is queued on the current stream.
 
-    On a CPU it shares the array's memory. To a CUDA device it goes by way of page-locked memory of torch's own pool,
-    which is not used again before the copy has happened.
+    On a CPU the tensor shares the array's memory. A copy to a CUDA device goes through page-locked memory of torch's
+    own pool, which torch does not use again before the copy has been made.
     """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda":

@@ -1,6 +1,6 @@
-"""JPEG headers, and windows: the part of a file that a crop needs.
+"""Reading and checking JPEG headers and markers, and cutting a file down to what a crop needs.
 
-ITU-T T.81 (JPEG), Annex B for the markers; F.2 for the order of MCUs in a baseline scan.
+ITU-T T.81 (JPEG): Annex B for the markers, F.2 for the order of MCUs in a baseline scan.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 _SOF0, _DHT, _JPG, _DAC = 0xC0, 0xC4, 0xC8, 0xCC
 _RST0, _RST7, _SOI, _EOI, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0xD7, 0xD8, 0xD9, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
 _FRAMES = frozenset(range(_SOF0, 0xD0)) - {_DHT, _JPG, _DAC}
-_BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # after 0xFF: no length follows
-_FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # of sampling
+_BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # bytes behind 0xFF that no length follows
+_FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # sampling factors by their byte
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
-# jerror.h, JWRN_*: what libjpeg tells and goes on after. All else that it says is an error.
+# How libjpeg's warnings begin (jerror.h, JWRN_*); it repairs what it warns about. Every other message is an error.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
     "Warning: unknown JFIF revision number ",
@@ -36,23 +36,34 @@ _WARNINGS = (
 
 
 class JpegHeader(NamedTuple):
-    """What the markers before the first scan say. Sizes in pixels, offsets in bytes."""
+    """Hold what the markers before the first scan of a JPEG with 8 bits a sample say.
+
+    Attributes:
+        width: width of the image, in pixels.
+        height: height of the image, in pixels.
+        components: number of components: 1 grey, 3 colour, 4 CMYK or YCCK.
+        sof: second byte of the start-of-frame marker: 0xC0 baseline, 0xC2 progressive.
+        sampling: (horizontal, vertical) sampling factors of each component.
+        height_offset: where the frame header holds the height (16 bits), in bytes.
+        scan_offset: where the entropy-coded data of the first scan begins, in bytes.
+        single_scan: whether the first scan holds all components.
+        segments: (marker, start, end) of each segment before the entropy-coded data, in bytes; start at the marker.
+    """
 
     width: int
     height: int
-    precision: int
     components: int
-    sof: int  # last byte of the start-of-frame marker: 0xC0 baseline, 0xC2 progressive, ...
-    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors of each component
-    height_offset: int  # of the 16-bit height in the frame header
-    scan_offset: int  # of the first entropy-coded byte
-    single_scan: bool  # the first scan holds all components
-    segments: tuple[tuple[int, int, int], ...]  # (marker, start, end) of each segment before the scan, marker included
+    sof: int
+    sampling: tuple[tuple[int, int], ...]
+    height_offset: int
+    scan_offset: int
+    single_scan: bool
+    segments: tuple[tuple[int, int, int], ...]
 
     @property
-    def common(self) -> bool:
-        """Whether every decoder takes it: 8-bit Huffman, grey or three components of a usual chroma sampling."""
-        if self.sof > 0xC2 or self.precision != 8:
+    def ordinary(self) -> bool:
+        """Whether every decoder takes it: Huffman coding, grey or three components with a usual chroma sampling."""
+        if self.sof > 0xC2:
             return False
         if self.components == 1:
             return True
@@ -61,15 +72,16 @@ class JpegHeader(NamedTuple):
 
     @property
     def stoppable(self) -> bool:
-        """Whether rows are coded top to bottom in one pass, so that decoding can stop below a crop."""
+        """Whether rows are coded from top to bottom in one scan, so that decoding can stop below a crop."""
         return self.sof <= 0xC1 and self.single_scan
 
 
 def parse_header(data: bytes) -> JpegHeader:
-    """The header of a JPEG file whose first bytes are SOI.
+    """Parse the header of a JPEG file whose first two bytes are SOI.
 
     Raises LoaderError: E-TRUNC if the file ends before the first scan, E-CORRUPT if the markers make no sense,
-    E-UNSUPPORTED for a height given after the scan (DNL), lossless and hierarchical coding.
+    E-UNSUPPORTED for two components, more than 8 bits a sample, a height given after the scan (DNL), lossless and
+    hierarchical coding.
     """
     position, size = 2, len(data)
     frame: tuple[int, int] | None = None  # marker, offset of its length field
@@ -87,7 +99,7 @@ def parse_header(data: bytes) -> JpegHeader:
             if length < 2:
                 raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} has a length of {length}")
             if end > size:
-                raise IndexError  # as every read past the end does
+                raise IndexError  # as each read past the end does
             segments.append((marker, position, end))
             if marker == _SOS:
                 break
@@ -104,8 +116,8 @@ def parse_header(data: bytes) -> JpegHeader:
 
 
 def _after_bare(marker: int, position: int) -> int:
-    """Where the next marker of the header is due behind one that has no segment, or behind a fill byte."""
-    if marker == 0xFF:  # fill byte, T.81 B.1.1.2
+    """Return where the next marker has to stand behind one without a length; `position` is that of its 0xFF byte."""
+    if marker == 0xFF:  # this 0xFF was a fill byte, T.81 B.1.1.2
         return position + 1
     if marker == _EOI:
         raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
@@ -117,6 +129,10 @@ def _after_bare(marker: int, position: int) -> int:
 def _frame_header(
     data: bytes, frame: tuple[int, int], scan: tuple[int, int], segments: tuple[tuple[int, int, int], ...]
 ) -> JpegHeader:
+    """Parse the frame header.
+
+    frame: its marker and the offset of its length field; scan: start of the scan header's content, end of it.
+    """
     marker, offset = frame
     scan_start, scan_end = scan
     length = data[offset] << 8 | data[offset + 1]
@@ -139,30 +155,30 @@ def _frame_header(
     except KeyError:
         raise LoaderError("E-CORRUPT", "the JPEG has impossible sampling factors") from None
     single = scan_start < scan_end and data[scan_start] == components
-    return JpegHeader(width, height, precision, components, marker, sampling, offset + 3, scan_end, single, segments)
+    return JpegHeader(width, height, components, marker, sampling, offset + 3, scan_end, single, segments)
 
 
-def ends_properly(data: bytes, header: JpegHeader) -> bool:
-    """Whether an end-of-image marker follows the scan (bytes after it are tolerated, as every decoder does)."""
+def has_end_marker(data: bytes, header: JpegHeader) -> bool:
+    """Return whether an end-of-image marker follows the scan; bytes behind it are tolerated, as decoders do."""
     return data.endswith(EOI) or data.rfind(EOI, header.scan_offset) >= 0
 
 
 def is_warning(text: str) -> bool:
-    """Whether a message of libjpeg's tells of damage that it repaired: then all rows were written.
+    """Return whether libjpeg's message `text` is about damage that it repaired: then it has written all rows.
 
-    The text is the only way to know. TurboJPEG keeps the last message, but says "warning" of an error that follows a
-    warning, although the rows then hold what was in that memory before.
+    The text is the only way to know. TurboJPEG keeps the last message, but calls an error that follows a warning a
+    warning, although some rows then hold what was in that memory before.
     """
     return text.startswith(_WARNINGS)
 
 
 def is_header_warning(text: str) -> bool:
-    """Whether a warning is about the markers before the scan."""
+    """Return whether libjpeg's warning `text` is about the markers before the scan."""
     return text.startswith(_HEADER_WARNINGS)
 
 
-def proves_sound(warning: str, header: JpegHeader) -> bool:
-    """Whether a decoder that warned so ("": not at all) has met no stray marker, so that check_markers need not look.
+def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
+    """Return whether libjpeg's warning ("" for none) shows that it met no stray marker: no need for check_markers.
 
     The usual warning comes from stopping below a crop: "Corrupt JPEG data: 4711 extraneous bytes before marker 0xd9".
     """
@@ -170,19 +186,19 @@ def proves_sound(warning: str, header: JpegHeader) -> bool:
 
 
 def check_markers(data: bytes, header: JpegHeader) -> bool:
-    """Refuse a file whose markers do not lead from the first scan to the end of image (LoaderError E-CORRUPT).
+    """Follow the markers from the first scan to the end of the image; LoaderError E-CORRUPT if they do not lead there.
 
-    What libjpeg makes of a stray marker depends on the row at which it meets it, thus on the crop. Returns whether the
-    end of image follows the first scan at once.
+    Returns whether the end of the image comes right behind the first scan. Stray markers are refused because what
+    libjpeg makes of one depends on the row at which it meets it, and so on the crop.
     """
     start = position = header.scan_offset
     codes = np.frombuffer(data, np.uint8, offset=start)
     following = codes[1:]
     begins = codes[:-1] == 0xFF
-    np.minimum(begins.view(np.uint8), following, out=begins.view(np.uint8))  # "and": FF 00 is a stuffed byte
+    np.minimum(begins.view(np.uint8), following, out=begins.view(np.uint8))  # an "and": FF 00 is a data byte, no marker
     if begins.size and following[first := begins.argmax()] == _EOI and begins[first]:
-        return True  # one scan without restarts or fill: nearly every file
-    begins &= following != 0xFF  # fill, T.81 B.1.1.2
+        return True  # one scan without restart markers or fill bytes: nearly every file
+    begins &= following != 0xFF  # fill bytes, T.81 B.1.1.2
     begins &= following >> 3 != _RST0 >> 3
     marks, in_scan, only_scan = begins.tobytes(), True, True
     while (found := marks.find(1, position - start)) >= 0:
@@ -200,16 +216,16 @@ def check_markers(data: bytes, header: JpegHeader) -> bool:
 
 
 def rows_to_decode(header: JpegHeader, bottom: int) -> int:
-    """How many rows a decoder must produce so that all rows above `bottom` come out bit-exact.
+    """Return how many rows a decoder must produce so that all rows above `bottom` come out bit-exact.
 
-    Chroma upsampling of row r reads the chroma of the row pair below it, so one chroma row more than the crop is kept:
-    two rows cover vertical sampling by 2.
+    Upsampling reads one row of chroma below the crop's last. That is two rows of pixels, since chroma is halved at most
+    vertically.
     """
     return min(header.height, bottom + 2) if header.stoppable else header.height
 
 
 def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
-    """The file with its frame height set to `rows`: any decoder stops there and never sees what follows."""
+    """Return the file with the height in its header set to `rows`: any decoder stops there and skips what follows."""
     if rows == header.height:
         return data
     at = header.height_offset
@@ -217,9 +233,9 @@ def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
 
 
 def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
-    """The file without EXIF, ICC and comments: only what decoding needs (JFIF and Adobe colour markers stay).
+    """Return the file without EXIF, ICC profile and comments; the JFIF and Adobe markers, which say the colours, stay.
 
-    Those two only when whole: libjpeg passes over shorter ones, Pillow's own parser takes offence.
+    They stay only if they are whole: libjpeg passes over shorter ones, Pillow's own parser fails on them.
     """
     whole = {_APP0: 4 + 14, _APP14: 4 + 12}
     keep = [
@@ -231,7 +247,7 @@ def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
 
 
 def exif_payload(data: bytes, header: JpegHeader) -> bytes | None:
-    """The first EXIF block (starting with b"Exif"), if there is one."""
+    """Return the first EXIF block, from the bytes b"Exif" on, or None."""
     for marker, start, end in header.segments:
         payload = data.find(_EXIF, start, min(end, start + 64)) if marker == _APP1 else -1
         if payload >= 0:

@@ -1,8 +1,8 @@
-"""Restart-indexed JPEGs: the part of an image that a crop needs, cut out as a JPEG of its own.
+"""Strips of JPEGs with restart markers: the part of an image that a crop needs, cut out as a JPEG of its own.
 
-A restart marker resets the entropy coder (ITU-T T.81, F.1.1.5), so the segments between two of them can be taken from
-their place and put together anew: a header with the rectangle's size, the segments of the rectangle row by row, their
-markers renumbered modulo 8. The result is an ordinary JPEG that any decoder takes.
+A restart marker resets the entropy coder (ITU-T T.81, F.1.1.5), so the segments between the markers can be taken out
+and put together anew: a header with the rectangle's size, then the rectangle's segments row by row, with their markers
+renumbered modulo 8. The result is an ordinary JPEG that any decoder takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ _DRI, _RST0, _EOI = 0xDD, 0xD0, 0xD9
 
 
 class StripGeometry(NamedTuple):
-    """How a restart-indexed image is laid out: image and MCU in pixels, a segment in MCUs of one row."""
+    """Describe the layout of a JPEG with restart markers.
+
+    Attributes:
+        width: width of the image, in pixels.
+        height: height of the image, in pixels.
+        mcu_width: width of an MCU (minimum coded unit), in pixels.
+        mcu_height: height of an MCU, in pixels.
+        segment_mcus: MCUs between two restart markers; they divide a row of MCUs evenly.
+    """
 
     width: int
     height: int
@@ -30,17 +38,28 @@ class StripGeometry(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of MCUs."""
+        """Number of rows of MCUs."""
         return -(-self.height // self.mcu_height)
 
     @property
     def segments(self) -> int:
-        """Segments in a row."""
+        """Number of segments in a row of MCUs."""
         return -(-self.width // (self.mcu_width * self.segment_mcus))
 
 
 class Cut(NamedTuple):
-    """A rectangle of segments, ends excluded, and the pixels it covers."""
+    """Describe a rectangle of segments and the pixels that it covers.
+
+    Attributes:
+        row: first row of MCUs.
+        row_end: row of MCUs behind the last.
+        segment: first segment of each row.
+        segment_end: segment behind the last of each row.
+        x: left edge in the image, in pixels.
+        y: upper edge in the image, in pixels.
+        width: width in pixels.
+        height: height in pixels.
+    """
 
     row: int
     row_end: int
@@ -53,21 +72,21 @@ class Cut(NamedTuple):
 
 
 def mcu_size(header: JpegHeader) -> tuple[int, int]:
-    """(width, height) in pixels of the MCU of a single-scan JPEG; one of a single component is one block."""
+    """Return (width, height) of the MCU of a single-scan JPEG, in pixels; with one component it is one block."""
     if header.components == 1:
         return 8, 8
     return 8 * max(h for h, _ in header.sampling), 8 * max(v for _, v in header.sampling)
 
 
 def segment_length(header: JpegHeader, min_pixels: int) -> int:
-    """MCUs of the shortest segment that is at least `min_pixels` wide and divides a row of MCUs; at most a row."""
+    """Return the fewest MCUs that divide a row of MCUs and are at least `min_pixels` wide, or else the whole row."""
     mcu_width, _ = mcu_size(header)
     row = -(-header.width // mcu_width)
     return next(n for n in range(1, row + 1) if row % n == 0 and (n * mcu_width >= min_pixels or n == row))
 
 
 def restart_interval(data: bytes, header: JpegHeader) -> int:
-    """MCUs between restart markers as the header declares them, 0 for none."""
+    """Return how many MCUs the header declares between two restart markers; 0 for no restart markers."""
     found = 0
     for marker, start, end in header.segments:
         if marker == _DRI and end - start == 6:
@@ -76,17 +95,17 @@ def restart_interval(data: bytes, header: JpegHeader) -> int:
 
 
 def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Where each segment of coded bytes ends: the offsets after the restart markers."""
+    """Return where segments of entropy-coded bytes end: the offsets right behind the restart markers."""
     escapes = np.flatnonzero(scan[:-1] == 0xFF)
     ends: npt.NDArray[np.int64] = escapes[(scan[escapes + 1] & 0xF8) == _RST0] + 2
     return ends
 
 
 def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
-    """The segments that a crop (x, y, width, height) needs, with the neighbours that fancy upsampling reads.
+    """Find the segments that a crop (x, y, width, height, in pixels) needs, neighbours for upsampling included.
 
-    Upsampled chroma mixes a sample with the next one (libjpeg, jdsample.c), on an axis that is subsampled: there the
-    crop needs one pixel more on either side. Blocks of 8 are not subsampled.
+    Fancy upsampling (libjpeg, jdsample.c) mixes each chroma sample with the next one on an axis that is subsampled:
+    there the crop needs one pixel more on either side. An MCU 8 pixels wide or high is not subsampled on that axis.
     """
     x, y, w, h = window
     margin_x, margin_y = int(geometry.mcu_width > 8), int(geometry.mcu_height > 8)
@@ -103,11 +122,12 @@ def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
 def cut_jpeg(
     header: bytes, height_offset: int, scan: npt.NDArray[np.uint8], first_row: int, geometry: StripGeometry, cut: Cut
 ) -> bytes:
-    """The rectangle `cut` as a JPEG of its own.
+    """Make a JPEG of its own from the rectangle `cut`.
 
-    header: the image's bytes before its first coded one, the frame's height and width at `height_offset`. scan: coded
-    bytes (uint8) of whole rows of MCUs from `first_row` on, at least to the rectangle's last, without the end-of-image
-    marker. Raises LoaderError E-CORRUPT where `scan` has not the restart markers that the geometry says.
+    header: the image's bytes before its first entropy-coded one, with the frame's height and width at `height_offset`.
+    scan: entropy-coded bytes of whole rows of MCUs, uint8, from `first_row` at least to the rectangle's last row,
+    without the end-of-image marker. Raises LoaderError E-CORRUPT if `scan` does not have the restart markers that the
+    geometry demands.
     """
     size = cut.height.to_bytes(2, "big") + cut.width.to_bytes(2, "big")
     start = header[:height_offset] + size + header[height_offset + 4 :]
@@ -123,7 +143,7 @@ def cut_jpeg(
         body = bytearray(scan[begins[0] : ends[-1, -1]])
     else:
         body = bytearray().join([scan[a:b].data for a, b in zip(begins.tolist(), ends[:, -1].tolist(), strict=True)])
-    # A segment's end is where its marker ends; the markers number the segments of the rectangle, the last ends it.
+    # Each segment ends with its marker: renumber these through the rectangle, and make the last an end of image.
     ahead = np.cumsum(lengths) - lengths
     joints = (ends - (begins - ahead)[:, None]).ravel()
     if at_end and cut.segment_end == segments:

@@ -1,4 +1,4 @@
-"""Draws of the batch stage's augmentations: a pure function of (seed, epoch, sample index)."""
+"""The plan of the batch stage: augmentations of each sample, a pure function of (seed, epoch, sample index)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.plan.crops import tried_sides
+from penstock.pipelines.plan.crops import drawn_sides
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import RAND_BINS, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)
-# Each augmentation has words of its own, so that switching one on leaves the draws of the others alone.
+# Columns of the draws of a sample. Each augmentation has its own, so that switching one on leaves the draws of the
+# others as they are.
 _ERASE, _ERASE_X, _ERASE_Y, _FIRST_TRY = range(4)
 _JITTER, _JITTER_ORDER = _FIRST_TRY + 2 * _TRIES, _FIRST_TRY + 2 * _TRIES + 4
 _MIX_KIND, _MIX_SHARE, _MIX_ANGLE, _MIX_X, _MIX_Y = range(_JITTER_ORDER + 1, _JITTER_ORDER + 6)
 _FIRST_OP = _MIX_Y + 1
-_WORDS_OF_AN_OP = 3  # which, its sign, its magnitude
+_WORDS_OF_AN_OP = 3  # which operation, its sign, its magnitude
 
 Floats = npt.NDArray[np.float64]
 
 
 class Op(IntEnum):
-    """An operation on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order."""
+    """Number the operations on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order."""
 
     IDENTITY = 0
     SHEAR_X = 1
@@ -51,11 +52,18 @@ _NUM_AUTO_OPS = 14
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 _TRANSLATIONS = (Op.TRANSLATE_X, Op.TRANSLATE_Y)
 _SIGNED = np.isin(np.arange(_NUM_AUTO_OPS), (Op.SHEAR_X, Op.SHEAR_Y, *_TRANSLATIONS, Op.ROTATE, *_BLENDS))
-_ORDERS = np.array(list(itertools.permutations((Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE))), np.int8)
+_JITTER_OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE)
+_JITTER_ORDERS = np.array(list(itertools.permutations(_JITTER_OPS)), np.int8)
 
 
 class BatchKey(NamedTuple):
-    """What all draws of a batch are a function of; indices: int64 [batch] of samples, -1 in padding rows."""
+    """Identify a batch: all draws of its augmentations are a function of this.
+
+    Attributes:
+        seed: the loader's seed, in [0, 2**64).
+        epoch: number of the epoch, in [0, 2**32).
+        indices: numbers of the samples in the data set, int64 [batch]; -1 in padding rows.
+    """
 
     seed: int
     epoch: int
@@ -63,10 +71,12 @@ class BatchKey(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """How rows 2k and 2k + 1 of a batch are mixed, k-th of [batch / 2].
+    """Say how pairs of samples are mixed: element k is for rows 2k and 2k + 1 of the batch.
 
-    share: float64, what each of the two keeps of itself, 1 where the pair is left alone; cut: bool, whether a box is
-    exchanged instead of blending; boxes: int32 [batch / 2, 4], left, top, right, bottom in pixels.
+    Attributes:
+        share: the part of itself that either of the two keeps, float64 [batch / 2]; 1 for a pair that is not mixed.
+        cut: whether the two exchange a box instead of being blended, bool [batch / 2].
+        boxes: left, top, right, bottom of the exchanged box, int32 [batch / 2, 4], pixels.
     """
 
     share: Floats
@@ -75,11 +85,15 @@ class Mixing(NamedTuple):
 
 
 class AugmentPlan(NamedTuple):
-    """What happens to each sample of a batch, and to each pair.
+    """Say what the batch stage does to each sample of a batch, and to each pair of samples.
 
-    ops, values: int8 and float64 [rounds, batch], operations one after another, each with its parameter: the slope of a
-    shear, pixels, degrees counter-clockwise, the factor of a blend, bits, the threshold, the turn of the hue in [-0.5,
-    0.5]. erased: int32 [batch, 4] boxes as in Mixing, of no area for none. mixing: None without it.
+    Attributes:
+        ops: operations (Op) on uint8 pixels, one round after another, int8 [rounds, batch].
+        values: the operations' parameters, float64 [rounds, batch]: slope of a shear, pixels of a translation, degrees
+            of a rotation (counter-clockwise), factor of a blend (brightness, colour, contrast, sharpness), bits that
+            posterize leaves, threshold of solarize, turn of the hue in [-0.5, 0.5] of the circle.
+        erased: left, top, right, bottom of the erased box, int32 [batch, 4], pixels; no area where nothing is erased.
+        mixing: None where no samples are mixed.
     """
 
     ops: npt.NDArray[np.int8]
@@ -88,16 +102,19 @@ class AugmentPlan(NamedTuple):
     mixing: Mixing | None
 
 
-def plan_augment(augment: Augmentations, size: tuple[int, int], key: BatchKey) -> AugmentPlan:
-    """The plan of a batch of images of `size` (height, width in pixels); nothing happens to padding rows."""
+def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: BatchKey) -> AugmentPlan:
+    """Draw the augmentations of a batch of images of `size` (height, width in pixels); padding rows have none.
+
+    Raises ValueError for a seed or an epoch that `random_words` does not take.
+    """
     rounds = {None: 0, "rand": augment.rand_ops, "trivial": 1}[augment.auto_augment]
     words = random_words(key.seed, key.epoch, key.indices, STREAM_BATCH, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
     draws = uniforms(words)
-    parts = [_auto(augment, size, draws[:, _FIRST_OP:]), _jitter(augment, draws)]
+    parts = [_auto_augment(augment, size, draws[:, _FIRST_OP:]), _color_jitter(augment, draws)]
     ops, values = (np.concatenate(pair, 0) for pair in zip(*parts, strict=True))
     padding = key.indices < 0
     ops[:, padding] = Op.IDENTITY
-    erased = _erased(augment.erasing, size, draws)
+    erased = _erased_boxes(augment.erasing, size, draws)
     erased[padding] = 0
     mixing = _mixing(augment, size, draws[::2], padding) if augment.mixes else None
     return AugmentPlan(ops, values, erased, mixing)
@@ -105,9 +122,9 @@ def plan_augment(augment: Augmentations, size: tuple[int, int], key: BatchKey) -
 
 @lru_cache(maxsize=16)
 def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
-    """torchvision's _augmentation_space: float64 [14, 31], by op and bin.
+    """Tabulate torchvision's `_augmentation_space`: magnitude by operation and bin, float64 [14, 31].
 
-    Exact, where torchvision's float32 depends on the processor: int(16.0) pixels are 15 on some.
+    In float64, because torchvision's float32 depends on the processor: a translation by 16 pixels is one by 15 on some.
     """
     wide = kind == "trivial"
     height, width = size
@@ -123,8 +140,8 @@ def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
     return table
 
 
-def _auto(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Ops and values [rounds, batch] of RandAugment or TrivialAugmentWide."""
+def _auto_augment(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Draw RandAugment's or TrivialAugmentWide's operations and their values, both [rounds, batch]."""
     kind, batch = augment.auto_augment, len(draws)
     if kind is None:
         return np.empty((0, batch), np.int8), np.empty((0, batch))
@@ -137,27 +154,25 @@ def _auto(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple
     return ops, np.where(np.isin(ops, _TRANSLATIONS), np.trunc(values), values)
 
 
-def _jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Ops and values [rounds, batch] of ColorJitter: what it is asked for, in an order drawn for each sample."""
+def _color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Draw ColorJitter's operations, in an order of its own for each sample, and their values: both [rounds, batch]."""
     batch = len(draws)
     strength = np.array(augment.color_jitter or (0.0,) * 4)
-    wanted = [
-        op for op, s in zip((Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE), strength.tolist(), strict=True) if s > 0
-    ]
+    wanted = [op for op, s in zip(_JITTER_OPS, strength.tolist(), strict=True) if s > 0]
     low = np.array([*np.maximum(0.0, 1 - strength[:3]), -strength[3]])
     high = np.array([*(1 + strength[:3]), strength[3]])
     value_of = np.zeros((batch, len(Op)))
-    value_of[:, [Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE]] = low + (high - low) * draws[:, _JITTER:_JITTER_ORDER]
-    ordered = _ORDERS[np.floor(draws[:, _JITTER_ORDER] * len(_ORDERS)).astype(np.int64)]
+    value_of[:, _JITTER_OPS] = low + (high - low) * draws[:, _JITTER:_JITTER_ORDER]
+    ordered = _JITTER_ORDERS[np.floor(draws[:, _JITTER_ORDER] * len(_JITTER_ORDERS)).astype(np.int64)]
     ops = ordered[np.isin(ordered, wanted)].reshape(batch, len(wanted))
     return ops.T, np.take_along_axis(value_of, ops.astype(np.int64), 1).T
 
 
-def _erased(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
-    """torchvision's RandomErasing: the first of ten tries that is smaller than the image, or nothing."""
+def _erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
+    """Draw boxes as torchvision's RandomErasing does: the first of ten tries smaller than the image, or none."""
     height, width = size
     tries = draws[:, _FIRST_TRY : _FIRST_TRY + 2 * _TRIES]
-    tried_h, tried_w = tried_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)
+    tried_h, tried_w = drawn_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)
     fits = (tried_h < height) & (tried_w < width)
     rows, first = np.arange(len(draws)), np.argmax(fits, axis=1)
     h, w = tried_h[rows, first], tried_w[rows, first]
@@ -169,7 +184,7 @@ def _erased(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDA
 
 
 def _mixing(augment: Augmentations, size: tuple[int, int], draws: Floats, padding: npt.NDArray[np.bool_]) -> Mixing:
-    """Mixup or cutmix of each pair, by the draws of its even row."""
+    """Draw mixup or cutmix of each pair: `draws` are those of its even row, `padding` is bool [batch]."""
     height, width = size
     cut = draws[:, _MIX_KIND] < 0.5 if augment.mixup and augment.cutmix else np.full(len(draws), augment.cutmix > 0)
     alpha = np.where(cut, augment.cutmix or 1.0, augment.mixup or 1.0)
@@ -188,7 +203,7 @@ def _mixing(augment: Augmentations, size: tuple[int, int], draws: Floats, paddin
 
 
 def symmetric_beta(alpha: Floats, u: Floats, v: Floats) -> Floats:
-    """Beta(alpha, alpha) from two uniforms in [0, 1), without rejection.
+    """Turn two uniforms in [0, 1) into one Beta(alpha, alpha) variate, without rejection; all arrays [n].
 
     Bailey's polar method gives Student's t with 2 alpha degrees of freedom, and (1 + t / sqrt(2 alpha + t^2)) / 2 is
     Beta(alpha, alpha). Bailey, "Polar generation of random variates with the t-distribution", Math. Comp. 62, 1994.

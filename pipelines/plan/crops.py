@@ -1,4 +1,4 @@
-"""Crop and flip draws: a pure function of (seed, epoch, sample index)."""
+"""The plan of the sample stage: crop and flip of each sample, a pure function of (seed, epoch, sample index)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
-_FLIP, _X, _Y, _SPARE, _FIRST_TRY = range(5)
+_FLIP, _X, _Y, _UNUSED, _FIRST_TRY = range(5)  # columns of the draws of a sample; each try takes two
 
 
 class BatchPlan(NamedTuple):
-    """What happens to each sample of a batch.
+    """Hold the crop and the flip of each sample of a batch.
 
-    windows: int32 [batch, 4], x, y, width, height in pixels of the (upright) image; flips: bool [batch].
+    Attributes:
+        windows: x, y, width, height of the crop, int32 [batch, 4], in pixels of the image (upright if EXIF is applied).
+        flips: whether the crop is mirrored left to right, bool [batch].
     """
 
     windows: npt.NDArray[np.int32]
@@ -33,7 +35,11 @@ def plan_batch(
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
 ) -> BatchPlan:
-    """Crop window and flip of every sample; `index`, `widths`, `heights` are int64 [batch], sizes in pixels."""
+    """Draw crop and flip of each sample of a batch.
+
+    index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
+    pixels. Raises ValueError for a seed or an epoch that `random_words` does not take.
+    """
     if pipeline.random:
         draws = uniforms(random_words(seed, epoch, index, STREAM_CROP, _FIRST_TRY + 2 * _TRIES))
         flips = draws[:, _FLIP] < pipeline.flip
@@ -55,8 +61,8 @@ def _random_resized(
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """torchvision's rule: ten tries of (area, log aspect), else the largest centred window of a legal aspect."""
-    tried_w, tried_h = tried_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
+    """Draw windows as torchvision does: the first of ten tries that fits, else the largest centred one allowed."""
+    tried_w, tried_h = drawn_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
     fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
     rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
     w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
@@ -71,25 +77,28 @@ def _random_resized(
     return np.stack((x, y, w, h), 1)
 
 
-def tried_sides(
+def drawn_sides(
     draws: npt.NDArray[np.float64],
-    full: npt.NDArray[np.int64] | int,
+    full_area: npt.NDArray[np.int64] | int,
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Sides in whole pixels of boxes with a share of the area `full` in `scale` and a log-uniform aspect in `ratio`.
+    """Turn pairs of draws into the sides of boxes: area uniform in `scale`, aspect log-uniform in `ratio`.
 
-    draws: uniform float64 [batch, 2 * tries], in pairs. Returns the sides a and b, each [batch, tries], aspect a / b.
+    draws: float64 [batch, 2 * tries] in [0, 1), for area and aspect in turn; full_area: the area in pixels that `scale`
+    is a share of. Returns two float64 [batch, tries] of whole pixels: the first side and the second, aspect the first
+    over the second.
     """
-    low, top = math.log(ratio[0]), math.log(ratio[1])
-    area, aspect = full * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2]), np.exp(low + (top - low) * draws[:, 1::2])
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    area = full_area * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2])
+    aspect = np.exp(low + (high - low) * draws[:, 1::2])
     return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
 
 
 def _center(
     pipeline: ImagePipeline, widths: npt.NDArray[np.int64], heights: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The centre window of the target's aspect: `center_fraction` of the largest that fits."""
+    """Take the centre windows with the aspect of `size`: `center_fraction` of the largest that fits the image."""
     aspect = pipeline.size[1] / pipeline.size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
     w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)

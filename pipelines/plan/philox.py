@@ -1,5 +1,6 @@
-"""Counter-based random words: Philox4x32-10 over numpy arrays.
+"""A counter-based random number generator: Philox4x32-10 over numpy arrays.
 
+Its words are a function of a counter and a key, so any of them can be computed without those before it.
 Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -14,12 +15,16 @@ _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
-# What a draw is for. Each purpose has counters of its own, so a new one never changes the draws of another.
+# What a draw is for: the order of samples, crops and flips, augmentations. Each purpose has counters of its own, so
+# draws for a new purpose never change those of another.
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH = range(3)
 
 
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDArray[np.uint64]:
-    """Ten Philox rounds on `counter` [4, n] (each word below 2**32, in uint64) under two 32-bit key words; [4, n]."""
+    """Apply ten Philox rounds to n counters under one key.
+
+    counter: uint64 [4, n], four words below 2**32 for each; key: two words of 32 bits. Returns uint64 [4, n], likewise.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -37,10 +42,10 @@ def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDA
 def random_words(
     seed: int, epoch: int, index: npt.NDArray[np.int64], stream: int, count: int
 ) -> npt.NDArray[np.uint64]:
-    """`count` random 32-bit words for each sample: uint64 [len(index), count], each below 2**32.
+    """Draw `count` random 32-bit words for each sample: uint64 [len(index), count], each below 2**32.
 
-    A pure function of (seed, epoch, sample index, stream): the seed (64 bits) is the key; sample index (64 bits), epoch
-    (32 bits), stream and block number (16 bits each) fill the counter, so no two draws ever share one.
+    The words depend on nothing but (seed, epoch, sample index, stream). The seed (64 bits) is the key; sample index (64
+    bits), epoch (32 bits), stream and block number (16 bits each) fill the counter, so no two draws ever share one.
     Raises ValueError for a seed, epoch or count out of these ranges.
     """
     if not 0 <= seed < 1 << 64:
@@ -60,5 +65,5 @@ def random_words(
 
 
 def uniforms(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """32-bit words as float64 in [0, 1), exactly word / 2**32."""
+    """Turn 32-bit words into float64 in [0, 1): exactly word / 2**32."""
     return words.astype(np.float64) * 2.0**-32

@@ -1,10 +1,10 @@
-"""The sample stage as a DALI graph that our plan drives: decode the window, resize antialiased, mirror.
+"""The sample stage as a DALI graph that our plan drives: decode a window, resize it antialiased, flip it.
 
-Parity with the other decoders: EXIF is left alone (turned images do not come here), chroma is upsampled as libjpeg does
-("fancy"), the DCT is the accurate one, and the resize is the antialiased linear one with windows on whole pixels. On a
-CPU the decoded pixels are bit-exact, but for windows of one column (which do not come here either). The resize rounds
-otherwise than torch's, by one level, and at the border of the crop it repeats the outermost pixels where torch leaves
-them out: a few levels in one of some thousand values.
+Parity with the other decoders: EXIF is ignored (images to be turned do not come here), chroma is upsampled as libjpeg
+does ("fancy"), the DCT is the accurate one, and the resize is antialiased and linear, of windows on whole pixels. On a
+CPU the decoded pixels are bit-exact, except for windows of one column (which do not come here either). The resize
+differs from torch's in rounding, by one level, and at the border of the crop: it repeats the outermost pixels where
+torch leaves them out, which makes a few levels in one of some thousand values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import SOI, JpegHeader
 
-_OLDEST = (2, 2)  # before it, image_slice had no word on EXIF
-_SHOWN = 160  # characters of DALI's own words in an error line
+_OLDEST = (2, 2)  # older versions of image_slice have no option about EXIF
+_MESSAGE_CHARACTERS = 160  # of DALI's own message, in an error line
 _NO_DRIVER = "cuda|driver|libnvcuvid|nvml|device"
 _APP0, _APP14 = 0xE0, 0xEE
-# A grey baseline JPEG of 8 x 8 pixels: what is decoded to warm a graph up. Quantised by 1 throughout; one block, all
-# its coefficients 0.
+# A grey baseline JPEG of 8 x 8 pixels, decoded to warm a graph up. Its quantisation table is 1 throughout; it has one
+# block, whose coefficients are all 0.
 _BLANK_JPEG = b"".join(
     (
         SOI,
@@ -43,9 +43,12 @@ _BLANK_JPEG = b"".join(
 
 
 class CropTask(NamedTuple):
-    """One row for DALI: a JPEG that holds the window (x, y, width, height), or the window's pixels; mirrored or not.
+    """Hold what DALI needs to make one row of a batch.
 
-    data: bytes, or contiguous uint8 [height, width, 3].
+    Attributes:
+        data: a JPEG that holds the window, or the window's pixels, contiguous uint8 [height, width, 3].
+        window: the crop in `data` (of pixels: all of it).
+        flip: whether to mirror the crop left to right.
     """
 
     data: bytes | Pixels
@@ -55,10 +58,18 @@ class CropTask(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings:
-    """How a graph is built. size: (height, width) of its images; batch_size: the most rows of a batch; threads: of the
-    CPU; depth: batches under way; device_id: of the GPU, None for the CPU. The rest are knobs of the GPU decoder:
-    hw_decoder_load (share of the hardware engine), preallocate (width, height of the largest image in pixels, 0 for
-    unknown), device_memory_padding and host_memory_padding (bytes a thread, None for DALI's own).
+    """Say how a graph is built; the fields after `device_id` are options of the GPU decoder.
+
+    Attributes:
+        size: (height, width) of the resulting images, in pixels.
+        batch_size: largest number of rows in a batch.
+        threads: CPU threads of the graph.
+        depth: number of batches under way at a time.
+        device_id: number of the GPU; None for the CPU.
+        hw_decoder_load: share of the images that the hardware decoder takes.
+        preallocate: (width, height) of the largest image, in pixels; 0 for unknown.
+        device_memory_padding: bytes of device memory for each thread; None for DALI's default.
+        host_memory_padding: bytes of page-locked memory for each thread; None for DALI's default.
     """
 
     size: tuple[int, int]
@@ -72,7 +83,7 @@ class GraphSettings:
     host_memory_padding: int | None = None
 
     def decoder_options(self) -> dict[str, Any]:
-        """What the GPU decoder takes beside what parity asks for."""
+        """Return the options of the GPU decoder that do not change what it decodes."""
         if self.device_id is None:
             return {}
         width, height = self.preallocate
@@ -81,13 +92,13 @@ class GraphSettings:
             "hw_decoder_load": self.hw_decoder_load,
             "preallocate_width_hint": width,
             "preallocate_height_hint": height,
-            "affine": False,  # several ranks on one machine would pin their threads to the same processors
+            "affine": False,  # several ranks on one machine would pin their threads to the same CPUs
             **{name: value for name, value in given.items() if value is not None},
         }
 
 
 def import_dali() -> ModuleType:
-    """The package nvidia.dali. Raises LoaderError E-DEPENDENCY with what to install for this CUDA."""
+    """Import nvidia.dali; raises LoaderError E-DEPENDENCY, with what to install here, if it is missing or too old."""
     try:
         import nvidia.dali
         import nvidia.dali.fn
@@ -103,7 +114,7 @@ def import_dali() -> ModuleType:
 
 
 def install_hint() -> str:
-    """Which of DALI's packages fits: that of torch's CUDA, and of any for the CPU alone."""
+    """Say how to install the DALI package that fits torch's CUDA version; a torch without CUDA can use either."""
     cuda = (torch.version.cuda or "13").split(".")[0]
     extra = "dali-cuda130" if int(cuda) >= 13 else "dali-cuda120"
     wheel = f"pip install 'penstock[{extra}]'"
@@ -112,25 +123,25 @@ def install_hint() -> str:
     return f"{wheel}, the nearest to torch's CUDA {torch.version.cuda}"
 
 
-def dali_takes(header: JpegHeader, data: bytes) -> bool:
-    """Whether DALI decodes a JPEG as the other decoders do, on every device: ordinary coding, grey or YCbCr.
+def dali_can_decode(header: JpegHeader, data: bytes) -> bool:
+    """Return whether DALI decodes a JPEG as the other decoders do, on every device: an ordinary one, grey or YCbCr.
 
-    Three components without a JFIF marker are YCbCr by their numbers 1, 2, 3 or by Adobe's word; libjpeg guesses from
-    these whether they are RGB, a GPU decoder does not.
+    Three components without a JFIF marker are YCbCr if their numbers are 1, 2, 3 or Adobe's marker says so. libjpeg
+    guesses from these whether they are RGB; a GPU decoder does not.
     """
-    if not header.common:
+    if not header.ordinary:
         return False
     if header.components == 1:
         return True
-    adobe = _whole(data, header, _APP14, b"Adobe", 16)
+    adobe = _segment_starts(data, header, _APP14, b"Adobe", 16)
     if adobe:
         return all(data[start + 15] == 1 for start in adobe)
     at = header.height_offset + 5  # the first component's number
-    return bool(_whole(data, header, _APP0, b"JFIF\0", 18)) or data[at : at + 7 : 3] == b"\1\2\3"
+    return bool(_segment_starts(data, header, _APP0, b"JFIF\0", 18)) or data[at : at + 7 : 3] == b"\1\2\3"
 
 
-def _whole(data: bytes, header: JpegHeader, marker: int, name: bytes, length: int) -> list[int]:
-    """Where the segments of this kind begin that libjpeg heeds: it passes over shorter ones."""
+def _segment_starts(data: bytes, header: JpegHeader, marker: int, name: bytes, length: int) -> list[int]:
+    """Return where the segments called `name` begin that have at least `length` bytes; libjpeg ignores shorter ones."""
     return [
         start
         for found, start, end in header.segments
@@ -139,18 +150,22 @@ def _whole(data: bytes, header: JpegHeader, marker: int, name: bytes, length: in
 
 
 class DaliGraph:
-    """A built graph for JPEGs or for pixels; belongs to one thread. Outputs come in the order of what was fed.
+    """Run a DALI graph over batches of JPEGs (`coded`) or of pixels; results come in the order in which they were fed.
 
-    Raises LoaderError E-DEPENDENCY or E-MEM where DALI cannot run as the settings ask.
+    An instance belongs to one thread; len() is the number of batches under way. Raises LoaderError E-DEPENDENCY or
+    E-MEM where DALI cannot run as the settings demand.
+
+    Attributes:
+        coded: whether tasks hold JPEGs instead of pixels.
     """
 
     def __init__(self, settings: GraphSettings, *, coded: bool) -> None:
         self.coded, self._settings = coded, settings
-        self._fed: deque[Any] = deque()  # what DALI reads without a copy, until its batch is out
+        self._fed: deque[Any] = deque()  # memory that DALI reads without a copy, held until its batch is complete
         dali = import_dali()
         try:
             self._pipe: Any = self._built(dali)
-            # DALI starts as many batches at the first call as it keeps under way; from then on one at each call.
+            # At the first call DALI starts `depth` batches, at each later call one: the first ones are warm-up.
             for _ in range(settings.depth):
                 self._feed([self._blank()])
             self._pipe.schedule_run()
@@ -162,7 +177,6 @@ class DaliGraph:
             raise _cannot_run(error, settings) from error
 
     def __len__(self) -> int:
-        """Batches under way."""
         return len(self._fed)
 
     def _built(self, dali: ModuleType) -> Any:
@@ -173,7 +187,7 @@ class DaliGraph:
             num_threads=settings.threads,
             device_id=settings.device_id,
             prefetch_queue_depth=settings.depth,
-            exec_dynamic=True,  # its outputs are ours: none is overwritten while it is looked at
+            exec_dynamic=True,  # outputs belong to the caller: none is overwritten while it is in use
             seed=0,
         )
         with pipe:
@@ -217,7 +231,7 @@ class DaliGraph:
         return CropTask(_BLANK_JPEG if self.coded else np.zeros((8, 8, 3), np.uint8), window, False)
 
     def feed(self, tasks: Sequence[CropTask]) -> None:
-        """Start one batch of 1 to batch_size rows, all of this graph's kind. Raises LoaderError as take() does."""
+        """Start one batch of 1 to batch_size rows, all JPEGs or all pixels; raises LoaderError as take() does."""
         try:
             self._feed(tasks)
             self._pipe.schedule_run()
@@ -238,34 +252,34 @@ class DaliGraph:
             self._pipe.feed_input(name, arrays, layout="HWC" if name == "data" and not self.coded else None)
 
     def take(self) -> torch.Tensor:
-        """The oldest batch under way, uint8 [rows, height, width, 3] on the graph's device, complete; waits for it.
+        """Wait for the oldest batch under way and return it: uint8 [rows, height, width, 3] on the graph's device.
 
-        Raises LoaderError E-CORRUPT if DALI refused any row of it, E-MEM or E-WORKER where the device failed; the graph
-        is of no more use then.
+        Raises LoaderError E-CORRUPT if DALI refused any row of it, E-MEM or E-WORKER if the device failed; the graph
+        cannot be used after that.
         """
         try:
-            (images,) = self._pipe.outputs()  # complete: without a stream of ours DALI waits for the device
+            (images,) = self._pipe.outputs()  # complete: DALI waits for the device unless it is given a stream
         except RuntimeError as error:
             raise _refused(error) from error
         self._fed.popleft()
         return torch.utils.dlpack.from_dlpack(images.as_tensor())
 
     def close(self) -> None:
-        """Let go of DALI's threads and memory; batches that were taken stay."""
+        """Release DALI's threads and memory; batches that were taken stay valid."""
         self._pipe = None
         self._fed.clear()
 
 
-def dali_words(error: Exception) -> str:
-    """What DALI says, without the lines on where in the graph it happened."""
+def dali_message(error: Exception) -> str:
+    """Return the message of DALI's error without the lines on where in the graph it happened."""
     text = " ".join(str(error).split())
     found = re.search(r"encountered: (.+?)(?: C\+\+ context| Stacktrace| Current pipeline|$)", text)
-    return (found[1] if found else text).rstrip(" :")[:_SHOWN]
+    return (found[1] if found else text).rstrip(" :")[:_MESSAGE_CHARACTERS]
 
 
 def _refused(error: Exception) -> LoaderError:
-    """What a failure in the middle of a run comes to: the data's, unless DALI speaks of the machine."""
-    words = dali_words(error)
+    """Translate a failure in the middle of a run: the data is to blame unless DALI's message is about the machine."""
+    words = dali_message(error)
     if re.search("bad_alloc|out of memory|allocat", words, re.IGNORECASE):
         return LoaderError("E-MEM", f"DALI: {words}")
     if re.search("cuda", words, re.IGNORECASE):
@@ -274,7 +288,7 @@ def _refused(error: Exception) -> LoaderError:
 
 
 def _cannot_run(error: Exception, settings: GraphSettings) -> LoaderError:
-    words = dali_words(error)
+    words = dali_message(error)
     if isinstance(error, MemoryError) or re.search("memory|alloc|resource temp", words, re.IGNORECASE):  # or no thread
         return LoaderError("E-MEM", f"DALI: {words}")
     what = "the CPU" if settings.device_id is None else f"GPU {settings.device_id}"

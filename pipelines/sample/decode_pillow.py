@@ -1,4 +1,4 @@
-"""Decoding by Pillow or Pillow-SIMD: ordinary JPEGs on request, every unusual image always."""
+"""Decoding with Pillow or Pillow-SIMD: ordinary JPEGs if this decoder is chosen, every other image always."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ except ImportError as error:
 
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
-_lock = threading.RLock()  # warning filters and Pillow's switches belong to the whole process
+_lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
 @contextlib.contextmanager
-def _our_rules() -> Iterator[None]:
-    """Pillow without its own size limit (ours is checked before) and without warnings for metadata nobody asked for.
+def _own_settings() -> Iterator[None]:
+    """Switch off Pillow's own size limit (ours was checked before) and its warnings about metadata that nobody reads.
 
-    And without LOAD_TRUNCATED_IMAGES, which the program around us may have set.
+    LOAD_TRUNCATED_IMAGES is switched off too: the program around this package may have set it.
     """
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,7 +46,7 @@ def _our_rules() -> Iterator[None]:
 
 
 def _failure(error: BaseException) -> LoaderError:
-    # the message about an unknown file names a memory address, which differs from run to run
+    # Pillow's message about an unknown file names a memory address, which differs from run to run.
     text = "not recognised" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
     if "truncated" in text.lower():
         return LoaderError("E-TRUNC", f"Pillow: {text}")
@@ -55,34 +55,32 @@ def _failure(error: BaseException) -> LoaderError:
     return LoaderError("E-CORRUPT", f"Pillow: {text}")
 
 
-# What Pillow's plug-ins raise on damaged files; a MemoryError cannot come from a size, which was checked.
+# What Pillow's plug-ins raise for damaged files. Not MemoryError: the size was checked, so it is not the file's fault.
 _DAMAGE = (OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EOFError, struct.error, OverflowError)
 
 
 def _as_rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16") or image.mode == "I":
-        # convert() would saturate 16-bit grey at 255 instead of scaling it
+        # convert() would cut 16-bit grey off at 255 instead of scaling it.
         grey = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 class PillowJpegDecoder:
-    """Ordinary JPEGs by Pillow, its metadata parsing left out."""
+    """Decode ordinary JPEGs with Pillow, without its parsing of metadata (implements JpegDecoder)."""
 
     name = "pillow"
     warning = ""
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
-        """See JpegDecoder.rgb."""
         header = jpeg.parse_header(data)
         if (header.height, header.width) != (height, width):
             raise LoaderError("E-CORRUPT", f"{header.width}x{header.height} pixels declared, {width}x{height} expected")
-        jpeg.check_markers(data, header)  # Pillow does not tell warnings, which would show whether it has to be done
-        return any_jpeg(data, header)
+        jpeg.check_markers(data, header)  # always: Pillow does not report the warnings that would make it unnecessary
+        return decode_any_jpeg(data, header)
 
     def version(self) -> str:
-        """See JpegDecoder.version."""
         return f"{'Pillow-SIMD' if IS_SIMD else 'Pillow'} {PIL.__version__}"
 
 
@@ -92,20 +90,20 @@ def _checked(image: Image.Image, size: tuple[int, int]) -> Pixels:
     return _as_rgb(image)
 
 
-def any_jpeg(data: bytes, header: jpeg.JpegHeader) -> Pixels:
-    """A JPEG, however unusual (CMYK, arithmetic coding, odd sampling): uint8 [height, width, 3]."""
+def decode_any_jpeg(data: bytes, header: jpeg.JpegHeader) -> Pixels:
+    """Decode a JPEG, however unusual (CMYK, arithmetic coding, odd sampling), to uint8 [height, width, 3]."""
     stripped = io.BytesIO(jpeg.strip_metadata(data, header))
-    with _our_rules() if ImageFile.LOAD_TRUNCATED_IMAGES else contextlib.nullcontext():
+    with _own_settings() if ImageFile.LOAD_TRUNCATED_IMAGES else contextlib.nullcontext():
         try:
-            with JpegImageFile(stripped) as image:  # not Image.open: it applies MAX_IMAGE_PIXELS
+            with JpegImageFile(stripped) as image:  # not Image.open, which applies MAX_IMAGE_PIXELS
                 return _checked(image, (header.width, header.height))
         except _DAMAGE as error:
             raise _failure(error) from None
 
 
-def any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
-    """A PNG, WebP, BMP or GIF of `size` (width, height), its first frame: uint8 [height, width, 3]."""
-    with _our_rules():
+def decode_any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
+    """Decode the first frame of a PNG, WebP, BMP or GIF of `size` (width, height) to uint8 [height, width, 3]."""
+    with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:
                 return _checked(image, size)
@@ -114,8 +112,8 @@ def any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
 
 
 def exif_orientation(payload: bytes) -> int:
-    """The orientation tag (1 to 8) of an EXIF block; 1 if there is none or it is damaged."""
-    with _our_rules():
+    """Return the orientation tag of an EXIF block; 1 if there is none or the block is damaged."""
+    with _own_settings():
         exif = Image.Exif()
         try:
             exif.load(payload)
@@ -125,8 +123,8 @@ def exif_orientation(payload: bytes) -> int:
 
 
 def file_orientation(data: bytes, kind: str) -> int:
-    """The orientation that a PNG, WebP, BMP or GIF carries; 1 if it has none."""
-    with _our_rules():
+    """Return the EXIF orientation of a PNG, WebP, BMP or GIF; 1 if it has none."""
+    with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:
                 return int(image.getexif().get(_ORIENTATION_TAG, 1))

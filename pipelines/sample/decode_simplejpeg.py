@@ -1,4 +1,4 @@
-"""JPEG decoding by simplejpeg, whose wheel bundles libjpeg-turbo."""
+"""Decoding ordinary JPEGs with simplejpeg, whose wheel bundles libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.pipelines.jpeg import header as jpeg
 
 try:
     import simplejpeg
-except ImportError as error:  # declared as a dependency; missing only in hand-made environments
+except ImportError as error:  # a declared dependency: missing only in hand-made environments
     raise LoaderError(
         "E-DEPENDENCY", f"simplejpeg cannot be imported ({error})", fix="pip install simplejpeg"
     ) from None
 
 
 class SimplejpegDecoder:
-    """Accurate DCT, fancy upsampling, into memory that is reused from image to image."""
+    """Decode with the accurate DCT and fancy upsampling into memory that is reused (implements JpegDecoder)."""
 
     name = "simplejpeg"
 
@@ -26,19 +26,18 @@ class SimplejpegDecoder:
         self.warning = ""
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
-        """See JpegDecoder.rgb."""
         need = height * width * 3
         if self._memory.size < need:
             self._memory = np.empty(need * 5 // 4, np.uint8)
         self.warning = ""
         try:
-            # strict for the sake of its message: the lenient mode passes errors that follow a warning off as repaired
+            # strict for the sake of its message: the lenient mode takes an error that follows a warning for repaired
             pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=self._memory, strict=True)
         except ValueError as error:
             self.warning = str(error)
             if not jpeg.is_warning(self.warning):
                 raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
-            if jpeg.is_header_warning(self.warning):  # simplejpeg gives up on it before it decodes
+            if jpeg.is_header_warning(self.warning):  # then simplejpeg has given up before decoding
                 from penstock.pipelines.sample.decode_pillow import PillowJpegDecoder
 
                 return PillowJpegDecoder().rgb(data, height, width)
@@ -48,12 +47,11 @@ class SimplejpegDecoder:
         return pixels
 
     def version(self) -> str:
-        """See JpegDecoder.version."""
         return f"simplejpeg {simplejpeg.__version__}"
 
 
 def decodes_strictly(data: bytes) -> bool:
-    """Whether an ordinary JPEG decodes without as much as a warning."""
+    """Return whether an ordinary JPEG decodes without an error or a warning."""
     try:
         simplejpeg.decode_jpeg(data, "RGB", strict=True)
     except ValueError:

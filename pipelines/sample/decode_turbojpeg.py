@@ -1,4 +1,4 @@
-"""JPEG decoding by PyTurboJPEG: 1.x with the system's libjpeg-turbo 2, 2.x with 3."""
+"""Decoding ordinary JPEGs with PyTurboJPEG: 1.x with the system's libjpeg-turbo 2, 2.x with libjpeg-turbo 3."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ except ImportError as error:
 
 
 class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
-    """TurboJPEG that lets libjpeg's warnings pass, as the decode contract says.
+    """Drive TurboJPEG without Python warnings; libjpeg's last warning is kept in `warning`, errors raise OSError.
 
-    Stopping below a crop warns of extraneous bytes on every image; Python's `warnings` machinery is neither free nor
-    safe in threads, so the hook that reports them is replaced. Real errors still raise OSError.
+    Stopping below a crop makes libjpeg warn of extraneous bytes for every image. Python's `warnings` machinery is
+    neither free nor safe in threads, so the method that reports warnings is replaced.
     """
 
     warning = ""
@@ -38,7 +38,7 @@ class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
 
 
 class TurbojpegDecoder:
-    """Accurate DCT, fancy upsampling, into memory that is reused from image to image."""
+    """Decode with the accurate DCT and fancy upsampling into memory that is reused (implements JpegDecoder)."""
 
     name = "turbojpeg"
 
@@ -50,7 +50,6 @@ class TurbojpegDecoder:
         self._memory = np.empty(0, np.uint8)
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
-        """See JpegDecoder.rgb."""
         need = height * width * 3
         if self._memory.size < need:
             self._memory = np.empty(need * 5 // 4, np.uint8)
@@ -68,9 +67,7 @@ class TurbojpegDecoder:
 
     @property
     def warning(self) -> str:
-        """See JpegDecoder.warning."""
         return str(self._turbo.warning)
 
     def version(self) -> str:
-        """See JpegDecoder.version."""
         return f"PyTurboJPEG {importlib.metadata.version('PyTurboJPEG')}"

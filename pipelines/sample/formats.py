@@ -1,4 +1,7 @@
-"""Image formats by their magic bytes, with the sizes they declare."""
+"""Recognising PNG, GIF, BMP and WebP files by their first bytes, reading their size and finding out if they were cut.
+
+By hand, because decoding has to be refused before it begins: for the declared size, or for a missing end.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,16 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM")
 
 
-class Declared(NamedTuple):
-    """What the first bytes of a file say it is; sides in pixels (0, 0 for JPEG: its header is read elsewhere)."""
+class FileFormat(NamedTuple):
+    """Say what the first bytes of a file declare.
 
-    format: str  # a name of Pillow's
+    Attributes:
+        name: name of the format, one of Pillow's.
+        width: declared width of the image, in pixels.
+        height: declared height of the image, in pixels.
+    """
+
+    name: str
     width: int
     height: int
 
@@ -34,7 +43,7 @@ def _png(data: bytes) -> tuple[int, int]:
 
 
 def _gif_frames(data: bytes) -> Iterator[int]:
-    """The offset of each image descriptor; E-TRUNC unless a trailer follows the last of them.
+    """Yield the offset of each image descriptor; LoaderError E-TRUNC unless a trailer follows the last of them.
 
     GIF89a, appendix B. Bytes that begin no block are skipped, as Pillow does.
     """
@@ -57,11 +66,12 @@ def _gif_frames(data: bytes) -> Iterator[int]:
 
 
 def _colour_table(flags: int) -> int:
+    """Return the length of the colour table that the flags announce, in bytes."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _gif(data: bytes) -> tuple[int, int]:
-    """The screen, widened to hold the first frame as Pillow does."""
+    """Return the size of the screen, widened to hold the first frame as Pillow does."""
     if len(data) < 13:
         raise _short("GIF")
     width, height = struct.unpack_from("<HH", data, 6)
@@ -83,7 +93,7 @@ def _bmp(data: bytes) -> tuple[int, int]:
 
 
 def _bmp_end(data: bytes) -> int:
-    """Where the last row ends; 0 for run-length coding, of which only the decoder knows the end."""
+    """Return where the last row ends, in bytes; 0 for run-length coding, whose end only the decoder knows."""
     width, height = _bmp(data)
     core = struct.unpack_from("<I", data, 14)[0] == 12
     bits, compression = struct.unpack_from("<H", data, 24 if core else 28)[0], struct.unpack_from("<I", data, 30)[0]
@@ -106,39 +116,37 @@ def _webp(data: bytes) -> tuple[int, int]:
     raise LoaderError("E-CORRUPT", "the WebP holds no VP8 image")
 
 
-def declared(data: bytes) -> Declared:
-    """Format and declared size, read before anything is allocated.
+def file_format(data: bytes) -> FileFormat:
+    """Read format and size of a file that is no JPEG from its first bytes, whatever the file is called.
 
-    JPEG, PNG, WebP, BMP and GIF, whatever the file is called. Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for
-    anything else, E-TRUNC and E-CORRUPT for a header that is cut or senseless.
+    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a header cut
+    short, E-CORRUPT for one that makes no sense.
     """
-    if data.startswith(b"\xff\xd8"):
-        return Declared("JPEG", 0, 0)
     if not data:
         raise LoaderError("E-EMPTY", "the file is empty")
     if data.startswith(_PNG_MAGIC):
-        return Declared("PNG", *_png(data))
+        return FileFormat("PNG", *_png(data))
     if data.startswith((b"GIF87a", b"GIF89a")):
-        return Declared("GIF", *_gif(data))
+        return FileFormat("GIF", *_gif(data))
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return Declared("WEBP", *_webp(data))
+        return FileFormat("WEBP", *_webp(data))
     if data.startswith(b"BM"):
-        return Declared("BMP", *_bmp(data))
+        return FileFormat("BMP", *_bmp(data))
     if len(data) < 12 and (any(m.startswith(data) for m in _MAGICS) or data.startswith(b"RIFF")):
         raise LoaderError("E-TRUNC", f"only {len(data)} bytes of an image file")
     raise LoaderError("E-FORMAT", f"no JPEG, PNG, WebP, BMP or GIF: the file begins with {data[:16]!r}")
 
 
-def check_end(data: bytes, kind: str) -> None:
-    """Refuse a PNG, WebP, BMP or GIF that was cut anywhere: LoaderError E-TRUNC. For files that passed `declared`."""
-    if kind == "GIF":
+def check_end(data: bytes, name: str) -> None:
+    """Raise LoaderError E-TRUNC if a file was cut anywhere; `name` is the format that `file_format` has found."""
+    if name == "GIF":
         for _ in _gif_frames(data):
             pass
-    elif kind == "PNG":
+    elif name == "PNG":
         end = data.rfind(b"IEND")
         if end < 0 or end + 8 > len(data):
             raise LoaderError("E-TRUNC", "the PNG has no whole IEND chunk: it was cut short")
-    elif kind == "WEBP":
+    elif name == "WEBP":
         if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
             raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header says")
     elif _bmp_end(data) > len(data):

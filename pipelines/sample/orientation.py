@@ -1,10 +1,10 @@
-"""EXIF orientation: from the stored frame to the upright one."""
+"""EXIF orientation: turning stored pixels upright, and finding an upright window in the stored image."""
 
 from __future__ import annotations
 
 from penstock.pipelines.image_types import Pixels, Window
 
-# EXIF 2.32, tag 0x0112: (transpose first, then mirror left-right, then mirror top-bottom) turns stored pixels upright.
+# EXIF 2.32, tag 0x0112: what turns stored pixels upright (transpose, then mirror left-right, then mirror top-bottom).
 _STEPS: dict[int, tuple[bool, bool, bool]] = {
     1: (False, False, False),
     2: (False, True, False),
@@ -18,12 +18,12 @@ _STEPS: dict[int, tuple[bool, bool, bool]] = {
 
 
 def swaps_sides(orientation: int) -> bool:
-    """Whether the upright image has the stored width as its height."""
+    """Return whether the upright image is as high as the stored one is wide."""
     return _STEPS[orientation][0]
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """The stored pixels, uint8 [height, width, 3], turned upright: a view."""
+    """Return a view of stored pixels, uint8 [height, width, 3], turned upright."""
     transpose, mirror_x, mirror_y = _STEPS[orientation]
     turned = pixels.transpose(1, 0, 2) if transpose else pixels
     turned = turned[:, ::-1] if mirror_x else turned
@@ -31,7 +31,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def stored_window(window: Window, width: int, height: int, orientation: int) -> Window:
-    """Where the upright window (x, y, width, height) lies as stored; `width`, `height` are the upright sides."""
+    """Return where a window of the upright image lies in the stored one; `width` and `height` are the upright sides."""
     x, y, w, h = window
     transpose, mirror_x, mirror_y = _STEPS[orientation]
     y = height - y - h if mirror_y else y

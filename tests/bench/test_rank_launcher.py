@@ -1,4 +1,4 @@
-"""torchrun whose exit code is that of its ranks; test_train_torchrun.py starts it for real."""
+"""torchrun whose exit code is that of its ranks; train/test_torchrun.py starts it for real."""
 
 from __future__ import annotations
 

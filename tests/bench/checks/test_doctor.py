@@ -18,12 +18,11 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 from penstock.bench.checks import doctor_folders, doctor_machine, doctor_software
-from penstock.bench.checks.doctor import ensure_room, examine
-from penstock.bench.checks.doctor_data import look_at, odd_files
-from penstock.bench.checks.doctor_folders import folder_findings
+from penstock.bench.checks.doctor import ensure_loader_fits, examine
+from penstock.bench.checks.doctor_data import odd_files, summarise_sample
+from penstock.bench.checks.doctor_folders import file_system_of, folder_findings, is_remote
 from penstock.bench.checks.doctor_machine import cpu_list, machine_findings
 from penstock.bench.checks.doctor_software import decoders
-from penstock.bench.checks.file_systems import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
@@ -86,7 +85,7 @@ def test_what_is_missing_is_said_in_the_words_of_the_loader(
     )
     assert said.split(" need=")[0] == told.split(" need=")[0]
     with pytest.raises(LoaderError, match=caught.value.code):
-        ensure_room(SMALL, 0)
+        ensure_loader_fits(SMALL, 0)
 
 
 def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,16 +105,6 @@ def test_memory_that_leaves_little_for_the_model_is_a_warning(monkeypatch: pytes
     for module in (machine, doctor_machine):
         monkeypatch.setattr(module, "memory_headroom", lambda: 3 * need)
     assert machine_of(SMALL)["memory"].state == "ok"
-
-
-def test_a_limit_of_the_control_group_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("600000\n")
-    (tmp_path / "memory.stat").write_text("inactive_file 50000\nactive_file 100000\n")
-    monkeypatch.setattr(machine, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(machine, "CGROUP_OF_SELF", tmp_path / "absent")
-    assert machine.memory_limit() == 1_000_000
-    assert machine.memory_headroom() == 550_000
 
 
 def test_processors_of_a_node_are_read() -> None:
@@ -181,7 +170,7 @@ def test_the_file_system_of_a_path_is_that_of_the_innermost_mount(
 def test_dali_is_held_against_the_driver(
     monkeypatch: pytest.MonkeyPatch, wheel: str | None, driver: tuple[int, int] | None, device: str, state: str
 ) -> None:
-    monkeypatch.setattr(doctor_software, "_version", lambda package: "2.4.0" if package == wheel else None)
+    monkeypatch.setattr(doctor_software, "package_version", lambda package: "2.4.0" if package == wheel else None)
     monkeypatch.setattr(doctor_software, "driver_cuda", lambda: driver)
     monkeypatch.setattr(doctor_software, "import_dali", lambda: None)
     found = doctor_software.dali(DoctorSettings(backend="dali", device=device), needed=True)
@@ -215,8 +204,8 @@ def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
     huge = simplejpeg.encode_jpeg(np.zeros((4000, 5100, 3), np.uint8), 50, "RGB", "420")
     (tmp_path / "huge.jpg").write_bytes(huge)
     settings = DoctorSettings()
-    sample = look_at(open_source(tmp_path), settings)
-    assert (sample.looked_at, sample.bad) == (5, {})
+    sample = summarise_sample(open_source(tmp_path), settings)
+    assert (sample.images, sample.bad) == (5, {})
     assert {Path(path.decode()).stem for path in sample.first.values()} == {"named", "turned", "inks", "huge"}
     found = odd_files("data", open_source(tmp_path), settings)
     assert found.state == "warn"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from altered_engine import OTHER, Apart, Change, serve_otherwise
 from odd_images import encoded, scene
 from photo_folder import photo, write_folder
 
 from penstock.bench import cli
 from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks import parity as parity_run
-from penstock.bench.checks.parity import Candidate, tolerance_between
+from penstock.bench.checks.parity import ParityEngine, tolerance_between
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, PixelDistance
-from penstock.loaders import Batch, EpochLedger, Loader, LoaderError, create_loader, open_source
+from penstock.loaders import Loader, LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines import imagenet_eval
@@ -29,7 +30,6 @@ COUNT, BAD = 21, 4
 BASE = ("--size", 32, "--batch-size", 8)
 ENGINES = [f"{backend}/{decoder}" for backend in ("torch", "hdf5") for decoder in usable_decoders()]
 NUM_PAIRS = len(ENGINES) * (len(ENGINES) - 1) // 2
-OTHER = "torch/pillow"  # the engine that is made to serve something else
 
 
 @pytest.fixture(scope="module")
@@ -172,49 +172,6 @@ def test_a_cache_is_compared_with_itself(cache: Path, parity: Callable[..., Run]
 # ---- what differs ----
 
 
-class Altered:
-    """A loader that serves what another does, changed."""
-
-    def __init__(self, loader: Loader, change: Change) -> None:
-        self._loader, self._change = loader, change
-
-    def batches(self) -> Iterator[Batch]:
-        return map(self._change.of_batch, self._loader.batches())
-
-    def ledger(self, epoch: int) -> EpochLedger:
-        ledger = self._loader.ledger(epoch)
-        return replace(ledger, bad=[bad._replace(**self._change.of_ledger) for bad in ledger.bad])
-
-    def describe(self) -> dict[str, object]:
-        return self._loader.describe()
-
-    def __enter__(self) -> Altered:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loader.close()
-
-
-class Change:
-    """What is changed in row 2 of step 1, field by field, and in every entry of the ledger."""
-
-    def __init__(self, of_ledger: dict[str, Any] | None = None, **of_row: int) -> None:
-        self._of_row, self.of_ledger = of_row, of_ledger or {}
-
-    def of_batch(self, batch: Batch) -> Batch:
-        if batch.step != 1:
-            return batch
-        parts = {}
-        for name, change in self._of_row.items():
-            part = getattr(batch, name)
-            if isinstance(part, int):
-                parts[name] = part ^ change
-                continue
-            parts[name] = part.clone() if hasattr(part, "clone") else part.copy()
-            parts[name][2] ^= change
-        return replace(batch, **parts)
-
-
 CHANGES = {
     "one level": (Change(images=1), {}, r": mean distance 0\.0476 is above 0; 99\.9th percentile 1 is above 0$"),
     "order": (Change(index=1), {"order": 1}, "order differs in 1 row, first at step 1, row 2$"),
@@ -229,16 +186,6 @@ CHANGES = {
         r"ledger differs in 1 row, first at step \d, row \d$",
     ),
 }
-
-
-def serve_otherwise(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    whole = Candidate.open
-
-    def open_changed(self: Candidate, settings: Any) -> Any:
-        loader = whole(self, settings)
-        return Altered(loader, change) if self.name == OTHER else loader
-
-    monkeypatch.setattr(Candidate, "open", open_changed)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -278,22 +225,6 @@ def test_the_worst_image_is_named(
     altered = [pair["pixels"] for pair in run.record["pairs"] if OTHER in pair["engines"]]
     assert all(pixels["worst_image_mean"] == 1.0 for pixels in altered)
     assert all(pixels["mean"] == pytest.approx(1 / COUNT) for pixels in altered)
-
-
-def test_another_seed_is_another_stream(
-    photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Candidate.open
-
-    def open_seeded(self: Candidate, settings: Any) -> Loader:
-        return whole(self, replace(settings, seed=9) if self.name == OTHER else settings)
-
-    monkeypatch.setattr(Candidate, "open", open_seeded)
-    run = parity(photos, "--cache", cache, "--images", 16)
-    assert run.code == 3
-    for pair in run.record["pairs"]:
-        assert pair["equal"] == dict.fromkeys(("order", "labels", "crops", "ledger"), OTHER not in pair["engines"])
-        assert bool(pair["outside"]) == (OTHER in pair["engines"])
 
 
 def test_rows_beyond_the_wanted_images_are_not_compared(
@@ -339,8 +270,8 @@ def test_percentiles_of_the_histogram_are_those_of_numpy(number: int, per_mille:
 def test_each_kind_of_pair_has_its_tolerance(photos: Path) -> None:
     source = open_source(photos)
 
-    def candidate(backend: str, device: str = "cpu") -> Candidate:
-        return Candidate(name="x", needs="x", source=source, backend=backend, device=device, options={})
+    def candidate(backend: str, device: str = "cpu") -> ParityEngine:
+        return ParityEngine(name="x", needs="x", source=source, backend=backend, device=device, options={})
 
     own, dali, gpu = candidate("torch"), candidate("dali"), candidate("dali", "cuda")
     assert tolerance_between(own, candidate("hdf5")) is EXACT
@@ -361,17 +292,17 @@ def test_dali_may_be_a_level_apart(
     inside: bool,
 ) -> None:
     """The mean and the percentile decide, each alone; the rest of the pairs stay exact."""
-    whole, found = Candidate.open, parity_run.candidates
+    whole, found = ParityEngine.open, parity_run.engines_for
 
-    def open_apart(self: Candidate, settings: Any) -> Any:
+    def open_apart(self: ParityEngine, settings: Any) -> Any:
         loader = whole(replace(self, backend="torch") if self.backend == "dali" else self, settings)
         return Apart(loader, apart, rows) if self.backend == "dali" else loader
 
     def fewer(*sources: Any) -> Any:
         return [each for each in found(*sources) if each.name in ("torch/simplejpeg", OTHER, "dali/files/cpu")]
 
-    monkeypatch.setattr(Candidate, "open", open_apart)
-    monkeypatch.setattr(parity_run, "candidates", fewer)
+    monkeypatch.setattr(ParityEngine, "open", open_apart)
+    monkeypatch.setattr(parity_run, "engines_for", fewer)
     run = parity(photos, "--cache", cache)
     assert run.code == (0 if inside else 3), run.errors
     assert [(pair["tolerance"], not pair["outside"]) for pair in run.record["pairs"]] == [
@@ -394,22 +325,6 @@ def test_dali_itself_is_inside(
     pixels = {tuple(pair["engines"]): pair["pixels"] for pair in run.record["pairs"]}
     assert pixels["dali/files/cpu", "dali/cache/cpu"]["max"] == 0
     assert 0 < pixels["torch/simplejpeg", "dali/files/cpu"]["mean"] < 0.5
-
-
-class Apart(Altered):
-    """A loader whose first `rows` images lie so many levels apart."""
-
-    def __init__(self, loader: Loader, levels: int, rows: int) -> None:
-        super().__init__(loader, Change())
-        self._levels, self._left = levels, rows
-
-    def batches(self) -> Iterator[Batch]:
-        for batch in self._loader.batches():
-            images = batch.images.clone()
-            chosen = images[: self._left]
-            chosen += (chosen < 128).to(chosen.dtype) * 2 * self._levels - self._levels  # uint8 wraps: plus or minus
-            self._left = max(0, self._left - len(images))
-            yield replace(batch, images=images)
 
 
 # ---- what is left out ----

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from altered_engine import Change, serve_otherwise
 from constrained import Limit, few_files, no_home, one_cpu, read_only_root, run
 from mounts import needs_mounts
 
-from penstock.bench.checks import selftest
+from penstock.bench.checks import parity, selftest
 from penstock.bench.checks.finding import Finding
-from penstock.bench.checks.parity import Candidate
-from penstock.bench.checks.parity_pair import Served
-from penstock.loaders.open_source import open_source
+from penstock.loaders import Loader, create_loader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 
@@ -30,7 +28,7 @@ ANY_USER = (
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return selftest._photos(tmp_path_factory.mktemp("selftest"))
+    return selftest.write_images(tmp_path_factory.mktemp("selftest"))
 
 
 @needs_mounts
@@ -49,87 +47,70 @@ def test_it_works_with_a_read_only_root_an_arbitrary_user_and_no_home(tmp_path: 
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor_")] == []  # torch's own
 
 
-def streams(monkeypatch: pytest.MonkeyPatch, spoiled: Any) -> None:
-    """Every candidate serves the same small batch; that of Pillow goes through `spoiled`."""
-    rows = Served(
-        (0, 0),
-        np.arange(4),
-        np.zeros(4, np.int64),
-        np.ones((4, 4), np.int32),
-        np.zeros(4, bool),
-        np.full((4, 8, 8, 3), 7, np.uint8),
-        {},
-    )
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes create_loader raise an error for each engine that one of these decoders or backends belongs to."""
 
-    def stream(candidate: Candidate) -> list[Served]:
-        return [spoiled(rows)] if candidate.name == "torch/pillow" else [rows]
+    def spoil(error: Exception, *names: str) -> None:
+        def create(source: Source, **settings: Any) -> Loader:
+            if {settings["backend"], settings.get("decoder")} & set(names):
+                raise error
+            return create_loader(source, **settings)
 
-    monkeypatch.setattr(selftest, "_stream", stream)
+        monkeypatch.setattr(parity, "create_loader", create)
+
+    return spoil
+
+
+MISSING = LoaderError("E-DEPENDENCY", "it cannot be imported", fix="pip install it")
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "told"),
-    [
-        (lambda rows: replace(rows, labels=rows.labels + 1), "labels differ in 4 rows"),
-        (lambda rows: replace(rows, windows=rows.windows + 1), "crops differ"),
-        (lambda rows: replace(rows, pixels=rows.pixels + 1), "mean distance 1 is above 0"),
-    ],
-    ids=["labels", "crops", "pixels"],
+    ("change", "words"),
+    [(Change(labels=1), "labels differ in 1 row"), (Change(images=1), "mean distance .* is above 0")],
+    ids=["labels", "pixels"],
 )
 def test_an_engine_that_serves_something_else_is_named(
-    source: Source, monkeypatch: pytest.MonkeyPatch, spoiled: Any, told: str
+    source: Source, monkeypatch: pytest.MonkeyPatch, change: Change, words: str
 ) -> None:
-    streams(monkeypatch, spoiled)
-    with pytest.raises(selftest.SelftestFailure, match="torch/pillow and torch/simplejpeg") as caught:
-        list(selftest._engines(source, None))
-    assert told in str(caught.value)
+    serve_otherwise(monkeypatch, change)
+    with pytest.raises(selftest.SelftestFailure, match=f"torch/simplejpeg and torch/pillow: {words}"):
+        list(selftest.check_engines(source, None))
 
 
-def test_a_missing_package_is_a_warning_and_a_broken_one_an_error(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(rows: Served) -> Served:
-        raise LoaderError("E-DEPENDENCY", "Pillow cannot be imported", fix="pip install pillow")
-
-    streams(monkeypatch, missing)
-    found = {finding.name: finding for finding in selftest._engines(source, None)}
+def test_a_missing_package_is_a_warning(source: Source, without: Callable[..., None]) -> None:
+    without(MISSING, "pillow", "dali")
+    found = {finding.name: finding for finding in selftest.check_engines(source, None)}
     assert found["torch/pillow"] == Finding(
-        "torch/pillow", "warn", "not usable: Pillow cannot be imported", "pip install pillow"
+        "torch/pillow", "warn", "not usable: it cannot be imported", "pip install it"
     )
+    assert found["torch/turbojpeg"].found == "the stream of torch/simplejpeg, bit for bit"
     assert found["torch/simplejpeg, 2 workers"].state == "ok"
     assert "hdf5/simplejpeg" not in found
 
-    def broken() -> None:
-        raise AttributeError("no such function")
 
-    with pytest.raises(LoaderError, match="training step: AttributeError: no such function") as caught:
-        selftest._tried("training step", broken)
-    assert caught.value.exit_code == 7
+def test_a_broken_package_is_an_error_that_names_its_engine(source: Source, without: Callable[..., None]) -> None:
+    without(AttributeError("no such function"), "turbojpeg")
+    with pytest.raises(LoaderError, match="torch/turbojpeg: AttributeError: no such function") as caught:
+        list(selftest.check_engines(source, None))
+    assert (caught.value.code, caught.value.exit_code) == ("E-DEPENDENCY", 7)
 
 
-def test_a_lack_of_memory_is_told_as_such() -> None:
+def test_a_lack_of_memory_is_told_as_such(source: Source, without: Callable[..., None]) -> None:
+    without(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "simplejpeg")
     with pytest.raises(LoaderError, match="can't allocate memory") as caught:
-        selftest._tried("training step", lambda: torch.empty(1 << 60, dtype=torch.uint8))
+        list(selftest.check_engines(source, None))
     assert caught.value.code == "E-MEM"
 
 
-def test_without_any_decoder_nothing_works(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(candidate: Candidate) -> list[Served]:
-        raise LoaderError("E-DEPENDENCY", "not there", fix="pip install it")
-
-    monkeypatch.setattr(selftest, "_stream", missing)
+def test_without_any_decoder_nothing_works(source: Source, without: Callable[..., None]) -> None:
+    without(MISSING, "torch", "dali")
     with pytest.raises(LoaderError, match="no decoder works"):
-        list(selftest._engines(source, None))
+        list(selftest.check_engines(source, None))
 
 
 def test_a_training_step_that_changes_nothing_fails(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "SIZE", 32)
     monkeypatch.setattr(selftest, "make_step", lambda model, settings: lambda images, labels: torch.tensor(0.5))
     with pytest.raises(selftest.SelftestFailure, match="changed 0 weights"):
-        selftest._training_step(source)
-
-
-def test_the_images_are_what_was_written(source: Source) -> None:
-    assert (len(source), source.classes) == (selftest.IMAGES, (b"class0", b"class1"))
-    again = open_source(Path(source.path(0).decode()).parents[1])
-    assert again.fingerprint == source.fingerprint
+        selftest.check_training_step(source)

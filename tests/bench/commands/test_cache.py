@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, Running, penstock, penstock_here
+from command_line import Running, penstock, penstock_here
 from photo_folder import photo, write_folder
 from processes import eventually
 
@@ -138,29 +138,6 @@ def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], co
     assert not list(photos.rglob("*.h5*"))
 
 
-def test_a_limit_on_files_is_exit_code_7(photos: Path, tmp_path: Path) -> None:
-    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, prefix=("prlimit", "--fsize=20000"))
-    assert run.returncode == 7
-    assert "E-NOSPC" in run.stderr
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_full_file_system_is_exit_code_7(photos: Path, tmp_path: Path) -> None:
-    mount = (
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        f'mount -t tmpfs -o size=64k tmpfs {tmp_path} && "$@"; r=$?; ls {tmp_path}; exit $r',
-    )
-    if subprocess.run([*mount, "sh", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    run = penstock("cache", "build", photos, tmp_path / "x.h5", "--encoding", "raw", prefix=(*mount, "sh"))
-    assert run.returncode == 7, run.stderr
-    assert "E-NOSPC" in run.stderr
-    assert run.stdout == ""
-
-
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
 def test_a_signal_leaves_what_the_next_build_goes_on_with(
     many: Path, tmp_path: Path, number: signal.Signals, group: bool
@@ -184,35 +161,6 @@ def test_a_signal_leaves_what_the_next_build_goes_on_with(
 
 def _journal_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.tmp.*/journal"))
-
-
-def test_a_killed_builder_leaves_no_process_and_no_lie(many: Path, tmp_path: Path) -> None:
-    path = tmp_path / "out" / "x.h5"
-    with Running("cache", "build", many, path, "--workers", 2) as running:
-        assert eventually(lambda: _journal_bytes(path.parent) > 4000, within_s=60)
-        os.kill(running.process.pid, signal.SIGKILL)
-        running.process.wait()
-        assert eventually(lambda: not running.processes())
-    assert not path.exists()
-    run = penstock_here("cache", "build", many, path, "--workers", 2)
-    assert run.returncode == 0, run.stderr
-    assert "going on with" in run.stderr
-    assert os.listdir(path.parent) == ["x.h5"]
-    assert penstock_here("cache", "verify", path).returncode == 0
-
-
-def test_four_builders_at_once(many: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.h5"
-    command = [*COMMAND, "cache", "build", str(many), str(path), "--workers", "1"]
-    builders = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    results = [builder.communicate(timeout=120) for builder in builders]
-    assert [builder.returncode for builder in builders] == [0] * 4, results
-    assert sum("built 300 images" in output for output, _ in results) == 1
-    assert sum("nothing to do" in output for output, _ in results) == 3
-    waited = [errors for _, errors in results if errors]
-    assert waited
-    assert all(re.fullmatch(r"penstock: waiting: process \d+ on \S+ is building it\n", errors) for errors in waited)
-    assert os.listdir(tmp_path) == ["x.h5"]
 
 
 def test_ranks_of_torchrun_build_a_set(photos: Path, tmp_path: Path) -> None:

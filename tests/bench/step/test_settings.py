@@ -1,9 +1,6 @@
 """Settings of a training run that cannot work."""
 
-import dataclasses
-
 import pytest
-import torch
 
 from penstock.bench.step.settings import TrainSettings
 
@@ -59,15 +56,3 @@ def test_impossible_settings_raise_and_name_themselves(field, value):
 def test_impossible_combinations_raise(fields, words):
     with pytest.raises(ValueError, match=words):
         TrainSettings(**fields)
-
-
-def test_settings_are_frozen_and_keyword_only():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainSettings().lr = 1.0
-    with pytest.raises(TypeError):
-        TrainSettings("resnet18")
-
-
-def test_memory_format():
-    assert TrainSettings(channels_last=True).memory_format is torch.channels_last
-    assert TrainSettings(channels_last=False).memory_format is torch.contiguous_format

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+from learnable_batch import learnable_batch
 from one_thread import one_thread  # noqa: F401
 from torch import nn
 
@@ -13,7 +14,7 @@ from penstock.bench.step.activation_checkpoints import CheckpointedSequential, c
 from penstock.bench.step.models import MODELS, create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
-from penstock.bench.step.torch_switches import backend_switches
+from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.train.evaluate import evaluate
 from penstock.pipelines.errors import LoaderError
 
@@ -24,14 +25,6 @@ def norm_free_model():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 25, 4))
-
-
-def batch(size, *, seed=0, padding=()):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(4, (size,), generator=generator)
-    images = torch.randn(size, 3, 12, 12, generator=generator) + labels.view(-1, 1, 1, 1)
-    labels[list(padding)] = -1
-    return images, labels
 
 
 def weights_of(model):
@@ -45,7 +38,7 @@ def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
     large, small = make_step(norm_free_model(), settings), None
     small = make_step(norm_free_model(), dataclasses.replace(settings, accumulate=3))
     for seed in range(3):
-        images, labels = batch(12, seed=seed, padding=padding)  # with padding: 3, 4 and 0 labelled samples
+        images, labels = learnable_batch(12, seed=seed, padding=padding)  # with padding: 3, 4 and 0 labelled samples
         large(images, labels)
         before = [p.clone() for p in weights_of(small.module)]
         for number, part in enumerate(zip(images.split(4), labels.split(4), strict=True)):
@@ -59,7 +52,7 @@ def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
 def test_the_last_batches_of_an_epoch_are_an_update_of_their_own():
     large, small = make_step(norm_free_model(), SETTINGS), make_step(norm_free_model(), SETTINGS)
     small = make_step(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=4))
-    images, labels = batch(8)
+    images, labels = learnable_batch(8)
     large(images, labels)
     small(images[:4], labels[:4])
     small(images[4:], labels[4:], last=True)
@@ -82,7 +75,7 @@ def test_clipping_bounds_the_norm_of_the_gradient(accumulate, monkeypatch):
 
         monkeypatch.setattr(step.optimizer, "step", watching)
         for part in range(accumulate):
-            step(*batch(8, seed=part))
+            step(*learnable_batch(8, seed=part))
         norms[limit] = seen
     assert norms[1e6] == pytest.approx(norms[None])
     assert norms[None][0] > 0.5
@@ -96,7 +89,7 @@ def test_clipping_sees_unscaled_gradients_on_cuda():
     for amp in ("off", "fp16"):
         step = make_step(norm_free_model(), dataclasses.replace(settings, amp=amp))
         before = [p.clone() for p in weights_of(step.module)]
-        images, labels = batch(8)
+        images, labels = learnable_batch(8)
         for _ in range(1 if amp == "off" else 3):  # the first of fp16 may overflow
             step(images.cuda(), labels.cuda())
             moves = [a - b for a, b in zip(weights_of(step.module), before, strict=True)]
@@ -136,22 +129,6 @@ def test_checkpointing_changes_neither_gradients_nor_statistics(name, mode, segm
         assert torch.equal(own.grad, other.grad)
     for own, other in zip(thrifty.buffers(), model.buffers(), strict=True):
         assert torch.equal(own, other)
-
-
-def test_checkpointing_agrees_with_torchs_own_of_sequences():
-    model, images = grown("resnet18")
-    sequence, features = model.blocks, model.stem(images).detach()
-    sequence.segments = 3
-    results = []
-    plain = nn.Sequential(*copy.deepcopy(sequence))
-    for run in (
-        sequence,
-        lambda x: torch.utils.checkpoint.checkpoint_sequential(plain, 3, x, use_reentrant=False),
-    ):
-        inputs = features.clone().requires_grad_()
-        run(inputs).square().sum().backward()
-        results.append(inputs.grad)
-    assert torch.equal(results[0], results[1])
 
 
 def kept_bytes(model, images):
@@ -226,17 +203,6 @@ def test_a_bias_before_a_norm_learns_nothing():
     assert max(conv.bias.grad.abs().max() for conv in convs) < 1e-9
 
 
-@pytest.mark.parametrize("checkpointing", ["off", "blocks"])
-def test_the_gradients_of_a_block_are_those_of_its_function(checkpointing):
-    """In float64, against finite differences; its in-place work and its recomputation included."""
-    block = CheckpointedSequential(*(create_model("resnet18", 5, seed=0).double().train().blocks[1:2]))
-    block.segments = 0 if checkpointing == "off" else 1
-    nn.init.constant_(block[0].branch[-1][-1].weight, 0.7)
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(2, 64, 3, 3, dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(block, (features,), fast_mode=True)
-
-
 def test_switches_are_set_for_a_run_and_put_back():
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 
@@ -246,7 +212,7 @@ def test_switches_are_set_for_a_run_and_put_back():
     before = state()
     for flag in (True, False):
         settings = dataclasses.replace(SETTINGS, cudnn_benchmark=flag, tf32=flag, anomaly=flag)
-        with backend_switches(settings):
+        with torch_switches(settings):
             assert state() == (flag,) * 4
         assert state() == before
 
@@ -265,11 +231,11 @@ def test_anomaly_detection_names_the_operation():
     settings = dataclasses.replace(SETTINGS, anomaly=True)
     step = make_step(Broken(), settings)
     with (
-        backend_switches(settings),
+        torch_switches(settings),
         pytest.warns(UserWarning, match="MulBackward0"),
         pytest.raises(RuntimeError, match="MulBackward0"),
     ):
-        step(*batch(4))
+        step(*learnable_batch(4))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -280,7 +246,7 @@ def test_a_compiler_that_does_not_work_is_one_line(monkeypatch):
     monkeypatch.setattr(config, "force_disable_caches", True)
     step = make_step(nn.Sequential(nn.Flatten(), nn.Linear(432, 4)), dataclasses.replace(SETTINGS, compile="default"))
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*torch.compile.*compile='off'") as caught:
-        step(*batch(4))
+        step(*learnable_batch(4))
     assert "\n" not in str(caught.value)
 
 
@@ -300,7 +266,7 @@ def test_a_compiled_step_learns_what_a_step_learns(monkeypatch):
     )
     counters.clear()
     for seed in range(4):
-        images, labels = batch(8, seed=seed)
+        images, labels = learnable_batch(8, seed=seed)
         torch.testing.assert_close(fast(images, labels), plain(images, labels))
     assert counters["stats"]["unique_graphs"] == 1
     assert counters["aot_autograd"]["ok"] == 1
@@ -314,7 +280,7 @@ def tensors_alive():
 
 def test_no_tensor_and_no_graph_stays_behind():
     step = make_step(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=2))
-    batches = [batch(4, seed=seed) for seed in range(10)]
+    batches = [learnable_batch(4, seed=seed) for seed in range(10)]
     alive = []
     losses = []
     for _ in range(3):

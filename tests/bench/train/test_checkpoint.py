@@ -142,22 +142,15 @@ def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_pat
     class Killed(Exception):
         pass
 
-    class Dying:
+    class Dying(Drawing):
         """The loader, which fails in the 17th step: update 8 of the run is made, update 9 half."""
 
-        def __init__(self, loader):
-            self._loader, self._served = loader, 0
-
-        def __getattr__(self, name):
-            return getattr(self._loader, name)
-
-        def __len__(self):
-            return len(self._loader)
+        served = 0
 
         def __iter__(self):
             for batch in self._loader:
-                self._served += 1
-                if self._served == 18:
+                self.served += 1
+                if self.served == 18:
                     raise Killed
                 yield batch
 
@@ -363,7 +356,7 @@ if world > 1:
     weights = [p.detach().double().sum().item() for p in step.module.parameters()]
     results.append([counts, weights])
 Path(f"{out}.{rank}.json").write_text(json.dumps(results))
-os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_train_distributed.py
+os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_distributed.py
 """
 
 

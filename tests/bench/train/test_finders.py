@@ -9,6 +9,7 @@ from itertools import cycle
 import pytest
 import torch
 from command_line import penstock, penstock_here
+from learnable_batch import learnable_batch
 from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
@@ -22,7 +23,7 @@ from penstock.bench.train.batch_finder import check_budget, find_batch_size, ste
 from penstock.bench.train.loop import train
 from penstock.bench.train.lr_finder import LrSweep, find_lr, steepest
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
-from penstock.bench.train.restored_step import state_kept
+from penstock.bench.train.restored_step import restored
 from penstock.pipelines.errors import LoaderError
 
 SETTINGS = TrainSettings(lr=0.05, schedule="constant")
@@ -34,12 +35,6 @@ def tiny_model():
         return nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 4)
         )
-
-
-def learnable(size=16):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (size,), generator=generator)
-    return torch.randn(size, 3, 12, 12, generator=generator) + labels.view(-1, 1, 1, 1), labels
 
 
 def state_of(step):
@@ -63,13 +58,13 @@ def state_of(step):
 def test_a_step_that_is_tried_out_is_left_as_it_was(optimizer):
     step = make_step(tiny_model(), dataclasses.replace(SETTINGS, optimizer=optimizer, accumulate=2))
     for _ in range(3):
-        step(*learnable(), last=True)
+        step(*learnable_batch(), last=True)
     before = state_of(step)
 
     def tried():
-        with state_kept(step):
-            step(*learnable(), last=True)
-            step(*learnable())  # gradients without an update
+        with restored(step):
+            step(*learnable_batch(), last=True)
+            step(*learnable_batch())  # gradients without an update
             torch.rand(3)
             step.optimizer.param_groups[0]["lr"] = 9.0
             assert state_of(step) != before
@@ -91,9 +86,9 @@ def test_the_steepest_descent_of_a_known_curve():
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_sweep_finds_a_rate_that_learns_and_leaves_the_step_alone(accumulate):
     step = make_step(tiny_model(), dataclasses.replace(SETTINGS, accumulate=accumulate))
-    step(*learnable(), last=True)
+    step(*learnable_batch(), last=True)
     before = state_of(step)
-    sweep = find_lr(step, cycle([learnable()]), lowest=1e-5, highest=100.0, num_updates=60)
+    sweep = find_lr(step, cycle([learnable_batch()]), lowest=1e-5, highest=100.0, num_updates=60)
     assert state_of(step) == before
     assert sweep.rates[0] == pytest.approx(1e-5)
     assert sweep.rates[1] / sweep.rates[0] == pytest.approx(1e7 ** (1 / 59))
@@ -101,7 +96,7 @@ def test_the_sweep_finds_a_rate_that_learns_and_leaves_the_step_alone(accumulate
     assert sweep.smoothed[0] == pytest.approx(sweep.losses[0])
     assert 1e-4 < sweep.suggestion < 10
     step = make_step(tiny_model(), dataclasses.replace(SETTINGS, lr=sweep.suggestion))
-    losses = [step(*learnable()).item() for _ in range(20)]
+    losses = [step(*learnable_batch()).item() for _ in range(20)]
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -109,10 +104,10 @@ def test_sweeps_that_cannot_be():
     step = make_step(tiny_model(), SETTINGS)
     for bad in ({"lowest": 1.0, "highest": 0.1}, {"lowest": 0.0}, {"num_updates": 3}):
         with pytest.raises(ValueError, match="sweep"):
-            find_lr(step, cycle([learnable()]), **bad)
+            find_lr(step, cycle([learnable_batch()]), **bad)
     scheduled = make_step(tiny_model(), TrainSettings(), total_steps=10)
     with pytest.raises(ValueError, match="schedule"):
-        find_lr(scheduled, cycle([learnable()]))
+        find_lr(scheduled, cycle([learnable_batch()]))
 
 
 def test_without_matplotlib_there_is_one_line(tmp_path, monkeypatch):
@@ -155,13 +150,13 @@ def test_a_batch_that_does_not_fit_leaves_the_step_as_it_was():
             return super().forward(images)
 
     step = make_step(Limited(*tiny_model()), dataclasses.replace(SETTINGS, accumulate=2, optimizer="adamw"))
-    step(*learnable(), last=True)
+    step(*learnable_batch(), last=True)
     before = state_of(step)
     found = find_batch_size(step_probe(step, size=12, num_classes=4), start=4)
     assert found.largest == 20
     assert [trial.batch_size for trial in found.trials if not trial.fits]
     assert state_of(step) == before
-    assert step(*learnable(), last=True).isfinite()
+    assert step(*learnable_batch(), last=True).isfinite()
 
 
 def test_a_budget_is_a_limit():
@@ -255,7 +250,7 @@ def photos(tmp_path_factory):
 
 
 def test_a_trace_of_steps_is_written(tmp_path):
-    batches = [learnable()] * 6
+    batches = [learnable_batch()] * 6
     file = tmp_path / "deeper" / "trace.json"
     train(tiny_model(), batches, dataclasses.replace(SETTINGS, epochs=1, profile=str(file)))
     events = json.loads(file.read_text())["traceEvents"]

@@ -53,24 +53,22 @@ def tiny_model():
 SETTINGS = TrainSettings(epochs=2, lr=0.02)
 
 
-def assert_learns(settings):
+@pytest.mark.parametrize(
+    ("device", "amp"),
+    [
+        ("cpu", "off"),
+        ("cpu", "bf16"),
+        *(pytest.param("cuda", amp, marks=pytest.mark.gpu) for amp in ("off", "bf16", "fp16")),
+    ],
+)
+def test_resnet18_learns(device, amp):
+    settings = TrainSettings(epochs=3, lr=0.05, amp=amp, device=device)
     loader, validation = PatternLoader(8, side=16), PatternLoader(3, side=16, seed=1, padding=5)
     report = train(create_model("resnet18", 4, seed=0), loader, settings, validation=validation)
     first, last = report.epochs[0], report.epochs[-1]
     assert last.loss < 0.3 * first.loss
     assert last.validation.accuracy > 0.9
     assert last.validation.images == 3 * 32 - 5
-
-
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_resnet18_learns(amp):
-    assert_learns(TrainSettings(epochs=3, lr=0.05, amp=amp))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_resnet18_learns_on_cuda(amp):
-    assert_learns(TrainSettings(epochs=3, lr=0.05, amp=amp, device="cuda"))
 
 
 def test_the_report_tells_what_happened_and_is_json():

@@ -66,7 +66,7 @@ RESUMED = (
 rank, world, store, out, photos, file = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
 Path(f"{out}.{rank}.json").write_text(json.dumps(run(photos, file, 0)))
-os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_train_distributed.py
+os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_distributed.py
 """
 )
 

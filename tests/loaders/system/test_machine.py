@@ -84,6 +84,12 @@ def test_the_tightest_group_decides_what_memory_is_left(root: Path) -> None:
     assert machine.memory_limit() == 1000
 
 
+def test_page_cache_counts_as_free_but_for_running_programs(root: Path) -> None:
+    pages = "inactive_file 50000\nactive_file 130000\nfile_mapped 30000"
+    write(root, {"memory.max": "1000000", "memory.current": "600000", "memory.stat": pages})
+    assert machine.memory_headroom() == 550_000
+
+
 def test_memory_of_version_1_and_paths_of_the_host(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("5:cpu,cpuacct:/\n4:memory:/docker/not-visible-in-here\n")
     limits = {"memory.limit_in_bytes": "2000", "memory.usage_in_bytes": "700", "memory.stat": "total_inactive_file 100"}

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.pipelines.batch import augment as rounds
 from penstock.pipelines.batch.augment import augment
-from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augment
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations
 from penstock.pipelines.spec import Augmentations
 
 EVERYTHING = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=14, color_jitter=(0.4, 0.4, 0.4, 0.1))
@@ -62,7 +62,7 @@ def test_the_input_is_left_alone_and_identity_is_a_copy() -> None:
 @pytest.mark.parametrize("pixels", [1, 200, 10**9])
 def test_the_size_of_pieces_changes_nothing(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.from_numpy(images_of(40, (19, 23)))
-    plan = plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(40)))
+    plan = plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(40)))
     expected = augment(images, plan)
     monkeypatch.setattr(rounds, "_CPU_PIXELS", pixels)
     assert torch.equal(augment(images, plan), expected)
@@ -70,23 +70,23 @@ def test_the_size_of_pieces_changes_nothing(pixels: int, monkeypatch: pytest.Mon
 
 def test_a_sample_is_the_same_in_any_batch() -> None:
     images = torch.from_numpy(images_of(30, (19, 23)))
-    whole = augment(images, plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(30))))
+    whole = augment(images, plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(30))))
     rows = np.random.default_rng(1).permutation(30)[:7]
-    part = augment(images[torch.from_numpy(rows)], plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, rows)))
+    part = augment(images[torch.from_numpy(rows)], plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, rows)))
     assert torch.equal(part, whole[torch.from_numpy(rows)])
 
 
 def test_a_batch_with_gaps_and_an_empty_one() -> None:
     images = torch.from_numpy(images_of(10, (9, 8)))
-    plan = plan_augment(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(5)))
+    plan = plan_augmentations(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(5)))
     assert torch.equal(augment(images[::2], plan), augment(images[::2].contiguous(), plan))
-    nothing = plan_augment(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(0)))
+    nothing = plan_augmentations(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(0)))
     assert augment(images[:0], nothing).shape == (0, 9, 8, 3)
 
 
 def test_nothing_is_read_back_from_the_device() -> None:
     """On the meta device there are no values: whatever asks for one raises."""
-    plan = plan_augment(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(200)))
+    plan = plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(200)))
     assert set(plan.ops.ravel().tolist()) == set(range(15))
     images = torch.empty((200, 19, 23, 3), dtype=torch.uint8, device="meta")
     assert augment(images, plan).shape == images.shape
@@ -110,7 +110,7 @@ def test_a_device_gets_no_more_calls_for_a_larger_batch() -> None:
     """Not one for each sample."""
     counts = []
     for number in (300, 900):  # all operations occur in both
-        plan = plan_augment(EVERYTHING, (9, 8), BatchKey(3, 1, np.arange(number)))
+        plan = plan_augmentations(EVERYTHING, (9, 8), BatchKey(3, 1, np.arange(number)))
         with Calls() as calls:
             augment(torch.empty((number, 9, 8, 3), dtype=torch.uint8, device="meta"), plan)
         counts.append(calls.count)
@@ -120,7 +120,7 @@ def test_a_device_gets_no_more_calls_for_a_larger_batch() -> None:
 @pytest.mark.gpu
 def test_a_device_gives_what_the_cpu_gives() -> None:
     images = torch.from_numpy(images_of(200, (61, 70)))
-    plan = plan_augment(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
+    plan = plan_augmentations(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
     assert torch.equal(augment(images.cuda(), plan).cpu(), augment(images, plan))
 
 
@@ -128,7 +128,7 @@ def test_a_device_gives_what_the_cpu_gives() -> None:
 @pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 def test_a_device_is_not_waited_for() -> None:
     images = torch.from_numpy(images_of(200, (61, 70))).cuda()
-    plan = plan_augment(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
+    plan = plan_augmentations(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
     expected = augment(images, plan)  # copies the tables of hues once
     torch.cuda.set_sync_debug_mode("error")
     try:

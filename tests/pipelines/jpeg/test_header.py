@@ -21,13 +21,13 @@ from penstock.pipelines.jpeg import header as penstock_jpeg
 from penstock.pipelines.jpeg.header import (
     JpegHeader,
     check_markers,
-    ends_properly,
     exif_payload,
+    has_end_marker,
     is_header_warning,
     is_warning,
     parse_header,
-    proves_sound,
     rows_to_decode,
+    rules_out_stray_markers,
     stop_below,
     strip_metadata,
 )
@@ -76,9 +76,9 @@ def test_sizes_are_pillows(odd: OddImage) -> None:
 @pytest.mark.parametrize("name", [*stoppable(), *unstoppable()])
 def test_ordinary_files_are_common_and_stoppable_if_of_one_scan(name: str) -> None:
     header = parse_header({**stoppable(), **unstoppable()}[name])
-    assert header.common
+    assert header.ordinary
     assert header.stoppable == (name in stoppable())
-    assert ends_properly({**stoppable(), **unstoppable()}[name], header)
+    assert has_end_marker({**stoppable(), **unstoppable()}[name], header)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -94,12 +94,12 @@ def test_sampling_factors(name: str) -> None:
     ],
 )
 def test_unusual_files_are_left_to_pillow(name: str) -> None:
-    assert not parse_header(next(odd.data for odd in JPEGS if odd.name == name)).common
+    assert not parse_header(next(odd.data for odd in JPEGS if odd.name == name)).ordinary
 
 
 def test_arithmetic_coding_is_unusual() -> None:
     for marker in (0xC9, 0xCA):
-        assert not parse_header(jp.with_frame(WHOLE, marker=marker)).common
+        assert not parse_header(jp.with_frame(WHOLE, marker=marker)).ordinary
 
 
 @pytest.mark.parametrize("name", ["420_83x61", "420_restart_3_83x61", "grey_64x48"])
@@ -157,9 +157,9 @@ def test_fill_bytes_and_lone_markers_are_stepped_over(extra: bytes) -> None:
 def test_an_end_marker_counts_only_after_the_scan_has_begun() -> None:
     thumbnail = jp.inserted(WHOLE, exif_segment(thumbnail=jpeg(scene(8, 8))))
     header = parse_header(thumbnail)
-    assert ends_properly(thumbnail, header)
-    assert not ends_properly(thumbnail[:-2], header)
-    assert ends_properly(thumbnail + b"trailing", header)
+    assert has_end_marker(thumbnail, header)
+    assert not has_end_marker(thumbnail[:-2], header)
+    assert has_end_marker(thumbnail + b"trailing", header)
 
 
 # ---- windows
@@ -348,11 +348,11 @@ def test_warnings_are_told_from_errors() -> None:
 
 def test_only_no_warning_or_the_one_about_the_end_proves_a_file_sound() -> None:
     one_scan, several = parse_header(WHOLE), parse_header(unstoppable()["progressive_420"])
-    assert [proves_sound(text, one_scan) for text in WARNINGS] == [i == 3 for i in range(len(WARNINGS))]
-    assert not any(proves_sound(text, several) for text in WARNINGS)
-    assert proves_sound("", one_scan)
-    assert proves_sound("", several)
-    assert not proves_sound("Corrupt JPEG data: 2 extraneous bytes before marker 0xd3", one_scan)
+    assert [rules_out_stray_markers(text, one_scan) for text in WARNINGS] == [i == 3 for i in range(len(WARNINGS))]
+    assert not any(rules_out_stray_markers(text, several) for text in WARNINGS)
+    assert rules_out_stray_markers("", one_scan)
+    assert rules_out_stray_markers("", several)
+    assert not rules_out_stray_markers("Corrupt JPEG data: 2 extraneous bytes before marker 0xd3", one_scan)
 
 
 def markers_refused(data: bytes, header: JpegHeader) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.pipelines.plan import augmentations as augment_plan
-from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augment, symmetric_beta
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations, symmetric_beta
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import Augmentations
 
@@ -36,7 +36,7 @@ def words(number: int, count: int = 60) -> np.ndarray:
 
 
 def plan_of(augment: Augmentations, number: int = 400, size: tuple[int, int] = SIZE) -> AugmentPlan:
-    return plan_augment(augment, size, BatchKey(11, 5, np.arange(number)))
+    return plan_augmentations(augment, size, BatchKey(11, 5, np.arange(number)))
 
 
 def flat(plan: AugmentPlan) -> list[np.ndarray]:
@@ -194,7 +194,7 @@ def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
     whole = plan_of(augment, 60)
     pairs = np.random.default_rng(0).permutation(30)[:11]
     rows = np.stack((2 * pairs, 2 * pairs + 1), 1).ravel()
-    part = plan_augment(augment, SIZE, BatchKey(11, 5, rows))
+    part = plan_augmentations(augment, SIZE, BatchKey(11, 5, rows))
     assert (part.ops == whole.ops[:, rows]).all()
     assert (part.values == whole.values[:, rows]).all()
     assert (part.erased == whole.erased[rows]).all()
@@ -207,7 +207,8 @@ def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
 def test_seed_and_epoch_change_the_draws(name: str) -> None:
     index = np.arange(200)
     plans = [
-        flat(plan_augment(PARTS[name], SIZE, BatchKey(*where, index))) for where in ((7, 3), (7, 3), (8, 3), (7, 4))
+        flat(plan_augmentations(PARTS[name], SIZE, BatchKey(*where, index)))
+        for where in ((7, 3), (7, 3), (8, 3), (7, 4))
     ]
     assert all((a == b).all() for a, b in zip(plans[0], plans[1], strict=True))
     for other in plans[2:]:
@@ -225,7 +226,7 @@ def test_one_augmentation_leaves_the_draws_of_the_others_alone() -> None:
 def test_padding_is_left_alone_and_so_is_its_partner_in_mixing() -> None:
     index = np.arange(40)
     index[[5, 8, 9, 39]] = -1
-    plan = plan_augment(ALL, SIZE, BatchKey(11, 5, index))
+    plan = plan_augmentations(ALL, SIZE, BatchKey(11, 5, index))
     padding = index < 0
     assert (plan.ops[:, padding] == Op.IDENTITY).all()
     assert (plan.ops[:, ~padding] != Op.IDENTITY).any(0).all()

@@ -29,7 +29,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import check_markers, parse_header
 from penstock.pipelines.jpeg.recode import jpegtran_path
-from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_takes, import_dali
+from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_can_decode, import_dali
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
@@ -58,7 +58,7 @@ def files() -> dict[str, bytes]:
     """JPEGs that DALI takes: every sampling, grey, progressive, with restarts, of odd and extreme sizes."""
     odd = {image.name: image.data for image in corpus() if image.code is None and image.data.startswith(jp.SOI)}
     every = {**stoppable(), **unstoppable(), **odd}
-    return {name: data for name, data in every.items() if dali_takes(parse_header(data), data)}
+    return {name: data for name, data in every.items() if dali_can_decode(parse_header(data), data)}
 
 
 def window_of(draw: random.Random, width: int, height: int, size: tuple[int, int]) -> Window:
@@ -268,7 +268,7 @@ def test_a_jpeg_that_cannot_be_decoded_is_a_line_in_dalis_words(kind: str, progr
     broken = undecodable(good, kind)
     header = parse_header(broken)
     check_markers(broken, header)
-    assert dali_takes(header, broken)
+    assert dali_can_decode(header, broken)
     with pytest.raises(LoaderError, match="E-CORRUPT"):
         ImageDecoder(ImagePipeline()).full(broken)
     tasks = [CropTask(data, (0, 0, 8, 8), False) for data in (good, broken, good)]
@@ -320,14 +320,14 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_dali_takes_is_ycbcr_beyond_doubt(name: str) -> None:
     data, taken = TAKEN[name]
-    assert dali_takes(parse_header(data), data) is taken
+    assert dali_can_decode(parse_header(data), data) is taken
 
 
 def test_unusual_jpegs_are_not_for_dali() -> None:
     unusual = [image for image in corpus() if image.code is None and ("cmyk" in image.name or "ycck" in image.name)]
     unusual += [image for image in corpus() if image.name in ("jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_factors_410")]
     assert len(unusual) >= 8
-    assert [image.name for image in unusual if dali_takes(parse_header(image.data), image.data)] == []
+    assert [image.name for image in unusual if dali_can_decode(parse_header(image.data), image.data)] == []
 
 
 # ---- settings ----

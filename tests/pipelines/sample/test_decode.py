@@ -464,7 +464,7 @@ def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> No
     x, y, w, h = stored_window((9, 12, 20, 15), *sides, orientation)
     expected = upright(pixels[y : y + h, x : x + w], orientation)
     images = decoder(name, "apply")
-    probe = images.stored(StoredSize(56, 40, orientation))
+    probe = images.probe_stored(StoredSize(56, 40, orientation))
     assert (probe.width, probe.height) == sides
     rectangle = pixels[y - 3 : y + h + 2, x - 5 : x + w + 1]
     part = ImagePart(rectangle, x - 5, y - 3, w + 6, h + 5)
@@ -476,10 +476,10 @@ def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> No
 
 
 def test_a_stored_orientation_counts_only_where_it_is_to_be_applied() -> None:
-    assert decoder("simplejpeg", "ignore").stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
-    assert decoder("simplejpeg", "apply").stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
+    assert decoder("simplejpeg", "ignore").probe_stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
+    assert decoder("simplejpeg", "apply").probe_stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
     with pytest.raises(LoaderError, match=r"E-BOMB.*56x40"):
-        decoder("simplejpeg", max_pixels=56 * 40 - 1).stored(StoredSize(56, 40, 1))
+        decoder("simplejpeg", max_pixels=56 * 40 - 1).probe_stored(StoredSize(56, 40, 1))
 
 
 @pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
@@ -488,7 +488,7 @@ def test_a_part_that_is_damaged_is_refused(name: str) -> None:
     images = decoder(name)
     data = bytearray(jpeg(textured(40, 56)))
     data[-40:-38] = b"\xff\xd3"
-    probe = images.stored(StoredSize(56, 40, 1))
+    probe = images.probe_stored(StoredSize(56, 40, 1))
     with pytest.raises(LoaderError) as caught:
         images.part(ImagePart(bytes(data), 0, 0, 56, 40), probe, (0, 0, 56, 40))
     assert caught.value.code in ("E-CORRUPT", "E-TRUNC")

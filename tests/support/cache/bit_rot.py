@@ -81,7 +81,7 @@ class Reader:
                 assert isinstance(data, bytes)
                 return self._decoder.window(data, self._decoder.probe(data), window).tobytes()
             part = self.cache.read_window(index, window)
-            return self._decoder.part(part, self._decoder.stored(size), window).tobytes()
+            return self._decoder.part(part, self._decoder.probe_stored(size), window).tobytes()
         except LoaderError as error:
             return error.code.encode()
 

@@ -1,8 +1,4 @@
-"""Machines that lack something: each limit as a command's prefix. By hand it is a script.
-
-By hand it runs the doctor, every loader, `bench` and `train` under every limit and prints what became of each: they
-work, or exit with 7 and one line that says what to do. The suite runs a sample.
-"""
+"""Machines that lack something: each limit as a command's prefix."""
 
 from __future__ import annotations
 
@@ -10,16 +6,10 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].iterdir())  # as a script
-
-from mounts import may_mount
-from photo_folder import photo
 
 SMALL_SHM_MIB = 8
 FEW_FILES = 128
@@ -73,24 +63,9 @@ def one_cpu() -> Limit:
     return Limit(("taskset", "-c", str(min(os.sched_getaffinity(0)))))
 
 
-def address_space(mib: int) -> Limit:
-    """So many MiB of address space for each process (RLIMIT_AS)."""
-    return Limit(shell(f"ulimit -v {mib << 10}"))
-
-
-def data_size(mib: int) -> Limit:
-    """So many MiB of private writable memory for each process (RLIMIT_DATA)."""
-    return Limit(shell(f"ulimit -d {mib << 10}"))
-
-
 def no_home() -> Limit:
     """As under `docker run --user 12345`: no HOME and no folders of the user's."""
     return Limit((), ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"))
-
-
-def read_only_folder(folder: Path) -> Limit:
-    """A working folder in which nothing can be written, not even by root."""
-    return Limit(mounted(f'mount --bind "{folder}" "{folder}" && mount -o remount,ro,bind "{folder}" && cd "{folder}"'))
 
 
 def read_only_root(writable: Path) -> Limit:
@@ -171,62 +146,3 @@ def drop_in(folder: Path, *, size: int = 224, batch: int = 64, workers: int | No
     given = "" if workers is None else f", num_workers={workers}"
     script.write_text(_DROP_IN.format(size=size, batch=batch, workers=given))
     return (sys.executable, script)
-
-
-def commands(folder: Path, photos: Path, cache: Path) -> dict[str, tuple[object, ...]]:
-    """What the campaign runs."""
-    cli = (sys.executable, "-m", "penstock.bench.cli")
-    load = (*cli, "iterate", "--dump", os.devnull)
-    measured = ("--seconds", 0.5, "--rounds", 1)
-    return {
-        "doctor": (*cli, "doctor", photos),
-        "selftest": (*cli, "selftest"),
-        "torch": (*load, photos),
-        "torch, 8 workers": (*load, photos, "--workers", 8),
-        "torch, 0 workers": (*load, photos, "--workers", 0),
-        "hdf5": (*load, cache, "--backend", "hdf5"),
-        "dali": (*load, photos, "--backend", "dali"),
-        "DataLoader": drop_in(folder),
-        "DataLoader, 8 workers": drop_in(folder, workers=8),
-        "bench": (*cli, "bench", photos, "--backend", "torch", "--model", "none", *measured),
-        "bench hdf5": (*cli, "bench", cache, "--backend", "hdf5", "--model", "none", *measured),
-        "train": (*cli, "train", photos, "--validation", photos, "--epochs", 1),
-    }
-
-
-def main() -> None:
-    """Run the campaign; an argument picks the limits whose name holds it."""
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    if not may_mount():
-        raise SystemExit("mounts need root (unshare -m is not permitted)")
-    with tempfile.TemporaryDirectory(prefix="penstock-constrained-") as name, contextlib.ExitStack() as groups:
-        folder = Path(name)
-        photos, cache = folder / "photos", folder / "cache.h5"
-        for number in range(128):
-            (photos / f"class{number % 4}").mkdir(parents=True, exist_ok=True)
-            (photos / f"class{number % 4}" / f"{number}.jpg").write_bytes(photo(number % 16, large=True))
-        run(Limit(()), (sys.executable, "-m", "penstock.bench.cli", "cache", "build", photos, cache))
-        limits: dict[str, Limit | None] = {
-            "none": Limit(()),
-            "/dev/shm 8 MB": small_shm(),
-            "128 files": few_files(),
-            "one CPU": one_cpu(),
-            **{f"cgroup {mib} MiB": groups.enter_context(memory_cap(mib)) for mib in (300, 500, 800, 1500)},
-            "RLIMIT_AS 1 GiB": address_space(1024),
-            "RLIMIT_AS 2 GiB": address_space(2048),
-            "RLIMIT_DATA 384 MiB": data_size(384),
-            "RLIMIT_DATA 1 GiB": data_size(1024),
-            "no HOME": no_home(),
-            "read-only folder": read_only_folder(photos),
-        }
-        for limit_name, limit in limits.items():
-            if wanted not in limit_name or limit is None:
-                continue
-            for what, command in commands(folder, photos, cache).items():
-                found = run(limit, command)
-                code = "hangs" if found.code is None else str(found.code)
-                print(f"{limit_name:20} {what:22} {code:>5} {found.seconds:5.1f} s  {found.told[:230]}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,38 @@
+"""Shows a progress bar on standard error, where that is a terminal; all commands use this one."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+
+class ProgressBar:
+    """Show how far a command is, as a context: the bar goes when it is left."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task(what, total=total)
+
+    def show(self, done: int, total: int, what: str | None = None) -> None:
+        """Set how much is done of how much, and what is being done if that has changed."""
+        self._progress.update(self._task, completed=done, total=total, description=what)
+
+    def advance(self, more: int = 1) -> None:
+        """Count `more` as done."""
+        self._progress.advance(self._task, more)
+
+    def print(self, line: str) -> None:
+        """Print a line on standard error, above the bar."""
+        self._progress.console.print(line)
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
