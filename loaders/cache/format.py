@@ -180,7 +180,7 @@ class About:
     classes: list[ByteText]
     source: dict[str, ByteText]
     shard: Annotated[list[Count], msgspec.Meta(min_length=4, max_length=4)]
-    samples: Annotated[Count, msgspec.Meta(ge=1)]
+    samples: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     payload_bytes: Count
     source_bytes: Count
     counts: dict[str, Count]
@@ -209,7 +209,7 @@ class About:
             raise DamagedCacheError(f"schema {schema}; this version of penstock reads schema {SCHEMA}")
         for name, table in vars(about).items():
             if isinstance(table, dict) and not all(key.isprintable() for key in table):
-                raise DamagedCacheError(f"the text about it has names in {name} that a terminal does not show as they are")
+                raise DamagedCacheError(f"the text about it has names in {name} that a terminal does not show")
         return about
 
     @property
