@@ -1,16 +1,20 @@
-"""Encodes the images of a source for a cache in worker processes, and hands them out in the order of the source."""
+"""Encodes the images of a source for a cache in worker processes, and hands them out in the order of the source.
+
+Not by concurrent.futures: the semaphores of its queues have names in /dev/shm, which stay there where a whole group of
+processes is killed. Its processes also share one pipe, in which the rest of a message is waited for though its sender
+is dead.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
-from collections import deque
+import traceback
 from collections.abc import Generator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, current_process
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +23,17 @@ from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, Chu
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
-from penstock.loaders.system.needs import SEMAPHORES, ensure_dev_shm
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import describe_exit, tell_stacks
+from penstock.loaders.workers.processes import describe_exit, receive_message, tell_stacks
+from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
 from penstock.pipelines.errors import LoaderError
 
-_AHEAD = 3  # chunks a worker that are handed out or wait for their turn to be written: bounds the memory they take
-_LEAVE_S = 5.0  # longer than a killed process takes to go
-_DESCRIPTORS, _DESCRIPTORS_A_WORKER = 16, 6
-_SEMAPHORE_BYTES = 5 * 4096  # of the executor's queues, in /dev/shm
-_SAMPLE, _PID = 0, 1  # columns of the table of what each task is at
+_AHEAD = 3  # chunks a worker: two handed out, one waiting for its turn to be written
+_LEAVE_S = 5.0
+_DESCRIPTORS_A_WORKER = 6
 
 
 def encode_in_order(
@@ -61,170 +63,186 @@ def _encode_here(source: Source, encoding: Encoding, cutter: ChunkCutter) -> Gen
 def _encode_in_workers(
     source: Source, encoding: Encoding, cutter: ChunkCutter, workers: int
 ) -> Generator[Chunk, None, None]:
-    pool = _Pool(source, encoding, workers)
-    try:
-        in_flight: deque[Future[Chunk]] = deque()
-        while cutter.more or in_flight:
-            while cutter.more and len(in_flight) < _AHEAD * workers:
-                in_flight.append(pool.submit(cutter.cut()))
-            chunk = pool.result(in_flight.popleft())
-            cutter.learn(chunk)
-            yield chunk
-    finally:
-        pool.close()
+    with _Pool(source, encoding, workers) as pool:
+        order: list[int] = []  # first samples of the tasks that are handed out or done, in order
+        done: dict[int, Chunk] = {}
+        while cutter.more or order:
+            while cutter.more and len(order) < _AHEAD * workers and pool.has_room():
+                task = cutter.cut()
+                order.append(task.first)
+                pool.hand_out(task)
+            while order and order[0] not in done:
+                chunk = pool.receive()
+                cutter.learn(chunk)
+                done[chunk.task.first] = chunk
+                if cutter.more and len(order) < _AHEAD * workers:
+                    break  # the worker that has just become free comes first
+            if order and order[0] in done:
+                yield done.pop(order.pop(0))
 
 
 class _Pool:
-    """Worker processes of an executor, watched by this process while it waits for a chunk.
-
-    The executor's own watch is not enough: it waits for ever for the rest of a message whose sender was killed or
-    stopped, and it says neither who died of what nor at which sample.
-    """
+    """Run worker processes with a pipe each: nobody else holds its other end, so no message is waited for in vain."""
 
     def __init__(self, source: Source, encoding: Encoding, workers: int) -> None:
-        self._source = source
-        self._oom_kills = oom_kills()
-        self._num_tasks = 0
-        ensure_descriptors(_DESCRIPTORS + _DESCRIPTORS_A_WORKER * workers)
-        ensure_dev_shm(_SEMAPHORE_BYTES, SEMAPHORES)
-        self._at = SharedArray.create((_AHEAD * workers, 2), np.int64, name="penstock-build")
+        self._at = SharedArray.create((workers,), np.int64, name="penstock-build")
         self._at.array[:] = -1
+        self._oom_kills = oom_kills()
+        self._silent_s = 0.0
+        self._processes: list[Any] = []
+        self._pipes: list[connection.Connection[Any, Any]] = []
+        self._held: list[int] = []  # tasks that each worker has
+        ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
         try:
-            context = worker_context("forkserver")
-            self._executor = ProcessPoolExecutor(workers, context, start_encoding, (source, encoding, self._at))
+            with without_main(source):
+                context = worker_context("forkserver")
+                with deferred_signals():
+                    for number in range(workers):
+                        self._start(context, source, encoding, number)
         except BaseException as error:
-            self._at.close()
-            _raise_start_error(error)
-        # No public name leads to these. They are the same from Python 3.9 on, and the tests hold them.
-        self._processes: dict[int, Any] = self._executor._processes  # type: ignore[assignment]
-        self._results: Any = self._executor._result_queue
+            self._end(0)
+            if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
+                kind = type(source).__name__
+                raise ValueError(f"{kind} does not go to worker processes ({error}): build with workers=0") from error
+            meant = start_error(error)
+            if meant is error:
+                raise
+            raise meant from error
 
-    def submit(self, task: Task) -> Future[Chunk]:
-        """Hand out a task, for which the executor starts another worker while there are fewer than it may have."""
-        row = self._num_tasks % len(self._at.array)
-        self._num_tasks += 1
+    def _start(self, context: Any, source: Source, encoding: Encoding, number: int) -> None:
+        ours, theirs = context.Pipe()
+        self._pipes.append(ours)
+        arguments = (theirs, source, encoding, self._at, number)
+        process = context.Process(target=run_worker, args=arguments, name=f"penstock-build-{number}", daemon=True)
         try:
-            with without_main(self._source), deferred_signals():
-                return self._executor.submit(_encode_task, task, row)
-        except BrokenProcessPool:
-            raise self._lost() from None
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            kind = type(self._source).__name__
-            raise ValueError(f"{kind} does not go to worker processes ({error}): build with workers=0") from error
-        except BaseException as error:
-            _raise_start_error(error)
+            process.start()
+        finally:
+            theirs.close()
+        self._processes.append(process)
+        self._held.append(0)
+        # A worker that stops in the middle of a message must not stop this process as well.
+        ours._recv = lambda size: receive_message(ours, size, POLL_S, self._stalled)
 
-    def result(self, future: Future[Chunk]) -> Chunk:
-        """Wait for a chunk. Raises what stopped its worker, or any worker."""
-        watchdog = Watchdog(DEFAULT_WATCHDOG_S)
-        while not wait([future], POLL_S).done:
-            if self._ended(0):
-                raise self._lost()
-            if watchdog.expired(self._at.array.tobytes()):
-                raise self._silent()
+    def has_room(self) -> bool:
+        """Return whether a worker would take another task at once."""
+        return min(self._held) < 2
+
+    def hand_out(self, task: Task) -> None:
+        """Give a task to the worker that has least to do."""
+        number = self._held.index(min(self._held))
         try:
-            return future.result()
-        except BrokenProcessPool:
-            raise self._lost() from None
-        except LoaderError as error:
-            if error.code != "E-DATASET":  # whose cause is the traceback in the worker
-                error.__cause__ = None
-            raise
+            self._pipes[number].send(task)
+        except OSError:
+            raise self._lost(number) from None
+        self._held[number] += 1
 
-    def _ended(self, timeout_s: float) -> list[Any]:
-        """Return the workers that run no more, one of them waited for; their exit codes are the executor's to read."""
-        workers = list(self._processes.values())
-        gone = connection.wait([worker.sentinel for worker in workers], timeout_s)
-        return [worker for worker in workers if worker.sentinel in gone]
+    def receive(self) -> Chunk:
+        """Wait for the next chunk of any worker. Raises what stopped a worker."""
+        while True:
+            ready = connection.wait([*self._pipes, *(p.sentinel for p in self._processes)], timeout=POLL_S)
+            if not ready:
+                self._stalled()
+                continue
+            for number, (pipe, process) in enumerate(zip(self._pipes, self._processes, strict=True)):
+                if pipe in ready:
+                    return self._take(number)
+                if process.sentinel in ready:
+                    raise self._lost(number)
 
-    def _sample(self, pid: int | None) -> int | None:
-        """Return the sample that a worker is at, or was at last: tasks are handed out in order."""
-        rows = self._at.array
-        samples = rows[rows[:, _PID] == pid, _SAMPLE]
-        return int(samples.max()) if len(samples) else None
+    def _take(self, number: int) -> Chunk:
+        pipe = self._pipes[number]
+        try:
+            answer = pipe.recv()
+            if isinstance(answer, Chunk):
+                answer.payload = pipe.recv_bytes()  # apart, to be neither pickled nor copied for it
+        except (EOFError, OSError):
+            raise self._lost(number) from None
+        self._silent_s = 0.0
+        self._held[number] -= 1
+        if isinstance(answer, Chunk):
+            return answer
+        error, trace = answer
+        raise error from (WorkerTraceback(trace) if trace else None)
 
-    def _lost(self) -> LoaderError:
-        """End the others, and say how and where the first worker ended."""
-        ended = self._ended(_LEAVE_S)
-        where: dict[str, Any] = {}
-        if ended:
-            where = {"sample": self._sample(ended[0].pid), "worker": ended[0].pid}
-        self.close()
-        how = describe_exit(ended[0].exitcode) if ended else "lost"
-        cause = f"a worker process was {how}".replace("was exited", "exited")
+    def _lost(self, number: int) -> LoaderError:
+        process = self._processes[number]
+        process.join(_LEAVE_S)
+        sample = int(self._at.array[number])
+        what = f"a worker process was {describe_exit(process.exitcode)}".replace("was exited", "exited")
+        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": process.pid}
         if oom_kills() > self._oom_kills:
-            fix = "lower workers, or give it more memory"
-            return LoaderError("E-OOM", f"{cause}: out of memory", fix=fix, **where)
-        return LoaderError("E-WORKER", cause, **where)
+            return LoaderError("E-OOM", f"{what}: out of memory", fix="lower workers, or give it more memory", **where)
+        return LoaderError("E-WORKER", what, **where)
 
-    def _silent(self) -> LoaderError:
-        workers = list(self._processes.values())
-        tell_stacks(workers, workers[0].pid)
-        samples = ", ".join(str(self._sample(worker.pid)) for worker in workers)
-        cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
-        return LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")
+    def _stalled(self) -> None:
+        """Called every POLL_S without an answer: not a clock, which would go on while the job itself is stopped."""
+        for number, process in enumerate(self._processes):
+            if not process.is_alive():
+                raise self._lost(number)
+        self._silent_s += POLL_S
+        if self._silent_s > DEFAULT_WATCHDOG_S:
+            tell_stacks(self._processes, self._processes[0].pid)
+            samples = ", ".join(str(sample) for sample in self._at.array.tolist())
+            cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
+            raise LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")
 
-    def close(self) -> None:
-        """End the workers and the executor's threads. Idempotent."""
-        for worker in self._processes.values():
-            worker.kill()  # they hold nothing that must be written, and might never leave by themselves
-        # The executor's thread may be in the middle of a message; with the last writer gone, it finds its end.
-        self._results._writer.close()
-        self._executor.shutdown(cancel_futures=True)
-        for worker in self._processes.values():
-            worker.join(_LEAVE_S)
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._end(0 if kind else _LEAVE_S)
+
+    def _end(self, grace_s: float) -> None:
+        """End the workers, by force after `grace_s`."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                if grace_s:
+                    pipe.send(None)
+        for process in self._processes:
+            if grace_s:
+                process.join(grace_s)
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join(_LEAVE_S)
+        for pipe in self._pipes:
+            pipe.close()
         self._at.close()
 
 
-def _raise_start_error(error: BaseException) -> NoReturn:
-    """Raise what `error` means where worker processes are started."""
-    meant = start_error(error)
-    if meant is error:
-        raise error
-    raise meant from error
-
-
-# What a worker process encodes with, set when it starts.
-_source: Any = None
-_encoding = Encoding()
-_encoder: SampleEncoder | None = None
-_at: Any = None
-
-
-def start_encoding(source: Source, encoding: Encoding, at: SharedArray) -> None:
-    """Settle a new worker process. The fork server knows by this function that the process unblocks its signals."""
-    global _source, _encoding, _at
-    start_worker(0)
-    for number in OUTLASTED:
+def run_worker(
+    pipe: connection.Connection[Any, Any], source: Source, encoding: Encoding, at: SharedArray, number: int
+) -> None:
+    """Be a worker process: tasks in, chunks out, until None comes; the fork server knows it by this function."""
+    start_worker(number)
+    for other in OUTLASTED:
         # What a worker starts inherits this, or an image would be stored as one that jpegtran cannot take.
-        signal.signal(number, signal.SIG_IGN)
-    _source, _encoding, _at = source, encoding, at.array
-
-
-def _encode_task(task: Task, row: int) -> Chunk:
-    """Encode a task in a worker process, which says in `row` of the table where it is. Raises LoaderError alone."""
-    global _encoder
-    worker = os.getpid()
+        signal.signal(other, signal.SIG_IGN)
 
     def working_on(sample: int) -> None:
-        _at[row] = sample, worker
+        at.array[number] = sample
 
-    try:
-        _encoder = _encoder or SampleEncoder(_encoding)
-        return encode_chunk(_source, _encoder, task, working_on)
-    except LoaderError as error:
-        raise error.located(worker=worker) from None
-    except MemoryError as error:
-        cause = f"out of memory at this sample ({str(error) or 'no details'})"
-        raise LoaderError("E-MEM", cause, sample=_sample_at(row), worker=worker) from None
-    except Exception as error:
-        fix = "see the traceback; with workers=0 a debugger stops there"
-        cause = f"{type(error).__name__}: {error}"
-        raise LoaderError("E-DATASET", cause, fix=fix, sample=_sample_at(row), worker=worker) from error
-    except SystemExit as left:  # the executor would hand it to the builder, which has no reason to leave
-        os._exit(left.code if isinstance(left.code, int) else 1)
+    encoder = None
+    with contextlib.suppress(EOFError, OSError):  # the builder has gone
+        while (task := pipe.recv()) is not None:
+            try:
+                encoder = encoder or SampleEncoder(encoding)
+                chunk = encode_chunk(source, encoder, task, working_on)
+            except Exception as error:
+                pipe.send(_explained(error, int(at.array[number])))
+                continue
+            payload, chunk.payload = chunk.payload, b""
+            pipe.send(chunk)
+            pipe.send_bytes(payload)
 
 
-def _sample_at(row: int) -> int | None:
-    sample = int(_at[row, _SAMPLE])
-    return sample if sample >= 0 else None
+def _explained(error: Exception, sample: int) -> tuple[LoaderError, str]:
+    """Return (error, traceback) for the builder; the traceback of an exception that is not ours."""
+    worker = os.getpid()
+    if isinstance(error, LoaderError):
+        return error.located(worker=worker), ""
+    where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": worker}
+    if isinstance(error, MemoryError):
+        return LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where), ""
+    fix = "see the traceback; with workers=0 a debugger stops there"
+    return LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where), traceback.format_exc()

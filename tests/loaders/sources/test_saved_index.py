@@ -332,10 +332,11 @@ def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None
 def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, cache: Path) -> None:
     ImageFolder(tree)
     name = index_file(cache).name
-    old, young, foreign = cache / f"{name}.x1.tmp", cache / f"{name}.x2.tmp", cache / "profile.tmp"
-    for path in (old, young, foreign):
+    old = [cache / f"{name}.x_1abcde.tmp", cache / f"{name}.tmp.0123456789abcdef", cache / "00ff.index.abcdefgh.tmp"]
+    young, foreign = cache / f"{name}.tmp.4242", cache / "profile.tmp"
+    for path in (*old, young, foreign):
         path.write_bytes(b"half")
-    for path in (old, foreign):
+    for path in (*old, foreign):
         os.utime(path, (time.time() - 7200, time.time() - 7200))
     ImageFolder(tree, rescan=True)
     assert sorted(cache.iterdir()) == sorted([cache / name, young, foreign])
