@@ -15,7 +15,7 @@ import typer
 from penstock.bench.train.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
-_NO_THREAD = "can't start new thread"  # Python's words for no memory for its stack, or for too many of them
+_NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
 
 app = typer.Typer(
     name="penstock",

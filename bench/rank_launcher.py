@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-_ANY_EXCEPTION = 1  # Python's exit code: often of a rank that lost its peers
+_ANY_EXCEPTION = 1  # Python's exit code for it; often of a rank that lost its peers
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The two stages of image preparation: a sample stage for each image, a batch stage for each batch."""
+"""What happens to one sample, then to one batch."""
 
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError

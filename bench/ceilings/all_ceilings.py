@@ -11,7 +11,7 @@ from typing import Any
 from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, transfer_rate
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
-from penstock.bench.data.sampled_source import SampledSource
+from penstock.bench.data.wrapped_sources import SampledSource
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.record import (
@@ -46,7 +46,7 @@ def ceiling_probes(
     decoders: Mapping[str, DecodeCeiling],
     chosen: str,
 ) -> Named:
-    """(name, probe) of everything on the way of a sample that is measured alone; a quarter of a measurement each.
+    """Yield (name, probe) of every part of a sample's way that is measured alone, a quarter of a measurement each.
 
     decoders: name -> its ceiling; chosen: the loader's. Of arrays there is nothing to read and to decode.
     """
@@ -66,7 +66,7 @@ def ceiling_probes(
 
 
 def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -> Named:
-    """Between worker and model; on a CPU uint8 batches are handed out as they are."""
+    """Yield what lies between worker and model; on a CPU uint8 batches are handed out as they are."""
     sent = partial(transfer_rate, pipeline, settings.batch_size)
     wanted = (DTYPES[settings.dtype], settings.device, seconds)
     if settings.device != "cpu":
@@ -79,7 +79,7 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
 def lossless_cache_ceiling(
     source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int
 ) -> DecodeCeiling | None:
-    """Decode and resize of the crops of a lossless cache, which is built of a sample of `source` and removed at once.
+    """Return the ceiling of a lossless cache, which is built of a sample of `source` and removed at once.
 
     None for a cache and for arrays. Raises LoaderError E-DEPENDENCY where no cache can be built.
     """
@@ -96,7 +96,10 @@ def lossless_cache_ceiling(
 def replayed(
     served: Source, pipeline: ImagePipeline, settings: BenchSettings, about: Mapping[str, object]
 ) -> ReplayedBatches | None:
-    """The loader's batches without the loader; None where handing them out takes no work. about: the loader's."""
+    """Return the loader's batches without the loader; None where handing them out takes no work.
+
+    about: what the loader says of itself.
+    """
     if settings.device == "cpu" and settings.dtype == "uint8":
         return None
     batches = host_batches(served, pipeline, settings.batch_size, settings.seed)
@@ -105,5 +108,5 @@ def replayed(
 
 
 def replay_probe(batches: Any, settings: BenchSettings) -> tuple[str, Probe]:
-    """(name, probe) of the feed alone."""
+    """Return (name, probe) of the feed alone."""
     return REPLAYED, partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)

@@ -1,11 +1,11 @@
-"""Ceilings: what one part of the loader could do if it had the machine to itself."""
+"""Decode ceilings: how many images one thread decodes, resizes, or hands to the device if it does nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import count, cycle, islice
+from itertools import chain, count, cycle, islice
 
 import numpy as np
 import torch
@@ -22,26 +22,27 @@ from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
+_STEP = 64  # images between two looks at the clock
 _MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
 
 
 class DecodeCeiling:
-    """Decode and resize on one thread, of files already in memory, with the crops of the real stream.
+    """Measures decoding and resizing on one thread, of up to 256 files in memory, with the crops of the real stream.
 
-    A loader cannot be faster than this times its processors. Bad samples are left out. Of a cache it is the crop's part
-    that is decoded, and reading it (from the page cache, CRC and all) is part of the work. max_samples: images, spread
-    over the source.
+    A loader cannot be faster than this times its CPUs. Bad samples are left out. Of a cache it is the crop's part that
+    is decoded, and reading it (from the page cache, CRC and all) is part of the work.
+
+    Attributes:
+        name: of the decoder.
     """
 
-    def __init__(
-        self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int, *, max_samples: int = MAX_SAMPLES
-    ) -> None:
+    def __init__(self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int) -> None:
         self._decoder = ImageDecoder(pipeline, decoder)
         self._reader = SampleReader(source, self._decoder)
         self.name = self._decoder.name
         self._pipeline, self._seed = pipeline, seed
-        stride = max(1, len(source) // max_samples)
-        self._samples = list(self._readable(range(0, len(source), stride)[:max_samples]))
+        stride = max(1, len(source) // MAX_SAMPLES)
+        self._samples = list(self._readable(range(0, len(source), stride)[:MAX_SAMPLES]))
         if not self._samples:
             raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
         height, width = pipeline.size
@@ -50,21 +51,29 @@ class DecodeCeiling:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Width and height of the image with the most pixels, of those tried."""
+        """Return width and height of the image with the most pixels, of those tried."""
         return max(((item.width, item.height) for item in self._samples), key=lambda size: size[0] * size[1])
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
-        """Images per second on one thread; without `resize`, of decoding alone (the same windows)."""
-        epochs = count()
-        return _on_one_thread(lambda: self._epoch(next(epochs), resize), seconds)
+        """Measure images/s on one thread; without `resize`, of decoding alone (the same windows)."""
+        crops = chain.from_iterable(map(self._crops, count()))
+        images = min(_STEP, len(self._samples))
+
+        def step() -> int:
+            for pixels, flip in islice(crops, images):
+                if resize:
+                    write_sample(pixels, self._slot, flip, self._resize)
+            return images
+
+        return _on_one_thread(step, seconds)
 
     @property
     def decodes(self) -> bool:
-        """Whether there is anything to decode: not of arrays."""
+        """Return whether there is anything to decode: not of arrays."""
         return any(item.probe is not None for item in self._samples)
 
     def decode(self, seconds: float) -> Rate:
-        """Images per second of decoding alone, on one thread: of a cache, of parts that are in memory already."""
+        """Measure images/s of decoding alone on one thread: of a cache, of parts that are in memory already."""
         if all(item.data is not None for item in self._samples):
             return self.measure(seconds, resize=False)
         epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
@@ -78,7 +87,7 @@ class DecodeCeiling:
         return _on_one_thread(decode, seconds)
 
     def resize(self, seconds: float) -> Rate:
-        """Images per second of resizing and mirroring alone, on one thread: of crops that are decoded already."""
+        """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
         endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), _MAX_CROPS)])
 
         def resize() -> int:
@@ -88,19 +97,13 @@ class DecodeCeiling:
 
         return _on_one_thread(resize, seconds)
 
-    def _epoch(self, epoch: int, resize: bool) -> int:
-        for pixels, flip in self._crops(epoch):
-            if resize:
-                write_sample(pixels, self._slot, flip, self._resize)
-        return len(self._samples)
-
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
-        """(decoded crop, valid until the next one, mirror flag) of each sample."""
+        """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
         for item, window, flip in self._planned(epoch):
             yield self._reader.crop(item, window), flip
 
     def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
-        """What decodes each sample's crop, from bytes in memory."""
+        """Yield what decodes each sample's crop, from bytes in memory."""
         for item, window, _ in self._planned(epoch):
             if item.probe is not None and item.data is None:
                 part, stored = self._reader.part(item, window)
@@ -122,6 +125,24 @@ class DecodeCeiling:
                 yield item
 
 
+class DecodeCeilings:
+    """Holds the ceilings of one benchmark run, whose samples are read once for its search and its rounds.
+
+    source(cached=...): the data, as files or as a cache.
+    """
+
+    def __init__(self, source: Callable[..., Source], pipeline: ImagePipeline, seed: int) -> None:
+        self._source, self._pipeline, self._seed = source, pipeline, seed
+        self._made: dict[tuple[str, bool], DecodeCeiling] = {}
+
+    def of(self, decoder: str, *, cached: bool) -> DecodeCeiling:
+        """Return the ceiling of a decoder. Raises LoaderError where it cannot decode any of the samples."""
+        key = decoder, cached
+        if key not in self._made:
+            self._made[key] = DecodeCeiling(self._source(cached=cached), self._pipeline, decoder, self._seed)
+        return self._made[key]
+
+
 def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -132,7 +153,7 @@ def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
 
 
 def usable_decoders() -> list[str]:
-    """The decoders that work here, best first."""
+    """Return the decoders that work here, the best first."""
     usable = []
     for name in DECODER_NAMES[1:]:
         try:
@@ -144,7 +165,7 @@ def usable_decoders() -> list[str]:
 
 
 def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, device: str, seconds: float) -> Rate:
-    """Images per second that one uint8 host batch can be copied to `device` and normalised there: the feed alone.
+    """Measure images/s of copying one uint8 host batch to `device` and normalising it there: the feed alone.
 
     On a CPU there is no copy, only the normalising pass. With dtype uint8 it is the copy alone.
     """

@@ -31,8 +31,8 @@ _FEW = 16  # images whose sizes stand for all where no index tells them
 _ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
 
 
-class Extent(NamedTuple):
-    """Bytes of a file: `num_bytes` from `offset`."""
+class FileRange(NamedTuple):
+    """A range of bytes of a file: `num_bytes` from `offset`."""
 
     path: bytes
     offset: int
@@ -55,11 +55,11 @@ class ReadCeiling:
 
     @property
     def possible(self) -> bool:
-        """Whether there is anything to read: arrays are in memory, and of bad images alone there is nothing."""
+        """Return whether there is anything to read: arrays are in memory, and of bad images alone there is nothing."""
         return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
 
     def warm(self, seconds: float) -> Rate:
-        """Images per second from the page cache."""
+        """Measure images/s from the page cache."""
         numbers = count()
 
         def read() -> int:
@@ -69,12 +69,12 @@ class ReadCeiling:
         return measure_rate(read, seconds=seconds)
 
     def cold(self, seconds: float) -> Rate:
-        """Images per second from storage: they are dropped from the page cache, outside the time that counts.
+        """Measure images/s from storage: images are dropped from the page cache, outside the time that counts.
 
         Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
         others hold, kernels that do not tell.
         """
-        extents = list(extents_of(self._source, self._indices))
+        extents = list(file_ranges(self._source, self._indices))
         if not extents:
             raise ValueError("it is not known where in which files the images lie")
         images: list[int] = []
@@ -104,12 +104,12 @@ class ReadCeiling:
         return Rate.from_steps(images, times)
 
     def many(self, seconds: float) -> Rate:
-        """Images per second of as many threads as it pays to read with: where storage keeps each read waiting it is
-        that many times one thread's, where its bandwidth is used up it is no more.
+        """Measure images/s with many reader threads.
 
-        What lies in files is dropped from the page cache before each pass, outside the time that counts.
+        Storage that keeps each read waiting scales with the threads; storage whose bandwidth is used up does not. What
+        lies in files is dropped from the page cache before each pass, outside the time that counts.
         """
-        extents = list(extents_of(self._source, self._indices))
+        extents = list(file_ranges(self._source, self._indices))
         times: list[float] = []
         spent = Stopwatch()
         with ThreadPoolExecutor(many_workers(available_cpus())) as pool:
@@ -123,12 +123,12 @@ class ReadCeiling:
         return Rate.from_steps([len(self._reads)] * len(times), times)
 
     def _back_into_the_page_cache(self) -> None:
-        """With the rest: the loader is measured next."""
+        """Read everything again, since the loader is measured next."""
         for index in self._indices:
             _works(partial(self._source.read, index))
 
     def _read_of(self, index: int) -> Callable[[], object]:
-        """What reads image `index` as a loader does."""
+        """Return what reads image `index` as a loader does."""
         source = self._source
         size = source.stored_size(index) if isinstance(source, WindowSource) else None
         if size is None:
@@ -149,11 +149,11 @@ def _works(read: Callable[[], object]) -> bool:
     return True
 
 
-def extents_of(source: Source, indices: list[int]) -> Iterator[Extent]:
-    """Where the bytes of images `indices` lie; nothing for sources that are neither a folder nor a cache."""
+def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
+    """Yield where the bytes of images `indices` lie; nothing for a source that is neither a folder nor a cache."""
     if isinstance(source, ImageFolder):
         for path in map(source.path, indices):
-            yield Extent(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
+            yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
     elif isinstance(source, Hdf5Cache):
         payloads: dict[bytes, int] = {}
         for index in indices:
@@ -161,7 +161,7 @@ def extents_of(source: Source, indices: list[int]) -> Iterator[Extent]:
             if path not in payloads:
                 payloads[path] = _payload_offset(path)
             record = source.records[index]
-            yield Extent(path, payloads[path] + int(record["offset"]), int(record["length"]))
+            yield FileRange(path, payloads[path] + int(record["offset"]), int(record["length"]))
 
 
 def _payload_offset(path: bytes) -> int:
@@ -173,7 +173,7 @@ def _payload_offset(path: bytes) -> int:
 
 
 def bytes_an_image(source: Source) -> int | None:
-    """Mean bytes of an image as it is stored; None for arrays. Of a source of another kind a few images are read."""
+    """Return the mean bytes of an image as stored; None for arrays. Of other kinds of source a few images are read."""
     source = source.source if isinstance(source, RepeatedSource) else source
     if isinstance(source, ImageFolder):
         return source.num_bytes // len(source)
@@ -191,7 +191,7 @@ def bytes_an_image(source: Source) -> int | None:
     return sum(read) // len(read) if read else None
 
 
-def drop_cached(extents: list[Extent]) -> None:
+def drop_cached(extents: list[FileRange]) -> None:
     """Have the kernel forget the pages of these bytes, as far as it can.
 
     Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
@@ -210,8 +210,8 @@ def drop_cached(extents: list[Extent]) -> None:
             os.close(fd)
 
 
-def _joined(extents: list[Extent]) -> list[Extent]:
-    joined: list[Extent] = []
+def _joined(extents: list[FileRange]) -> list[FileRange]:
+    joined: list[FileRange] = []
     for extent in sorted(set(extents)):
         last = joined[-1] if joined else None
         if last is not None and last.path == extent.path and extent.offset <= last.offset + last.num_bytes:

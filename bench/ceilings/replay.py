@@ -20,7 +20,7 @@ NUM_BATCHES = 4  # more than a processor's caches hold
 
 
 def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed: int) -> list[HostBatch]:
-    """The first batches of the stream, made in this process, as an engine hands them over; bad samples replaced."""
+    """Make the first batches of the stream in this process, as an engine hands them over; bad samples are replaced."""
     settings = {"pipeline": pipeline, "batch_size": batch_size, "seed": seed, "on_bad_sample": "replace"}
     with (
         create_loader(source, backend="torch", workers=0, device="cpu", dtype=torch.uint8, **settings) as loader,  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
 
 
 class ReplayedBatches:
-    """Iterates for ever over (images, labels) as the loader hands them out: the same feed and batch stage.
+    """Iterates for ever over (images, labels) as the loader hands them out, by its feed and batch stage.
 
     resident: the batches lie on the device already, as those of an engine that decodes there.
     """

@@ -24,7 +24,7 @@ from penstock.pipelines.sample.decode import ImageDecoder
 _SAMPLE = 256
 _LOOK_S = 2.0
 _READ_S = 0.4
-_HUGE = 20_000_000  # pixels: some 100 ms of decoding
+_HUGE = 20_000_000  # pixels: takes some 100 ms to decode
 _SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".gif": "GIF"}
 
 
@@ -134,7 +134,7 @@ def summarise_sample(source: Source, settings: DoctorSettings) -> SampleSummary:
     reader = SampleReader(source, ImageDecoder(replace(settings.pipeline, exif="apply")))
     sample, watch = SampleSummary(), Stopwatch()
     indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
-    np.random.default_rng(0).shuffle(indices)  # where time ends the look, it has been everywhere
+    np.random.default_rng(0).shuffle(indices)  # so that a look cut short has been all over the data
     for index in indices.tolist():
         if watch.seconds > _LOOK_S:
             break

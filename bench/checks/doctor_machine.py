@@ -31,8 +31,8 @@ from penstock.loaders.system.needs import (
 from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")
-_TIGHT = 0.5  # of what is there; more is told
-_LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # bytes of address space: CUDA maps the memory of every GPU
+_TIGHT = 0.5  # share of the free memory; a loader that needs more is a warning
+_LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # address space, bytes: CUDA maps every GPU's memory
 
 
 def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding
 
 
 def processors(settings: DoctorSettings) -> Finding:
-    """Hold the processors that affinity and control groups leave against the number of workers."""
+    """Compare the processors that affinity and control groups leave with the number of workers."""
     affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota()
     cpus, there = available_cpus(), psutil.cpu_count() or affinity
     text = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
@@ -85,7 +85,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def memory(needs: Needs) -> Finding:
-    """Hold the memory that control groups and machine leave against what batches and worker processes need."""
+    """Compare the memory that control groups and machine leave with what batches and workers need."""
 
     def check() -> str:
         ensure_batches(needs)
@@ -113,7 +113,7 @@ def process_limits(settings: DoctorSettings) -> Finding:
 
 
 def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
-    """Hold /dev/shm against the backends' semaphores and the batches of the drop-in DataLoader.
+    """Compare /dev/shm with what the backends' semaphores and a DataLoader's batches need.
 
     The backends' own batches lie elsewhere; those of the drop-in DataLoader, and of torch's own, lie there.
     """

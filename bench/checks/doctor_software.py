@@ -1,4 +1,4 @@
-"""Looks at what is installed: decoders and their speed, what caches need, DALI and torch against the GPU's driver."""
+"""Looks at what is installed: decoders, their speed, what caches need, and whether DALI and torch fit the driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
-from penstock.bench.data.photo_like import photo_like
+from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
@@ -20,7 +20,7 @@ from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 
-_DECODE_S = 0.12  # of each decoder
+_DECODE_S = 0.12  # seconds of measuring each decoder
 _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 
 
@@ -36,7 +36,7 @@ def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:
     """Yield each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
-    usable, photo = usable_decoders(), photo_like(*_PHOTO)
+    usable, photo = usable_decoders(), plain_photo(*_PHOTO)
     for name in DECODER_NAMES[1:]:
         if name not in usable:
             yield _missing_decoder(name, usable)
@@ -78,7 +78,7 @@ def caches(*, needed: bool) -> Finding:
 
 
 def gpu_driver(settings: DoctorSettings) -> Finding:
-    """Hold torch's CUDA version against the driver's."""
+    """Compare torch's CUDA version with the driver's."""
     driver, built = driver_cuda(), torch.version.cuda
     if driver is None:
         state: State = "warn" if built is not None and settings.device == "cpu" else "ok"
@@ -98,7 +98,7 @@ def driver_cuda() -> tuple[int, int] | None:
     """Return (major, minor) of the newest CUDA that the installed driver runs; None without a driver."""
     number = ctypes.c_int(0)
     try:
-        # Takes no context and no memory of the GPU.
+        # Creates no CUDA context and takes no memory of the GPU.
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
         return None

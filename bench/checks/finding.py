@@ -18,14 +18,7 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """Tell what was found of one thing.
-
-    Attributes:
-        name: what was looked at.
-        state: "ok", "warn" or "fail".
-        found: what was found, in words.
-        fix: what mends it, where it is not ok.
-    """
+    """Tell in words what was found of one thing, and what mends it where it is not ok."""
 
     name: str
     state: State
@@ -35,15 +28,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorSettings:
-    """Describe the loader that the doctor is asked about, as create_loader takes it.
+    """Describe the loader that the doctor is asked about; the fields are arguments of create_loader.
 
     Attributes:
-        backend: "torch", "hdf5", "dali", or "auto" for that of the saved profile.
-        workers: worker processes; None for the backend's default.
-        prefetch: batches ahead for each worker; None for the backend's default.
-        batch_size: images a batch.
-        size: height and width of the images served, in pixels.
-        device: where batches go, such as "cpu" or "cuda:0".
+        workers, prefetch: None for the backend's defaults.
         cache: a cache to look at beside the data, if it is there.
         on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
     """

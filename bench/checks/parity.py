@@ -33,9 +33,6 @@ class ParitySettings:
 
     Attributes:
         images: most images that are compared.
-        seed: seed of order, crops and flips.
-        size: height and width of the images served, in pixels.
-        batch_size: images a batch.
         evaluate: whether to compare the stream of imagenet_eval instead of that of imagenet_train.
     """
 
@@ -67,11 +64,7 @@ class ParityEngine:
     """Describe one engine to compare: a backend with its decoder, source and device.
 
     Attributes:
-        name: as records and messages call it, such as "torch/simplejpeg".
         needs: the decoder or backend that may be missing here.
-        source: where it reads images.
-        backend: of create_loader.
-        device: where it decodes.
         options: further arguments of create_loader.
     """
 
@@ -194,12 +187,8 @@ class ParityRecord:
     """Hold what a comparison found.
 
     Attributes:
-        data: the source whose stream was served.
-        settings: what of the stream was compared.
         images: number of images compared, padding not counted.
-        engines: engine -> its loader's settings.
-        pairs: every two engines, with what differs between them.
-        left_out: what could not be compared here.
+        engines: name of an engine -> its loader's settings.
     """
 
     data: Source

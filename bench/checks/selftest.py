@@ -17,7 +17,7 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
-from penstock.bench.data.photo_like import photo_like
+from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
@@ -31,7 +31,7 @@ from penstock.pipelines.spec import imagenet_train
 
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
 _WORKERS = 2
-_OWN_BYTES = 150 << 20  # of the engines that work in this process, and of the model
+_OWN_BYTES = 150 << 20  # for the engines that work in this process, and the model
 
 Value = TypeVar("Value")
 
@@ -78,15 +78,15 @@ def write_images(folder: Path) -> Source:
         (folder / f"class{number}").mkdir()
     for number in range(IMAGES):
         path = folder / f"class{number % CLASSES}" / f"{number:02d}.jpg"
-        path.write_bytes(photo_like(120 + 8 * number, 330 - 7 * number, seed=number))
+        path.write_bytes(plain_photo(120 + 8 * number, 330 - 7 * number, seed=number))
     grey = np.linspace(0, 255, 90 * 140).astype(np.uint8).reshape(90, 140, 1)
     (folder / "class0" / "00.jpg").write_bytes(simplejpeg.encode_jpeg(grey, 90, "GRAY"))
-    if "pillow" in usable_decoders():  # nothing else decodes these
+    if "pillow" in usable_decoders():  # no other decoder takes these
         from PIL import Image
 
         colours = Image.fromarray(np.repeat(grey, 3, axis=2))
         colours.convert("CMYK").save(folder / "class1" / "01.jpg")
-        colours.save(folder / "class0" / "02.jpg", format="PNG")  # named as no PNG: the first bytes decide
+        colours.save(folder / "class0" / "02.jpg", format="PNG")  # a wrong name: the first bytes decide
     return open_source(folder)
 
 

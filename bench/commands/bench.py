@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.bench.record.record import BenchRecord, BenchSettings
     from penstock.bench.verdict.verdict import Verdict
 
-_OWN_BYTES = 150 << 20  # of the samples and batches that a run holds beside its loader: 340 MiB were seen
+_OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
 
 
 def bench(
@@ -66,6 +66,8 @@ def bench(
     ] = None,
 ) -> None:
     """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
+
     from penstock.bench.record.record import BenchSettings
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.report.svg import require_matplotlib
@@ -73,28 +75,11 @@ def bench(
 
     if report:
         require_matplotlib("no report page")
-    settings = BenchSettings(
-        backend=backend,
-        cache=None if cache is None else str(cache),
-        entries=entries,
-        decoder=decoder,
-        workers=workers,
-        batch_size=batch_size,
-        size=size,
-        device=common.resolve_device(device),
-        dtype=dtype,
-        model=None if model == "none" else model,
-        amp=amp,  # type: ignore[arg-type]
-        seconds=seconds,
-        rounds=rounds,
-        baseline=baseline,
-        tune=tune,
-        tune_seconds=tune_seconds,
-        max_cpu=max_cpu,
-        max_memory=max_memory,
-        apply=apply,
-        seed=seed,
-    )
+    asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
+    asked["cache"] = None if cache is None else str(cache)
+    asked["device"] = common.resolve_device(device)
+    asked["model"] = None if model == "none" else model
+    settings = BenchSettings(**asked)
     record, verdict = _measure(data, settings, cache_tradeoff, with_report=report is not None)
     print_record(record, verdict)
     if record.cache:
@@ -131,14 +116,14 @@ def _measure(
     """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
+    from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.run import BenchRun
     from penstock.bench.verdict.verdict import judge
 
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     with ProgressBar("starting") as bar:
         run = BenchRun(training_folder(data), settings, bar.show)
-        try_caches = wants_tradeoff(run.source, tradeoff, default=with_report)
+        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_report)
         bar.print(run.source.describe())
         if settings.tunes:
             what = (
@@ -148,7 +133,7 @@ def _measure(
         record = run.run()
         verdict = judge(record, str(data))
         record = run.with_applied(record, verdict.advice)
-        return (with_cache_tradeoff(run.source, record, bar.show) if try_caches else record), verdict
+        return (with_cache_kinds(run.source, record, bar.show) if try_caches else record), verdict
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

@@ -71,7 +71,7 @@ def _options_of(group: type[Any]) -> list[inspect.Parameter]:
     for field in fields(group):
         kind: Any = hints[field.name]
         if get_origin(kind) is Literal:
-            kind = str  # the settings name the choices when they refuse one
+            kind = str  # TrainSettings names the choices when it refuses a value
         annotation = Annotated[kind, typer.Option(help=field.metadata["help"], rich_help_panel="Techniques")]
         found.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)

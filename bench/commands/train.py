@@ -93,7 +93,7 @@ def train(
     plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
     with join_process_group(common.resolve_device(device)) as target:
         if workers is None and target == "cpu":
-            workers = 1  # the model's threads want the processors, and it is far slower than one worker
+            workers = 1  # the model's threads need the processors, and the model is far slower than one worker
         wish = DoctorSettings(
             backend=backend, workers=workers, batch_size=batch_size, size=size, device=target, cache=cache
         )

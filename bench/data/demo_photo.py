@@ -1,4 +1,4 @@
-"""One demo photo: a JPEG with the statistics of an ImageNet photo, its class to be seen in any crop of it."""
+"""Made-up photos: JPEGs with the statistics of ImageNet photos, whose class can be seen in any crop of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 PATTERNS = ("horizontal", "vertical", "diagonal", "plaid", "plain")
 ODD_KINDS = ("progressive", "grey", "cmyk", "rotated", "png", "restart", "tiny")
-ODD_EVERY = 91
-"""One photo in so many is odd; with 7 or more classes of 64 photos each kind occurs."""
-
+ODD_EVERY = 91  # one photo in so many is odd; with 7 or more classes of 64 photos each kind occurs
+# Side of a periodic texture in pixels: no photo is larger, so that none repeats within a frame.
 TILE = 1024
-"""Side of a periodic texture in pixels: no photo is larger, so that none repeats within a frame."""
+# Textures are int16 with this many steps per standard deviation: a tenth of the memory traffic of float64.
 FIXED_POINT = 4096
-"""Textures are kept as int16 with this many steps per standard deviation: a tenth of the memory traffic of float64."""
 # An EXIF block with nothing but orientation 3, upside down. The patterns look alike from both ends, so that the class
 # can be seen whether a loader applies the orientation or not.
 EXIF_UPSIDE_DOWN = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x03\0\0\0\0\0\0\0"
@@ -36,7 +34,15 @@ Plane = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TextureBank:
-    """Periodic textures, TILE x TILE, zero mean and unit deviation in fixed point; `activity` is positive."""
+    """Hold periodic textures, int16 [TILE, TILE], zero mean and unit deviation in FIXED_POINT.
+
+    Attributes:
+        smooth: soft light and shadow.
+        edges: flat regions with sharp borders.
+        fine: fine detail.
+        activity: how much detail there is in a place, positive.
+        sine: one turn of a sine, float32 [FIXED_POINT].
+    """
 
     smooth: tuple[Texture, ...]
     edges: tuple[Texture, ...]
@@ -47,7 +53,7 @@ class TextureBank:
 
 @lru_cache(maxsize=2)
 def texture_bank(seed: int) -> TextureBank:
-    """The textures that all photos of one seed are mixed from (0.3 s, 24 MB).
+    """Return the textures that all photos of one seed are mixed from (0.3 s, 24 MB).
 
     Photos have amplitude spectra near 1/f (Field 1987; 1/f^1.27 in a sample of ImageNet) but are no Gaussian noise:
     they have flat regions with sharp borders, and detail in some places only. Hence four kinds of texture.
@@ -78,12 +84,12 @@ def _fixed(texture: NDArray[np.float64]) -> Texture:
 
 
 def class_name(label: int) -> str:
-    """The folder of a class; folders sorted bytewise are in the order of the labels (up to 10,000)."""
+    """Return the folder of a class; folders sorted bytewise are in the order of the labels (up to 10,000)."""
     return f"{label:04d}_{PATTERNS[label % len(PATTERNS)]}_{_hue_degrees(label):03.0f}"
 
 
 def _hue_degrees(label: int) -> float:
-    """Hue of the colour cast: opposite colours first, then those between (van der Corput), whatever the class count."""
+    """Return the hue of the colour cast: opposite colours first, then those between (van der Corput)."""
     rank, step, turn = label // len(PATTERNS), 0.5, 0.0
     while rank:
         turn += step * (rank & 1)
@@ -92,14 +98,14 @@ def _hue_degrees(label: int) -> float:
 
 
 def odd_kind(label: int, number: int) -> str | None:
-    """Which of ODD_KINDS photo `number` of a class is; None for the ordinary ones."""
+    """Return which of ODD_KINDS photo `number` of a class is; None for the ordinary ones."""
     if (number + 9 * label) % ODD_EVERY:
         return None
     return ODD_KINDS[number // 9 % len(ODD_KINDS)]
 
 
 def photo_bytes(seed: int, split: int, label: int, number: int) -> bytes:
-    """The encoded file of one photo: a pure function of its arguments. Mean 110 kB.
+    """Return the encoded file of one photo: a pure function of its arguments. Mean 110 kB.
 
     Raises LoaderError E-DEPENDENCY for an odd one if Pillow is missing.
     """
@@ -121,7 +127,7 @@ def photo_bytes(seed: int, split: int, label: int, number: int) -> bytes:
 
 
 def _frame_size(rng: np.random.Generator) -> tuple[int, int]:
-    """Height and width in pixels: the longer side is 500 for most, aspects as cameras have, one in five upright."""
+    """Draw height and width in pixels: the longer side is 500 for most, aspects as of cameras, one in five upright."""
     fate = rng.random()
     longer = 500 if fate < 0.72 else int(rng.integers(160, 500) if fate < 0.88 else rng.integers(520, TILE))
     aspect = (4 / 3, 4 / 3, 3 / 2, rng.uniform(1, 1.6))[int(rng.integers(4))]
@@ -130,7 +136,7 @@ def _frame_size(rng: np.random.Generator) -> tuple[int, int]:
 
 
 def photo_pixels(rng: np.random.Generator, bank: TextureBank, label: int, height: int, width: int) -> NDArray[np.uint8]:
-    """The pixels of one photo, uint8 HxWx3 RGB; `height` and `width` up to TILE pixels.
+    """Return the pixels of one photo, uint8 [height, width, 3] RGB; `height` and `width` up to TILE.
 
     The class shows twice: as the pattern of brightness and as the hue of the colour cast. Both survive mirroring, and
     crops of a tenth of the area still hold two periods of the pattern. Amounts are in levels of 255.
@@ -171,7 +177,7 @@ def _window(rng: np.random.Generator, textures: tuple[Texture, ...], height: int
 
 
 def _pattern(rng: np.random.Generator, bank: TextureBank, label: int, warp: Plane) -> Plane:
-    """The brightness pattern of a class, about -1 to 1; `warp` bends its lines. 7 to 11 periods per shorter side."""
+    """Draw the pattern of a class, about -1 to 1, 7 to 11 periods per shorter side; `warp` bends its lines."""
     height, width = warp.shape
     per_pixel = np.float32(rng.uniform(7, 11) / min(height, width))
     y = np.arange(height, dtype=np.float32)[:, None] * per_pixel
@@ -218,10 +224,23 @@ def _odd_bytes(pixels: NDArray[np.uint8], kind: str) -> bytes:
 
 
 def require_pillow() -> ModuleType:
-    """`PIL.Image`. Raises LoaderError E-DEPENDENCY if neither Pillow nor Pillow-SIMD is installed."""
+    """Return `PIL.Image`. Raises LoaderError E-DEPENDENCY if neither Pillow nor Pillow-SIMD is installed."""
     try:
         from PIL import Image
     except ImportError as error:
         fix = "pip install 'penstock[pillow]'"
         raise LoaderError("E-DEPENDENCY", f"the demo set needs Pillow for its odd images: {error}", fix=fix) from error
     return Image
+
+
+def plain_photo(height: int, width: int, seed: int = 0) -> bytes:
+    """Return a JPEG of waves and noise, 4:2:0, quality 90, which takes about as long to decode as a photo.
+
+    Unlike a demo photo it shows no class and is made at once. Its bytes depend on the arguments only.
+    """
+    rng = np.random.default_rng(seed)
+    rows, columns = np.linspace(0, 20, height)[:, None, None], np.linspace(0, 20, width)[None, :, None]
+    waves = np.sin(rows + np.arange(3) + seed) * np.cos(columns) * 90 + 128
+    pixels = (waves + rng.normal(0, 12, (height, width, 3))).clip(0, 255).astype(np.uint8)
+    data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), 90, "RGB", "420")
+    return data

@@ -1,8 +1,9 @@
-"""A small data set served as a large one, for measuring without one."""
+"""Sources that serve another one's images: again and again, a few of them, or slowly."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,60 +11,107 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 
+Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
-class RepeatedSource:
-    """`entries` images, which are those of `source` again and again. See Source for the methods.
 
-    Each entry has its own crops and place in the order; all its reads come from the page cache soon.
+class WrappedSource:
+    """A source that delegates to another one; subclasses say which of its images theirs are.
+
+    Attributes:
+        source: the wrapped source.
+        classes, skipped: those of `source`.
+        fingerprint: hex digest of that of `source` and of how it is wrapped.
+    """
+
+    def __init__(self, source: Source, num_images: int, wrapping: str) -> None:
+        """Serve `num_images` of `source`. wrapping: what tells this source from others over the same data."""
+        self.source, self._num_images = source, num_images
+        self.classes, self.skipped = source.classes, source.skipped
+        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {wrapping}".encode(), digest_size=32).hexdigest()
+
+    def _at(self, index: Index) -> Index:
+        """Return which image of the wrapped source image `index` is; of an int64 array, of each."""
+        return index
+
+    def __len__(self) -> int:
+        return self._num_images
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """Return an encoded image, or pixels uint8 [height, width, 3]."""
+        return self.source.read(self._at(index))
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`."""
+        return self.source.labels(self._at(indices))
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`."""
+        return self.source.path(self._at(index))
+
+    def describe(self) -> str:
+        """Describe the data in one line."""
+        return self.source.describe()
+
+
+class RepeatedSource(WrappedSource):
+    """Serves the images of a small source again and again, as a large one.
+
+    Each entry has its own crops and place in the order; all reads soon come from the page cache.
     """
 
     def __init__(self, source: Source, entries: int) -> None:
         if entries < 1:
             raise ValueError(f"entries is at least 1, not {entries}")
-        self.source, self._entries, self._count = source, entries, len(source)
-        self.classes, self.skipped = source.classes, source.skipped
-        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} x {entries}".encode(), digest_size=32).hexdigest()
+        super().__init__(source, entries, f"x {entries}")
+        self._count = len(source)
 
-    def __len__(self) -> int:
-        return self._entries
-
-    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """See Source."""
-        return self.source.read(index % self._count)
-
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See Source."""
-        return self.source.labels(indices % self._count)
-
-    def path(self, index: int) -> bytes:
-        """See Source."""
-        return self.source.path(index % self._count)
+    def _at(self, index: Index) -> Index:
+        return index % self._count
 
     def describe(self) -> str:
-        """See Source."""
-        return f"{self._entries:,} entries, repeating {self.source.describe()}"
+        """Describe the data in one line."""
+        return f"{len(self):,} entries, repeating {self.source.describe()}"
 
 
 class RepeatedWindows(RepeatedSource):
-    """The same of a source that hands out windows; see WindowSource."""
+    """Serves a small cache again and again: its images can be read in part."""
 
     def __init__(self, source: WindowSource, entries: int) -> None:
         super().__init__(source, entries)
         self._windows = source
 
     def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """See WindowSource."""
-        self._windows.will_need(indices % self._count)
+        """Say that images `indices` are read soon."""
+        self._windows.will_need(self._at(indices))
 
     def stored_size(self, index: int) -> StoredSize | None:
-        """See WindowSource."""
-        return self._windows.stored_size(index % self._count)
+        """Return size and orientation of image `index`; None if only read() can hand it out."""
+        return self._windows.stored_size(self._at(index))
 
     def read_window(self, index: int, window: Window) -> ImagePart:
-        """See WindowSource."""
-        return self._windows.read_window(index % self._count, window)
+        """Return the part of image `index` that holds `window`."""
+        return self._windows.read_window(self._at(index), window)
 
 
 def repeated(source: Source, entries: int) -> RepeatedSource:
-    """`source` as `entries` images. Raises ValueError for fewer than one."""
+    """Return `source` as `entries` images. Raises ValueError for fewer than one."""
     return RepeatedWindows(source, entries) if isinstance(source, WindowSource) else RepeatedSource(source, entries)
+
+
+class SampledSource(WrappedSource):
+    """Serves at most `count` images of a source, at equal distances."""
+
+    def __init__(self, source: Source, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"a sample is of at least 1 image, not {count}")
+        count = min(count, len(source))
+        super().__init__(source, count, f"/ {count}")
+        self._indices = np.linspace(0, len(source), count, endpoint=False).astype(np.int64)
+
+    def _at(self, index: Index) -> Index:
+        found: Index = self._indices[index]
+        return int(found) if isinstance(index, int) else found
+
+    def describe(self) -> str:
+        """Describe the data in one line."""
+        return f"a sample of {len(self):,} of {self.source.describe()}"

@@ -18,7 +18,7 @@ from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch
 from penstock.loaders.system.machine import available_cpus
 
 SAMPLE_S = 0.25
-_MAX_SHARE = 0.01  # of its own time that sampling may take: it waits longer where a sample costs more
+_MAX_SHARE = 0.01  # share of the time that sampling may take: it waits longer where a sample costs more
 
 Item = TypeVar("Item")
 
@@ -69,12 +69,7 @@ class _Usage(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """Usage at one moment.
-
-    Attributes:
-        processes: (process id, time of its start) -> its usage.
-        machine_s: processor seconds of all programs.
-    """
+    """Usage of each process, by its id and the time of its start, and processor seconds of all programs."""
 
     processes: dict[tuple[int, float], _Usage]
     machine_s: float
@@ -173,7 +168,7 @@ class ResourceWatch:
             self._ended = (_usage(self._left_out), max(seconds, 1e-9))
             self._stop.set()
             self._thread.join()
-            self._memory.append(tree_memory_mb(self._left_out))  # by now all that is used has been touched
+            self._memory.append(tree_memory_mb(self._left_out))  # by now every page in use has been touched
 
 
 class _Watched:
@@ -239,7 +234,7 @@ def _gpu_sample(device: torch.device) -> tuple[float | None, float | None]:
     if importlib.util.find_spec("pynvml") is not None:
         try:
             share = torch.cuda.utilization(device) / 100
-        except Exception:  # NVML's own, of whatever kind: in some containers it is not allowed
+        except Exception:  # NVML raises errors of its own; some containers forbid it
             share = None
     try:
         free, total = torch.cuda.mem_get_info(device)

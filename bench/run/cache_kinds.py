@@ -6,18 +6,18 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from penstock.bench.data.sampled_source import SampledSource
-from penstock.bench.data.wrapped_sources import repeated
+from penstock.bench.data.wrapped_sources import SampledSource, repeated
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, CacheAdvice, Offer
+from penstock.bench.record.record import BenchRecord
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build_set import build_cache
@@ -35,11 +35,23 @@ ENCODINGS = (
     Encoding(kind="raw", resize=256),
 )
 _BATCHES = 50  # of an epoch, so that few of them are the slow first ones
+_MAX_SECONDS = 2.0  # in a benchmark: six ways of storing are told apart in less time than a ceiling is measured in
+
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """Something that can be served: its name, its encoding, its source, the backend, bytes on disk of the sample."""
+    """Hold one way of storing the sample, ready to be served.
+
+    Attributes:
+        name: as the record calls it.
+        encoding: of the cache; None for the files.
+        source: what serves it.
+        backend: that reads it.
+        num_bytes: of the sample on the disk.
+        psnr_db: of a lossy cache, as its build reports it.
+    """
 
     name: str
     encoding: Encoding | None
@@ -50,12 +62,9 @@ class _Stored:
 
 
 def advise_cache(
-    source: Source,
-    settings: AdviceSettings,
-    progress: Callable[[int, int, str], None],
-    encodings: tuple[Encoding, ...] = ENCODINGS,
+    source: Source, settings: AdviceSettings, progress: Progress, encodings: tuple[Encoding, ...] = ENCODINGS
 ) -> CacheAdvice:
-    """Builds a cache of a sample in each encoding in a temporary folder, measures all in turn, removes them.
+    """Build a cache of a sample in each encoding in a temporary folder, measure all in turn, remove them.
 
     progress(done, total, what) is called before each step. Raises ValueError for a source that is a cache, LoaderError
     where the files cannot be served.
@@ -92,8 +101,36 @@ def advise_cache(
     )
 
 
+def wants_cache_kinds(source: Source, asked: bool | None, *, default: bool) -> bool:
+    """Return whether a benchmark tries the caches of `source`: as asked for, or `default` where it is none itself.
+
+    Raises ValueError if it was asked for of a cache.
+    """
+    cached = isinstance(source, WindowSource)
+    if asked and cached:
+        raise ValueError("--cache-tradeoff tries caches of a folder of images, and this is a cache already")
+    return asked if asked is not None else default and not cached
+
+
+def with_cache_kinds(source: Source, record: BenchRecord, progress: Progress) -> BenchRecord:
+    """Return the record with what each kind of cache of `source` takes and gives; a note where none can be tried."""
+    wanted = record.settings
+    settings = AdviceSettings(
+        size=wanted.size,
+        batch_size=wanted.batch_size,
+        workers=record.workers,
+        seconds=min(wanted.seconds, _MAX_SECONDS),
+        rounds=wanted.rounds,
+        seed=wanted.seed,
+    )
+    try:
+        return replace(record, cache=advise_cache(source, settings, progress))
+    except LoaderError as error:  # what was measured before is not lost to a full disk
+        return replace(record, notes=(*record.notes, f"the cache trade-off was left out: {error.cause}"))
+
+
 def _file_bytes(sample: SampledSource) -> int:
-    """Of the files; of a source without files, of what it hands out."""
+    """Return the bytes of the sample's files; 0 for what lies in none."""
     paths = [sample.path(index) for index in range(len(sample))]
     return sum(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
 
@@ -137,7 +174,7 @@ def _offer(stored: _Stored, rates: list[float], sample: int, images: int) -> Off
 
 
 def build_options(encoding: Encoding) -> str:
-    """The options of `penstock cache build` for this encoding, "" for the default one."""
+    """Return the options of `penstock cache build` for this encoding, "" for the default one."""
     kind = None if encoding.kind == "jpeg" else encoding.kind
     given = {"encoding": kind, "resize": encoding.resize, "quality": encoding.quality}
     return " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)

@@ -16,14 +16,23 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import dali_message, import_dali
 from penstock.pipelines.spec import ImagePipeline
 
-PEER_NAME = "DALI's own pipeline (readers.file)"
-_DECODER_KNOBS = ("hw_decoder_load", "device_memory_padding")
-PEER_KNOBS = ("workers", "prefetch", *_DECODER_KNOBS)  # those of our backend that this pipeline has too
+DALI_PIPELINE = "DALI's own pipeline (readers.file)"
+_DECODER_OPTIONS = ("hw_decoder_load", "device_memory_padding")
+PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # of our backend, that this pipeline has too
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerSettings:
-    """The work, the same as ours. largest: (width, height) of the largest image in pixels, as far as known."""
+class DaliPipelineSettings:
+    """Hold the work that the pipeline is to do: the work that our loaders do.
+
+    Attributes:
+        pipeline: crop, size, flip and normalisation.
+        batch_size: images.
+        device: "cpu" or a CUDA device.
+        dtype: of the images.
+        seed: of the order and the crops.
+        largest: (width, height) in pixels of the largest image, as far as known.
+    """
 
     pipeline: ImagePipeline
     batch_size: int
@@ -34,20 +43,19 @@ class PeerSettings:
 
     @property
     def handed_out(self) -> torch.dtype:
-        """float16 for bfloat16, which DALI's normalisation does not have: as many bytes."""
+        """Return its images' dtype: float16 for bfloat16, which DALI's normalisation lacks; it has as many bytes."""
         return torch.float16 if self.dtype == torch.bfloat16 else self.dtype
 
 
-class DaliPeer:
-    """Iterates over epochs of (images, labels), whole batches only, the order DALI's own. options: of PEER_KNOBS;
-    "workers" are DALI's threads.
+class DaliPipeline:
+    """Iterates over epochs of (images, labels), whole batches only, in DALI's own order.
 
-    images: [batch, 3, height, width] channels_last on the device, normalised in DALI; labels: int64 [batch]. Raises
-    LoaderError: E-MISUSE for data that are no folder of files, E-DEPENDENCY without DALI, E-CORRUPT for what DALI
-    cannot decode.
+    images: [batch, 3, height, width] channels_last on the device, normalised in DALI; labels: int64 [batch]. options:
+    values of PIPELINE_OPTIONS; "workers" are DALI's threads. Raises LoaderError: E-MISUSE for data that are no folder
+    of files, E-DEPENDENCY without DALI, E-CORRUPT for what DALI cannot decode.
     """
 
-    def __init__(self, folder: Source, served: Source, settings: PeerSettings, options: Options) -> None:
+    def __init__(self, folder: Source, served: Source, settings: DaliPipelineSettings, options: Options) -> None:
         if not isinstance(folder, ImageFolder):
             raise LoaderError("E-MISUSE", "readers.file reads files, and the data are no folder of files")
         assert settings.pipeline.crop == "random_resized"
@@ -74,8 +82,10 @@ class DaliPeer:
         self._batches = None
 
 
-def _iterator(dali: Any, files: Sequence[str], labels: Sequence[int], settings: PeerSettings, options: Options) -> Any:
-    """DALI's iterator for PyTorch, without end: its batches are the pipeline's own memory, not copied."""
+def _iterator(
+    dali: Any, files: Sequence[str], labels: Sequence[int], settings: DaliPipelineSettings, options: Options
+) -> Any:
+    """Make DALI's endless iterator for PyTorch, whose batches are the pipeline's own memory, not copied."""
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
     device = torch.device(settings.device)
@@ -91,23 +101,23 @@ def _iterator(dali: Any, files: Sequence[str], labels: Sequence[int], settings: 
     with pipe:
         data, numbers = dali.fn.readers.file(files=files, labels=labels, random_shuffle=True, name="Reader")
         pipe.set_outputs(
-            _images(dali, data, settings, _of_gpu(settings, options)), numbers.gpu() if on_gpu else numbers
+            _images(dali, data, settings, _gpu_decoder_options(settings, options)), numbers.gpu() if on_gpu else numbers
         )
     pipe.build()
     return DALIClassificationIterator(pipe)
 
 
-def _of_gpu(settings: PeerSettings, options: Options) -> dict[str, Any]:
-    """Options of the GPU decoder, memory for the largest image among them, as DALI's examples have it."""
+def _gpu_decoder_options(settings: DaliPipelineSettings, options: Options) -> dict[str, Any]:
+    """Return options of the GPU decoder, memory for the largest image among them, as in DALI's examples."""
     if settings.device == "cpu":
         return {}
     width, height = settings.largest
-    given = {name: value for name in _DECODER_KNOBS if (value := options.get(name)) is not None}
+    given = {name: value for name in _DECODER_OPTIONS if (value := options.get(name)) is not None}
     return {"preallocate_width_hint": width, "preallocate_height_hint": height, **given}
 
 
-def _images(dali: Any, data: Any, settings: PeerSettings, decoder: dict[str, Any]) -> Any:
-    """The graph from files to what the model takes."""
+def _images(dali: Any, data: Any, settings: DaliPipelineSettings, decoder: dict[str, Any]) -> Any:
+    """Build the graph from files to what the model takes."""
     fn, types, pipeline = dali.fn, dali.types, settings.pipeline
     height, width = pipeline.size
     images = fn.decoders.image_random_crop(

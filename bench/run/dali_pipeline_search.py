@@ -1,32 +1,33 @@
-"""DALI's own pipeline with the knobs that suit it here, found as those of our backends are."""
+"""DALI's own pipeline with the options that suit it here, found as those of our backends are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.record import DTYPES, BenchSettings, Options
-from penstock.bench.run.dali_pipeline import PEER_KNOBS, PEER_NAME, DaliPeer, PeerSettings
-from penstock.bench.search.search_space import Largest, knobs_of
-from penstock.bench.search.starts import cpus_of, start_workers
-from penstock.bench.search.trial import mean_rate, trial_seconds
-from penstock.bench.search.tuning import Rules, Trial, search
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
+from penstock.bench.search.backends import start_workers, usable_cpus
+from penstock.bench.search.candidate import Candidate
+from penstock.bench.search.halving import HalvingSearch
+from penstock.bench.search.search_space import ImageSize, SearchSpace, values_to_try
+from penstock.bench.search.turn import Turn, mean_rate, turn_seconds
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.spec import ImagePipeline
 
 
-def tuned_peer(
+def tuned_pipeline(
     wanted: BenchSettings,
     pipeline: ImagePipeline,
     folder: Source,
     served: Source,
-    largest: Largest,
+    largest: ImageSize,
     progress: Callable[[int, int, str], None],
-) -> tuple[DaliPeer, str]:
-    """The pipeline and how it was set; close it. Raises LoaderError where it cannot serve the data."""
-    settings = PeerSettings(
+) -> tuple[DaliPipeline, str]:
+    """Return the pipeline, to be closed, and how it was set. Raises LoaderError where it cannot serve the data."""
+    settings = DaliPipelineSettings(
         pipeline=pipeline,
         batch_size=wanted.batch_size,
         device=wanted.device,
@@ -34,26 +35,26 @@ def tuned_peer(
         seed=wanted.seed,
         largest=largest,
     )
-    workers, watch = start_workers(wanted), Stopwatch()
+    watch, seconds = Stopwatch(), turn_seconds(wanted.seconds)
 
-    def peer(options: Options) -> DaliPeer:
-        return DaliPeer(folder, served, settings, {"workers": workers, **options})
+    def opened(options: Options) -> DaliPipeline:
+        return DaliPipeline(folder, served, settings, options)
 
-    @contextmanager
-    def opened(options: Options) -> Iterator[Callable[[], Trial]]:
-        seconds = trial_seconds(wanted.seconds)
-        with closing(peer(options)) as batches:
-            yield lambda: Trial(images_per_s=mean_rate(loader_rate(batches, seconds=seconds, device=wanted.device)))
+    def measure(candidate: Candidate) -> Turn:
+        with closing(opened(candidate.options)) as batches:
+            return Turn(images_per_s=mean_rate(loader_rate(batches, seconds=seconds, device=wanted.device)))
 
-    space = knobs_of("dali", wanted.device, wanted.workers, largest, cpus=cpus_of(wanted)) if wanted.tunes else {}
-    rules = Rules(
-        opened=opened,
-        name=lambda options: ", ".join(f"{knob} {value}" for knob, value in options.items()),
-        out_of_time=lambda: watch.seconds >= wanted.tune_seconds,
-        say=lambda what: progress(0, 1, f"searching: {PEER_NAME}, {what}"),
-    )
-    options = search({knob: space[knob] for knob in PEER_KNOBS if knob in space}, rules)
-    values = {"workers": workers, **options}
-    chosen = [f"{knob} {value}" for knob, value in values.items() if value is not None]
+    options: Options = {"workers": start_workers(wanted)}
+    if wanted.tunes:
+        found = values_to_try("dali", wanted.device, wanted.workers, largest, cpus=usable_cpus(wanted))
+        values = {name: found[name] for name in PIPELINE_OPTIONS if name in found}
+        start = Candidate(backend="dali", options=options | {name: tried[0] for name, tried in values.items()})
+        search = HalvingSearch(
+            measure,
+            time_used=lambda: watch.seconds / wanted.tune_seconds,
+            say=lambda what: progress(0, 1, f"searching: {DALI_PIPELINE}, {what}"),
+        )
+        options = search.run([SearchSpace(start=start, options=values)]).chosen.options
+    chosen = [f"{name} {value}" for name, value in options.items() if value is not None]
     dtype = [] if settings.handed_out == settings.dtype else [str(settings.handed_out).removeprefix("torch.")]
-    return peer(options), ", ".join([*chosen, *dtype])
+    return opened(options), ", ".join([*chosen, *dtype])

@@ -17,7 +17,7 @@ BASELINE_NAME = "torch DataLoader + Pillow"
 
 
 class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
-    """A map-style dataset as tutorials have it, its transforms those of torchvision written out.
+    """Holds images as the map-style datasets of tutorials do, the transforms of torchvision written out.
 
     Items: image [3, height, width], uint8 or normalised float32, and its label.
     """
@@ -65,7 +65,7 @@ class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
 def baseline_loader(
     source: Source, pipeline: ImagePipeline, *, batch_size: int, workers: int, dtype: torch.dtype, pin_memory: bool
 ) -> DataLoader[tuple[torch.Tensor, int]]:
-    """torch's DataLoader over PillowDataset: shuffled, workers kept between epochs, the rest torch's defaults."""
+    """Make torch's DataLoader over PillowDataset: shuffled, persistent workers, the rest torch's defaults."""
     return DataLoader(
         PillowDataset(source, pipeline, dtype),
         batch_size=batch_size,
@@ -96,6 +96,6 @@ def end_workers(loader: Any) -> None:
 
 
 def worker_pids(loader: Any) -> set[int]:
-    """Process ids of the workers that torch's DataLoader keeps between epochs."""
+    """Return the process ids of the workers that torch's DataLoader keeps between epochs."""
     workers = getattr(getattr(loader, "_iterator", None), "_workers", ())
     return {worker.pid for worker in workers if worker.pid is not None}

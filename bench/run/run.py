@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from penstock.bench.ceilings.all_ceilings import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
-from penstock.bench.ceilings.decode import DecodeCeiling, usable_decoders
+from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings, usable_decoders
 from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
@@ -31,17 +31,16 @@ from penstock.bench.record.record import (
     bf16_name,
     replayed_model_name,
 )
-from penstock.bench.run.dali_pipeline import PEER_NAME, DaliPeer
-from penstock.bench.run.dali_pipeline_search import tuned_peer
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE, DaliPipeline
+from penstock.bench.run.dali_pipeline_search import tuned_pipeline
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.run.take_advice import OpenedSides, take_advice
-from penstock.bench.run.watched import Key, Watches
-from penstock.bench.search.backends import Surveyed
-from penstock.bench.search.bench_data import BenchData
-from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.search import confirmed, search_settings, tried_as
-from penstock.bench.search.starts import start_workers
-from penstock.bench.search.tuning import Trial
+from penstock.bench.run.take_advice import AdviceMeter, take_advice
+from penstock.bench.run.watched import Key, ResourceLog
+from penstock.bench.search.backends import start_workers
+from penstock.bench.search.candidate import BenchData, Candidate
+from penstock.bench.search.halving import Winners
+from penstock.bench.search.search import final_choice, search_settings, tried_candidate
+from penstock.bench.search.turn import Turn
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
@@ -53,8 +52,11 @@ from penstock.pipelines.errors import LoaderError
 class BenchRun:
     """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement.
 
-    chosen: the candidate that is measured as the loader; where the settings are searched, run() searches first.
-    workers: of the baselines.
+    Attributes:
+        settings: what to measure.
+        source: the data as they are.
+        pipeline: the training pipeline that all loaders run.
+        workers: number of workers of the baselines.
     """
 
     def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
@@ -63,44 +65,43 @@ class BenchRun:
         self.source, self._plain = found.source, found.plain
         self.pipeline, self._opener = found.pipeline, found.opener
         self.workers = start_workers(settings)
-        self._ceilings: dict[str, DecodeCeiling] = {}
+        self._ceilings = DecodeCeilings(self._opener.source, self.pipeline, settings.seed)
         self._notes: list[str] = []
         self._how: dict[str, str] = {}  # what is measured -> how
         self._abouts: dict[str, dict[str, object]] = {}  # backend -> what its loader says of itself
         self._others: Callable[[], set[int]] = set  # processes beside the loader's
-        self._watches = Watches(settings, self.workers)
-        self._surveyed = Surveyed(chosen=self._as_told())
+        self._resources = ResourceLog(settings, self.workers)
+        self._winners = Winners(
+            chosen=Candidate(
+                backend=settings.backend,
+                decoder=settings.decoder,
+                dtype=settings.dtype,
+                cached=self._opener.has(cached=True),
+                options={"workers": self.workers},
+            )
+        )
         self._tried: tuple[Tried, ...] = ()
 
     @property
     def chosen(self) -> Candidate:
-        """What the search chose, or the settings say."""
-        return self._surveyed.chosen
-
-    def _as_told(self) -> Candidate:
-        told = self.settings
-        return Candidate(
-            backend=told.backend,
-            decoder=told.decoder,
-            dtype=told.dtype,
-            cached=self._opener.has(cached=True),
-            options={"workers": self.workers},
-        )
+        """Return the candidate that is measured as the loader: what the search chose, or the settings say."""
+        return self._winners.chosen
 
     def run(self) -> BenchRecord:
-        """The search of settings, then every measurement in turn, `rounds` times over, so that a drift of the machine's
-        speed touches all alike.
+        """Search the settings, then measure everything in turn, `rounds` times over.
+
+        So a drift of the machine's speed touches all alike.
         """
         wanted = self.settings
         if wanted.tunes or wanted.backend == ALL_BACKENDS:
-            self._survey()
+            found = search_settings(wanted, self._opener, self._ceilings, self._progress)
+            self._winners, self._tried = found.winners, found.tried
+            self._notes += found.notes
         served = self._opener.source(cached=self.chosen.cached)
-        names = usable_decoders() if wanted.decoder == "auto" else [wanted.decoder]
-        self._ceilings = {name: DecodeCeiling(served, self.pipeline, name, wanted.seed) for name in names}
         with ExitStack() as stack:
             loader = stack.enter_context(self._opener.open(self.chosen))
             workers = self.chosen.workers
-            self._watches = Watches(wanted, workers)
+            self._resources = ResourceLog(wanted, workers)
             measured = self._measured(self._probes(stack, loader))
             about = self._abouts[self.chosen.backend] = loader.describe()
             return BenchRecord(
@@ -117,7 +118,7 @@ class BenchRun:
                 loader=about,
                 measured=measured,
                 candidates=self._tried,
-                chosen=self._confirmed(measured),
+                chosen=self._final_choice(measured),
                 options=non_default_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
             )
@@ -126,29 +127,23 @@ class BenchRun:
         """Return the record with what became of the advice that follows from it, if the settings ask to apply it."""
         if not self.settings.apply:
             return record
-        sides = OpenedSides(self.settings, self.pipeline, self._opener)
-        return replace(record, applied=take_advice(record, advice, self.chosen, sides, self._progress))
+        meter = AdviceMeter(self.settings, self.pipeline, self._opener)
+        return replace(record, applied=take_advice(record, advice, self.chosen, meter, self._progress))
 
-    def _survey(self) -> None:
-        wanted = self.settings
-        found = search_settings(wanted, self._opener, self.pipeline, self._progress)
-        self._surveyed, self._tried = found.surveyed, found.tried
-        self._notes += found.notes
-
-    def _confirmed(self, measured: tuple[Measured, ...]) -> Tried:
-        """What the final rounds say of the choice."""
+    def _final_choice(self, measured: tuple[Measured, ...]) -> Tried:
+        """Return what the final rounds say of the search's choice."""
         rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
-        known = {c.backend: rates[_name(c)] for c in self._surveyed.all if _name(c) in rates}
-        best, note = confirmed(self._surveyed, known)
+        known = {c.backend: rates[_name(c)] for c in self._winners.all if _name(c) in rates}
+        best, note = final_choice(self._winners, known)
         self._notes += [note] if note else []
         about = self._abouts[best.backend]
         backend = str(about["backend"])
         options = all_options(backend, best.options, about)
         full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
-        return tried_as(full, Trial(images_per_s=rates[_name(best)]))
+        return tried_candidate(full, Turn(images_per_s=rates[_name(best)]))
 
     def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
-        """Every probe in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
+        """Measure all in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
         results: dict[Key, list[Rate | StepTimes]] = {key: [] for key in probes}
         done, total = count(), len(probes) * self.settings.rounds
         for _ in range(self.settings.rounds):
@@ -164,7 +159,7 @@ class BenchRun:
                     self._leave_out(key[1], error)
                     del results[key]
         return tuple(
-            self._watches.of(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
+            self._resources.added_to(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
         )
 
     def _leave_out(self, name: str, error: Exception) -> None:
@@ -177,7 +172,7 @@ class BenchRun:
         probes: dict[Key, Probe] = {}
         about = loader.describe()
         served = self._opener.source(cached=self.chosen.cached)
-        for name, probe in ceiling_probes(served, self.pipeline, wanted, self._ceilings, str(about["decoder"])):
+        for name, probe in ceiling_probes(served, self.pipeline, wanted, self._decoders(), str(about["decoder"])):
             probes["ceiling", name] = probe
         if about["backend"] == "torch" and not self._opener.has(cached=True):
             probes |= self._cache_probe(str(about["decoder"]))
@@ -189,19 +184,24 @@ class BenchRun:
         probes[own] = self._watched(
             own, loader, lambda batches: loader_rate(batches, seconds=seconds, device=wanted.device)
         )
-        for other in self._surveyed.others:
+        for other in self._winners.others:
             probes["other", _name(other)] = self._other(other)
         if wanted.baseline:
             probes["baseline", BASELINE_NAME] = self._baseline(stack)
-            peer = self._peer(stack) if about["backend"] == "dali" else None
-            if peer is not None:
-                probes["baseline", PEER_NAME] = partial(loader_rate, peer, seconds=seconds, device=wanted.device)
+            dali = self._dali_pipeline(stack) if about["backend"] == "dali" else None
+            if dali is not None:
+                probes["baseline", DALI_PIPELINE] = partial(loader_rate, dali, seconds=seconds, device=wanted.device)
         if wanted.model:
             probes |= self._model_probes(wanted.model, loader, again)
         return probes
 
+    def _decoders(self) -> dict[str, DecodeCeiling]:
+        """Return decoder -> its ceiling on what the chosen loader reads."""
+        names = usable_decoders() if self.settings.decoder == "auto" else [self.settings.decoder]
+        return {name: self._ceilings.of(name, cached=self.chosen.cached) for name in names}
+
     def _other(self, candidate: Candidate) -> Probe:
-        """The measurement of another backend's best, which is closed in between: its workers and memory are its own."""
+        """Measure another backend's best, opened for that alone: else its workers would burden the others."""
         self._how[_name(candidate)] = candidate.describe().partition(" of the ")[2]
 
         def probe() -> Rate:
@@ -212,7 +212,7 @@ class BenchRun:
         return probe
 
     def _cache_probe(self, decoder: str) -> dict[Key, Probe]:
-        """What decoding from a lossless cache would do, unless none can be built, which is noted."""
+        """Measure what decoding from a lossless cache would do, unless none can be built, which is noted."""
         try:
             cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
         except LoaderError as error:
@@ -221,8 +221,8 @@ class BenchRun:
         return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
 
     def _watched(self, key: Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
-        """The measurement of the loader's batches, and what it takes of the machine."""
-        return lambda: self._watches.measured(key, loader, measure, self._others)
+        """Measure the loader's batches, and log what that takes of the machine."""
+        return lambda: self._resources.watched(key, loader, measure, self._others)
 
     def _baseline(self, stack: ExitStack) -> Probe:
         wanted = self.settings
@@ -239,16 +239,16 @@ class BenchRun:
         self._others = lambda: worker_pids(loader)
         return partial(loader_rate, OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
 
-    def _peer(self, stack: ExitStack) -> DaliPeer | None:
-        """DALI's own pipeline, its knobs searched as ours are; None, with a note, where it cannot serve."""
-        largest = next(iter(self._ceilings.values())).largest
+    def _dali_pipeline(self, stack: ExitStack) -> DaliPipeline | None:
+        """Return DALI's own pipeline, its options searched as ours are; None, with a note, where it cannot serve."""
+        largest = next(iter(self._decoders().values())).largest
         try:
-            peer, how = tuned_peer(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
+            found, how = tuned_pipeline(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
         except LoaderError as error:
-            self._leave_out(PEER_NAME, error)
+            self._leave_out(DALI_PIPELINE, error)
             return None
-        self._how[PEER_NAME] = how
-        return stack.enter_context(closing(peer))
+        self._how[DALI_PIPELINE] = how
+        return stack.enter_context(closing(found))
 
     def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
         wanted = self.settings

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.data.sampled_source import SampledSource
-from penstock.bench.data.wrapped_sources import RepeatedSource, repeated
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeated
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
@@ -27,30 +26,16 @@ from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
-MAX_TAKEN = 3  # changes, those that promise most
-PAIRS = 2  # measurements of each side: before, after, after, before
+MAX_TRIED = 3  # changes, those that promise most
+PAIRS = 2  # measurements with and without the change: before, after, after, before
 _MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
-
-Progress = Callable[[int, int, str], None]
-
-
-class Sides(Protocol):
-    """What is measured before and after a change: opens a candidate, tells its images/s, closes it."""
-
-    def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
-        """Images/s of the loader, or of loader + model for quantity "both"."""
-        ...
-
-    def of_a_sample(self) -> Any:
-        """A context that gives (sides, note): the same over a sample of the data that has a lossless cache."""
-        ...
 
 
 @dataclass(frozen=True)
-class OpenedSides:
-    """Sides over the data of `opener`.
+class AdviceMeter:
+    """Measures candidates over the data of `opener`, each opened for its measurement alone.
 
-    Each is opened for its measurement alone: what the other would still fetch ahead, it would take from this one.
+    What a second open loader would still fetch ahead, it would take from the one that is measured.
     """
 
     settings: BenchSettings
@@ -63,7 +48,7 @@ class OpenedSides:
         return create_model(self.settings.model, max(2, len(self.opener.classes)), seed=self.settings.seed)
 
     def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
-        """See Sides."""
+        """Return images/s of the loader, or of loader + model for quantity "both"."""
         wanted, seconds = self.settings, self.settings.seconds
         with self.opener.open(candidate) as loader:
             if quantity != BOTH:
@@ -73,8 +58,8 @@ class OpenedSides:
             return rate.median if rate is not None else 0.0
 
     @contextmanager
-    def of_a_sample(self) -> Iterator[tuple[OpenedSides, str]]:
-        """See Sides."""
+    def on_a_sample(self) -> Iterator[tuple[AdviceMeter, str]]:
+        """Give a meter over a sample of the data that has a lossless cache, and a note that says so."""
         files = self.opener.source(cached=False)
         whole = files.source if isinstance(files, RepeatedSource) else files
         sample = SampledSource(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
@@ -84,26 +69,30 @@ class OpenedSides:
             build_cache(sample, path, workers=self.settings.workers)
             both = (repeated(source, entries) for source in (sample, open_cache(path)))
             opener = LoaderOpener(self.settings, self.pipeline, *both)
-            yield OpenedSides(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
+            yield AdviceMeter(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
 
 
 def take_advice(
-    record: BenchRecord, advice: Sequence[Advice], present: Candidate, sides: Sides, progress: Progress
+    record: BenchRecord,
+    advice: Sequence[Advice],
+    present: Candidate,
+    meter: AdviceMeter,
+    progress: Callable[[int, int, str], None],
 ) -> tuple[Applied, ...]:
-    """Those of `advice` that the benchmark can take and that promise something, each measured in turn with `present`.
+    """Try what the benchmark can change and what promises something, each measured in turn with `present`.
 
-    progress(done, total, what) is called before each measurement. What cannot be opened is told in its place.
+    progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
     promising = [each for each in advice if each.change is not None and (_gain(record, each) or 0.0) > WORTH]
-    promising = promising[:MAX_TAKEN]
+    promising = promising[:MAX_TRIED]
     done, total = count(), 2 * PAIRS * len(promising)
-    taken = []
+    tried = []
     for each in promising:
         try:
-            taken.append(_taken(record, each, present, sides, lambda what: progress(next(done), total, what)))
+            tried.append(_tried(record, each, present, meter, lambda what: progress(next(done), total, what)))
         except LoaderError as error:
-            taken.append(Applied(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
-    return tuple(taken)
+            tried.append(Applied(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
+    return tuple(tried)
 
 
 def _gain(record: BenchRecord, advice: Advice) -> float | None:
@@ -111,17 +100,17 @@ def _gain(record: BenchRecord, advice: Advice) -> float | None:
     return advice.images_per_s / now if advice.images_per_s is not None and now else None
 
 
-def _taken(
-    record: BenchRecord, advice: Advice, present: Candidate, sides: Sides, say: Callable[[str], None]
+def _tried(
+    record: BenchRecord, advice: Advice, present: Candidate, meter: AdviceMeter, say: Callable[[str], None]
 ) -> Applied:
     change, amp = advice.change, record.settings.amp
     assert change is not None
     if change.cache is not None:
-        with sides.of_a_sample() as (on_sample, note):
-            pairs = _in_turn(present, change, on_sample, (advice.quantity, amp), say)
+        with meter.on_a_sample() as (on_sample, note):
+            pairs = _pairs(present, change, on_sample, (advice.quantity, amp), say)
     else:
-        note, pairs = "", _in_turn(present, change, sides, (advice.quantity, amp), say)
-    before, measured = (statistics.median(side) for side in zip(*pairs, strict=True))
+        note, pairs = "", _pairs(present, change, meter, (advice.quantity, amp), say)
+    before, measured = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     gain = _gain(record, advice)
     return Applied(
         what=advice.what,
@@ -134,25 +123,25 @@ def _taken(
     )
 
 
-def _in_turn(
-    present: Candidate, change: Change, sides: Sides, how: tuple[str, str], say: Callable[[str], None]
+def _pairs(
+    present: Candidate, change: Change, meter: AdviceMeter, how: tuple[str, str], say: Callable[[str], None]
 ) -> list[tuple[float, float]]:
-    """(images/s before, after the change) of each pair: before, after, after, before."""
+    """Measure (images/s before, images/s after the change) PAIRS times, in the order before, after, after, before."""
     quantity, amp = how
     versions = ((present, amp, "as it was"), (changed(present, change), change.amp or amp, "with the advice taken"))
     pairs: list[tuple[float, float]] = []
     for number in range(PAIRS):
         rates = [0.0, 0.0]
-        for side in (0, 1) if number % 2 == 0 else (1, 0):
-            candidate, precision, what = versions[side]
+        for version in (0, 1) if number % 2 == 0 else (1, 0):
+            candidate, precision, what = versions[version]
             say(what)
-            rates[side] = sides.rate(candidate, quantity=quantity, amp=precision)
+            rates[version] = meter.rate(candidate, quantity=quantity, amp=precision)
         pairs.append((rates[0], rates[1]))
     return pairs
 
 
 def changed(candidate: Candidate, change: Change) -> Candidate:
-    """The candidate with the change made, as far as it is the loader's."""
+    """Return the candidate with the change made, as far as the change is the loader's."""
     options = candidate.options if change.workers is None else {**candidate.options, "workers": change.workers}
     return replace(
         candidate,

@@ -15,22 +15,25 @@ from penstock.loaders.loader import Loader
 Key = tuple[str, str]  # kind, name of what is measured
 
 
-class Watches:
-    """Of all rounds. workers: the loader's."""
+class ResourceLog:
+    """Collects, over all rounds, the resources and the worker time of each measurement.
+
+    workers: number of the loader's workers.
+    """
 
     def __init__(self, settings: BenchSettings, workers: int) -> None:
         self._settings, self._workers = settings, workers
         self._resources: dict[Key, list[Resources]] = {}
         self._spans: dict[Key, list[Span]] = {}
 
-    def measured(
+    def watched(
         self,
         key: Key,
         loader: Loader,
         measure: Callable[[Any], Rate | StepTimes],
         without: Callable[[], Collection[int]],
     ) -> Rate | StepTimes:
-        """The result of `measure(batches of the loader)`; without: processes that are no part of it."""
+        """Return `measure(batches of the loader)` and log it; without: ids of processes that are no part of it."""
         workers = WorkerWatch(loader)
         wanted = self._settings
         with ResourceWatch(wanted.seconds, device=wanted.device, without=without, begun=workers.begin) as watch:
@@ -43,8 +46,8 @@ class Watches:
             self._spans.setdefault(key, []).append(span)
         return result
 
-    def of(self, measured: Measured) -> Measured:
-        """The same with what was seen."""
+    def added_to(self, measured: Measured) -> Measured:
+        """Return `measured` with the resources and the worker time that were logged of it."""
         key = (measured.kind, measured.name)
         return replace(
             measured,

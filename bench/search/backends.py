@@ -1,164 +1,139 @@
-"""The search over all ways of loading: backends against each other, then the settings of each, within budgets."""
+"""The backends that can serve the data here, each with what to search of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from penstock.bench.record.record import KnobValue
-from penstock.bench.search.budgets import Budgets
-from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.tuning import Contest, RefusedError, Rules, Space, Trial, climb
+from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
+from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.bench.search.search_space import ImageSize, SearchSpace, Values, values_to_try
+from penstock.bench.search.turn import mean_rate
+from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.dali_graph import import_dali
 
-HOPELESS = 0.7  # of the best: no setting makes up for that
-_PASSES = 2  # over the knobs of the leader; the second tries only what the first one changed
-_OF_WORKERS = ("prefetch", "readers", "workers_are")  # matter only where there are workers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """A backend: the candidate to begin with, and the knobs to search. fixed_workers: as the user said."""
-
-    start: Candidate
-    space: Space = field(default_factory=dict)
-    fixed_workers: bool = False
+_CLOSE = 0.9  # of the best decoder's ceiling: another may be as fast in a loader
+_HOPELESS = 0.75  # of the best decoder's ceiling after one measurement: a second one is not worth the time
+_SECONDS = 0.4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surveyed:
-    """chosen: the fastest found; others: the best of each other backend in the running, the fastest start first;
-    untried: backend -> knobs that there was no time for, all of them if there are none.
+@dataclass(kw_only=True)
+class SearchSpaces:
+    """Hold what is searched, and what is left out.
+
+    Attributes:
+        spaces: of the backends that can run.
+        backends: backend that is left out -> why.
+        decoders: description of a candidate whose decoder is left out -> (candidate, why).
     """
 
-    chosen: Candidate
-    others: tuple[Candidate, ...] = ()
-    untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def all(self) -> tuple[Candidate, ...]:
-        """The chosen one and the others."""
-        return (self.chosen, *self.others)
+    spaces: list[SearchSpace] = field(default_factory=list)
+    backends: dict[str, str] = field(default_factory=dict)
+    decoders: dict[str, tuple[Candidate, str]] = field(default_factory=dict)
 
 
-class Survey:
-    """One search. rules: of its duels, `budgets` among them; what was tried is written down there."""
+def search_spaces(
+    settings: BenchSettings,
+    opener: LoaderOpener,
+    ceilings: DecodeCeilings,
+    largest: ImageSize | None = None,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> SearchSpaces:
+    """Return the spaces of the settings' backend, or of all that can run.
 
-    def __init__(self, rules: Rules[Candidate], budgets: Budgets) -> None:
-        self._rules, self._budgets = rules, budgets
-        self._untried: dict[str, list[str]] = {}
+    largest: size of the largest image. out_of_time(): asked before each measurement of a decoder. Raises LoaderError
+    where no decoder works.
+    """
+    result = SearchSpaces()
+    ranked: dict[bool, dict[str, float]] = {}
+    for backend, cached in available_backends(settings, opener, result.backends):
+        options: Values = {}
+        decoders = {settings.decoder: 1.0}
+        if settings.tunes:
+            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=usable_cpus(settings))
+        if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
+            if cached not in ranked:
+                ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time)
+            decoders = ranked[cached]
+        start = Candidate(
+            backend=backend,
+            decoder=next(iter(decoders)),
+            dtype=settings.dtype,
+            cached=cached,
+            options={"workers": start_workers(settings), **{name: values[0] for name, values in options.items()}},
+        )
+        close = tuple(name for name, share in decoders.items() if share >= _CLOSE)
+        if len(close) > 1:  # before what matters less, should the time run out
+            workers = {name: options.pop(name) for name in ("workers",) if name in options}
+            options = {**workers, "decoder": close, **options}
+        for name in [name for name in decoders if name not in close]:
+            why = f"its ceiling is {decoders[name]:.2f} of that of {start.decoder}: not tried"
+            why = why if decoders[name] else "there was no time to measure its ceiling: not tried"
+            result.decoders[f"{backend}, {name}"] = (start.with_option("decoder", name), why)
+        result.spaces.append(SearchSpace(start=start, options=options, fixed_workers=settings.workers is not None))
+    return result
 
-    def run(self, entrants: Sequence[Entrant]) -> Surveyed:
-        """The starts in duels; then the knobs of the leader; then those of each other backend that is not hopelessly
-        behind by now, in a contest of its own; then the best of each against the leader's.
 
-        Raises ValueError if nothing fits the budgets, LoaderError if nothing can be opened.
-        """
-        first, contest = self._first(entrants)
-        spaces = {entrant.start.backend: entrant.space for entrant in entrants}
-        with contest:
-            starts = self._starts(contest, entrants[entrants.index(first) + 1 :])
-            began = contest.gain
-            self._search(contest, spaces[contest.best.backend], _PASSES)
-            chosen, gain = contest.best, contest.gain / began
-        others = {start.backend: start for start, _ in starts if start.backend != chosen.backend}
-        for start, share in starts:
-            if start.backend not in others:
+def usable_cpus(settings: BenchSettings) -> int:
+    """Return the number of CPUs that workers may fill."""
+    return default_workers() if settings.max_cpu is None else min(default_workers(), int(settings.max_cpu))
+
+
+def start_workers(settings: BenchSettings) -> int:
+    """Return the number of workers to begin with: as the user said, or one a CPU."""
+    return usable_cpus(settings) if settings.workers is None else settings.workers
+
+
+def available_backends(
+    settings: BenchSettings, opener: LoaderOpener, left_out: dict[str, str]
+) -> Iterator[tuple[str, bool]]:
+    """Yield (backend, whether it reads a cache) of those asked for, the one that is likely to be the fastest first.
+
+    left_out: receives the others, and why.
+    """
+    cached = opener.has(cached=True)
+    if settings.backend != ALL_BACKENDS:
+        yield settings.backend, cached
+        return
+    if cached:
+        yield "hdf5", True
+    else:
+        left_out["hdf5"] = "there is no cache (--cache)"
+    if opener.has(cached=False):
+        yield "torch", False
+    else:
+        left_out["torch"] = "DATA is a cache, which hdf5 reads with the same workers"
+    try:
+        import_dali()
+    except LoaderError as error:
+        left_out["dali"] = error.cause
+        return
+    yield "dali", cached
+
+
+def _decoder_shares(
+    settings: BenchSettings, ceilings: DecodeCeilings, cached: bool, out_of_time: Callable[[], bool]
+) -> dict[str, float]:
+    """Return decoder -> its images/s on one thread as a share of the best one's, the best one first.
+
+    0 for a decoder that there was no time to measure; {"auto": 1} for arrays, which need none.
+    """
+    names, seconds = usable_decoders(), min(_SECONDS, settings.seconds)
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for turn in (names, names[::-1]):
+        best = max((statistics.fmean(found) for found in rates.values() if found), default=0.0)
+        for name in turn:
+            if out_of_time() or (rates[name] and rates[name][0] < _HOPELESS * best):
                 continue
-            now = share / gain
-            if now >= HOPELESS:
-                others[start.backend] = self._best_of(start, spaces[start.backend])
-            else:
-                self._rules.attempt(start).why = f"{now:.2f} of the best by then: its settings were not searched"
-        changed = [others[start.backend] for start, _ in starts if others.get(start.backend, start) != start]
-        if changed:
-            with Contest(chosen, self._rules) as contest:
-                for other in changed:
-                    if contest.challenge(other, again=True).out_of_time:
-                        self._untried.setdefault(other.backend, []).append("a last duel with the best")
-                if contest.best != chosen:
-                    others[chosen.backend], chosen = chosen, others.pop(contest.best.backend)
-        untried = {backend: tuple(knobs) for backend, knobs in self._untried.items()}
-        return Surveyed(chosen=chosen, others=tuple(others.values()), untried=untried)
-
-    def _first(self, entrants: Sequence[Entrant]) -> tuple[Entrant, Contest[Candidate]]:
-        """The first entrant that can be measured and fits, in a contest of its own."""
-        needs: list[tuple[float, str]] = []
-        failure: LoaderError | None = None
-        for entrant in entrants:
-            candidate: Candidate | None = entrant.start
-            while candidate is not None and not (needs and self._rules.out_of_time()):
-                try:
-                    return entrant, Contest(candidate, self._rules, check=True)
-                except RefusedError as error:
-                    taken = f"{candidate.describe()}: {error}"
-                    needs.append((self._budgets.excess(error.trial), taken))
-                    candidate = self._smaller(entrant, candidate, error.trial)
-                except LoaderError as error:
-                    self._rules.attempt(candidate).why, failure = error.cause, error
-                    break
-        if not needs and failure is not None:
-            raise failure
-        cut = " in the time there was" if self._rules.out_of_time() else ""
-        raise ValueError(f"nothing that fits was found{cut}; the smallest need was that of {min(needs)[1]}")
-
-    def _smaller(self, entrant: Entrant, candidate: Candidate, trial: Trial) -> Candidate | None:
-        return self._budgets.smaller(candidate, trial, fewer_workers=not entrant.fixed_workers)
-
-    def _starts(self, contest: Contest[Candidate], entrants: Sequence[Entrant]) -> list[tuple[Candidate, float]]:
-        """The starts that stay in the running, the fastest first, each with its share of that one's images/s."""
-        shares, starts = {contest.best.backend: 1.0}, [contest.best]
-        for entrant in entrants:
-            candidate: Candidate | None = entrant.start
-            duel = contest.challenge(entrant.start)
-            while duel.refused is not None and candidate is not None:
-                candidate = self._smaller(entrant, candidate, duel.refused)
-                duel = contest.challenge(candidate) if candidate is not None else duel
-            if duel.out_of_time:
-                self._untried[entrant.start.backend] = []
-            if candidate is None or duel.ratio is None:
-                continue
-            if duel.won:
-                shares = {backend: share / duel.ratio for backend, share in shares.items()}
-            shares[candidate.backend] = 1.0 if duel.won else duel.ratio
-            starts.append(candidate)
-        for start in starts:
-            share = shares[start.backend]
-            if share < HOPELESS:
-                found = f"{share:.2f} of {contest.best.describe()} at its first measurement: not searched further"
-                self._rules.attempt(start).why = found
-        running = [(start, shares[start.backend]) for start in starts if shares[start.backend] >= HOPELESS]
-        return sorted(running, key=lambda found: -found[1])
-
-    def _best_of(self, start: Candidate, space: Space) -> Candidate:
-        """The best settings of a backend that is not the leader."""
-        if not space:
-            return start
-        if self._rules.out_of_time():
-            self._untried[start.backend] = list(space)
-            return start
-        with Contest(start, self._rules) as contest:
-            self._search(contest, space, 1)
-            return contest.best
-
-    def _search(self, contest: Contest[Candidate], space: Space, passes: int) -> None:
-        """Climbs knob after knob until a pass changes nothing; first those that a budget has stepped down."""
-        start = contest.best
-        knobs = sorted(space, key=lambda knob: start.knob(knob) == space[knob][0])
-        for number in range(passes):
-            before = contest.best
-            for knob in knobs:
-                worth = list(self._worth(contest.best, knob, space[knob]))
-                done = climb(contest, knob, worth, Candidate.knob, Candidate.with_knob)
-                if not done and number == 0:
-                    self._untried.setdefault(contest.best.backend, []).append(knob)
-            if contest.best == before or self._rules.out_of_time():
-                return
-
-    def _worth(self, best: Candidate, knob: str, values: Sequence[KnobValue]) -> Iterator[KnobValue]:
-        if knob in _OF_WORKERS and not best.workers:
-            return
-        trial = self._rules.attempt(best).trial
-        for value in values:
-            if knob != "workers" or not self._budgets.too_many(int(value or 0), best, trial):
-                yield value
+            ceiling = ceilings.of(name, cached=cached)
+            if not ceiling.decodes:
+                return {"auto": 1.0}
+            rates[name].append(mean_rate(ceiling.measure(seconds)))
+    means = {name: statistics.fmean(found) if found else 0.0 for name, found in rates.items()}
+    best = max(means.values())
+    if not best:
+        return {name: float(name == names[0]) for name in names}
+    return {name: means[name] / best for name in sorted(names, key=lambda name: -means[name])}

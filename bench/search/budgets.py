@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.tuning import Trial
+from penstock.bench.search.turn import Turn
 from penstock.loaders.backends.dali_backend import default_readers
 
 _NOISE = 1.05  # of what was measured: a worker that is always busy, and the little that the consumer does
@@ -13,49 +13,54 @@ _NOISE = 1.05  # of what was measured: a worker that is always busy, and the lit
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """max_cpu: processors that a loader may keep busy; max_memory: MB beyond what the process had; None: no limit."""
+    """Limits of what a loader may take.
+
+    Attributes:
+        max_cpu: CPUs that it may keep busy; None: no limit.
+        max_memory: MB beyond what the process had; None: no limit.
+    """
 
     max_cpu: float | None = None
     max_memory: float | None = None
 
-    def refuses(self, trial: Trial) -> str:
-        """Why a loader that took this may not be chosen; "" if it may."""
+    def refuses(self, turn: Turn) -> str:
+        """Return why a loader that took this may not be chosen; "" if it may."""
         reasons = []
-        if _share(trial.cpu_cores, self.max_cpu) > _NOISE:
-            reasons.append(f"{trial.cpu_cores:.2f} processors, --max-cpu is {self.max_cpu:g}")
-        if _share(trial.memory_mb, self.max_memory) > 1:
-            reasons.append(f"{trial.memory_mb:,.0f} MB, --max-memory is {self.max_memory:,.0f}")
+        if _share(turn.cpu_cores, self.max_cpu) > _NOISE:
+            reasons.append(f"{turn.cpu_cores:.2f} processors, --max-cpu is {self.max_cpu:g}")
+        if _share(turn.memory_mb, self.max_memory) > 1:
+            reasons.append(f"{turn.memory_mb:,.0f} MB, --max-memory is {self.max_memory:,.0f}")
         return "; ".join(reasons) and f"over budget: {'; '.join(reasons)}"
 
-    def excess(self, trial: Trial) -> float:
-        """What was taken, in shares of the budget: of processors or of memory, whichever is more."""
-        return max(_share(trial.cpu_cores, self.max_cpu), _share(trial.memory_mb, self.max_memory))
+    def excess(self, turn: Turn) -> float:
+        """Return what was taken as a share of the budget: of CPUs or of memory, whichever is more."""
+        return max(_share(turn.cpu_cores, self.max_cpu), _share(turn.memory_mb, self.max_memory))
 
-    def too_many(self, workers: int, best: Candidate, trial: Trial | None) -> bool:
-        """Whether so many workers would take too many processors, by what those of the best so far took of them."""
+    def too_many(self, workers: int, best: Candidate, turn: Turn | None) -> bool:
+        """Return whether so many workers would take too many CPUs, by what those of `best` took in `turn`."""
         if self.max_cpu is None or workers <= self.max_cpu:
             return False
-        if trial is None or trial.cpu_cores is None or not best.workers:
+        if turn is None or turn.cpu_cores is None or not best.workers:
             return True
-        return trial.cpu_cores / best.workers * workers > _NOISE * self.max_cpu
+        return turn.cpu_cores / best.workers * workers > _NOISE * self.max_cpu
 
-    def smaller(self, candidate: Candidate, trial: Trial, *, fewer_workers: bool = True) -> Candidate | None:
-        """What to try after `candidate`, which took more than it may; None if it cannot be less.
+    def smaller(self, candidate: Candidate, turn: Turn, *, fewer_workers: bool = True) -> Candidate | None:
+        """Return what to try after `candidate`, which took more than it may; None if it cannot be less.
 
-        Processors: fewer workers, in proportion. Memory: one batch ahead, then threads, then fewer workers.
+        Over CPUs: fewer workers, in proportion. Over memory: one batch ahead, then threads, then fewer workers.
         """
-        cpu, memory = _share(trial.cpu_cores, self.max_cpu), _share(trial.memory_mb, self.max_memory)
+        cpu, memory = _share(turn.cpu_cores, self.max_cpu), _share(turn.memory_mb, self.max_memory)
         if candidate.workers and memory > 1 >= cpu / _NOISE:
             if int(candidate.options.get("prefetch") or 1) > 1:
-                return candidate.with_knob("prefetch", 1)
+                return candidate.with_option("prefetch", 1)
             if candidate.options.get("workers_are") == "processes":
-                return candidate.with_knob("workers_are", "threads")
+                return candidate.with_option("workers_are", "threads")
         if not candidate.workers or not fewer_workers:
             return None
-        workers = min(candidate.workers - 1, int(candidate.workers / max(cpu, memory)))
-        fewer = candidate.with_knob("workers", workers)
+        workers = min(candidate.workers - 1, max(1, int(candidate.workers / max(cpu, memory))))
+        fewer = candidate.with_option("workers", workers)
         if "readers" in fewer.options:
-            fewer = fewer.with_knob("readers", max(1, default_readers(workers)))
+            fewer = fewer.with_option("readers", max(1, default_readers(workers)))
         return fewer
 
 

@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.bench.data.wrapped_sources import repeated
 from penstock.bench.record.record import DTYPES, BenchSettings, KnobValue, Options
+from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
+from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source, WindowSource
-from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """backend, decoder and dtype as create_loader takes them, its options, and whether it reads the cache."""
+    """Describe one way of loading the data.
+
+    Attributes:
+        backend: as create_loader takes it.
+        decoder: as create_loader takes it.
+        dtype: of the batches, one of DTYPES.
+        cached: whether it reads the cache.
+        options: further arguments of create_loader.
+    """
 
     backend: str
     decoder: str = "auto"
@@ -23,35 +34,36 @@ class Candidate:
     cached: bool = False
     options: Options = field(default_factory=dict)
 
-    def knob(self, name: str) -> KnobValue:
-        """The value of one of the options, or the "decoder"; None for what it does not have."""
+    def option(self, name: str) -> KnobValue:
+        """Return the value of one of the options, or of the "decoder"; None for what it does not have."""
         return self.decoder if name == "decoder" else self.options.get(name)
 
-    def with_knob(self, name: str, value: KnobValue) -> Candidate:
-        """The same with another value of one of them."""
+    def with_option(self, name: str, value: KnobValue) -> Candidate:
+        """Return a copy with another value of one of the options, or of the "decoder"."""
         if name == "decoder":
             return replace(self, decoder=str(value))
         return replace(self, options={**self.options, name: value})
 
     @property
     def workers(self) -> int:
-        """Threads or processes beside the consumer."""
+        """Return the number of threads or processes beside the consumer."""
         return int(self.options.get("workers") or 0)
 
     @property
-    def forks(self) -> bool:
-        """Whether its workers are processes."""
+    def has_processes(self) -> bool:
+        """Return whether its workers are processes."""
         return bool(self.workers) and self.backend != "dali" and self.options.get("workers_are") != "threads"
 
     def describe(self) -> str:
-        """In a few words, for tables and progress displays."""
-        knobs = [f"{knob} {value}" for knob, value in self.options.items() if value is not None]
+        """Describe the candidate in a few words, for tables and progress displays."""
+        options = [f"{name} {value}" for name, value in self.options.items() if value is not None]
         read = "cache" if self.cached else "files"
-        return ", ".join([f"{self.backend} of the {read}", *([] if self.decoder == "auto" else [self.decoder]), *knobs])
+        decoder = [] if self.decoder == "auto" else [self.decoder]
+        return ", ".join([f"{self.backend} of the {read}", *decoder, *options])
 
 
 class LoaderOpener:
-    """Opens candidates over the same data: the same stream in the same batches, whichever it is.
+    """Opens candidates over the same data: each serves the same stream in the same batches.
 
     data: the data as it is, which may be a cache itself; cache: its cache, None where there is none.
     """
@@ -63,22 +75,22 @@ class LoaderOpener:
 
     @property
     def classes(self) -> Sequence[bytes]:
-        """Of the data."""
+        """Return the class names of the data."""
         return self.source(cached=not self.has(cached=False)).classes
 
     def has(self, *, cached: bool) -> bool:
-        """Whether there is a cache, or else whether there is anything but a cache."""
+        """Return whether there is a cache, or, for cached=False, whether there is anything but a cache."""
         return self._sources[cached] is not None
 
     def source(self, *, cached: bool) -> Source:
-        """What candidates read. Raises ValueError for what is not there."""
+        """Return what candidates read. Raises ValueError for what is not there."""
         found = self._sources[cached]
         if found is None:
             raise ValueError("there is no cache: pass --cache" if cached else "there are no files: DATA is a cache")
         return found
 
     def open(self, candidate: Candidate) -> Loader:
-        """A loader; bad samples are replaced. Raises ValueError for data that are not there, and as create_loader."""
+        """Open a loader that replaces bad samples. Raises as `source` and create_loader do."""
         source = self.source(cached=candidate.cached)
         options: dict[str, Any] = dict(candidate.options)
         return create_loader(
@@ -93,3 +105,31 @@ class LoaderOpener:
             on_bad_sample="replace",
             **options,
         )
+
+
+class BenchData:
+    """The data of a benchmark: as they are, as their cache, at the length asked for.
+
+    Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_source do.
+
+    Attributes:
+        source: the data as they are.
+        plain: `source` at the length asked for.
+        pipeline: the training pipeline that all loaders run.
+        opener: opens loaders over the data and their cache.
+    """
+
+    def __init__(self, data: Any, settings: BenchSettings) -> None:
+        self._entries = settings.entries
+        self.source: Source = open_source(data)
+        self.plain = self._at_length(self.source)
+        self.pipeline: ImagePipeline = imagenet_train(settings.size)
+        if len(self.plain) < settings.batch_size:
+            raise ValueError(
+                f"{len(self.plain)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
+            )
+        cache = None if settings.cache is None else self._at_length(prepare_source(self.source, settings.cache))
+        self.opener = LoaderOpener(settings, self.pipeline, self.plain, cache)
+
+    def _at_length(self, source: Source) -> Source:
+        return source if self._entries is None else repeated(source, self._entries)

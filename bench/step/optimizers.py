@@ -39,7 +39,7 @@ def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = Non
     )
     for p in _trained(model):
         # Fused SGD allocates its momentum uninitialised and does not fill it in a first step that overflows, which
-        # fp16's first step does as a rule; from zeros the first step is the same as from nothing.
+        # fp16's first step usually does. Starting from zeros gives the same first step.
         optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     return optimizer
 

@@ -67,5 +67,5 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
 
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
-    # The rate does not depend on lr, but training on noise may diverge at the run's own.
+    # The rate does not depend on lr, but training on noise may diverge at the lr of the run.
     return make_step(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))

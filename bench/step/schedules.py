@@ -24,7 +24,7 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
     if settings.schedule == "onecycle":
         if total_updates < 3:
             raise ValueError(f"schedule='onecycle' needs a run of at least 3 updates, not {total_updates}")
-        # Below 1.5 updates torch divides by a rise of length zero. Momentum stays: fewer moving parts to save.
+        # Below 1.5 updates torch divides by a rise of length zero. Momentum stays constant: less state to save.
         rise = max(settings.warmup, 1.5 / total_updates)
         return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_updates, pct_start=rise, cycle_momentum=False)
     half = max(1, round(total_updates / settings.cycles / 2))

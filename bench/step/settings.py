@@ -28,10 +28,8 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
     Attributes:
         model: a name that `create_model` takes.
         small_inputs: whether its stem is the one for images of about 32 pixels.
-        device: where to train, "cpu", "cuda" or "cuda:N".
-        epochs: number of passes over the data.
+        device: "cpu", "cuda" or "cuda:N".
         batch_size: images a batch of one rank's loader; needed with lr_scaling only.
-        label_smoothing: share of a label that is spread over all classes.
         seed: of the initial weights and of dropout.
     """
 

@@ -103,10 +103,10 @@ class TrainStep:
         self.schedule = make_schedule(self.optimizer, settings, total_updates=total_steps)
         self.scaler = torch.amp.GradScaler(torch.device(settings.device).type, enabled=settings.amp == "fp16")
         self.updates = 0
-        self._pending = 0  # batches whose gradients wait for the update
-        self._labelled: Tensor | None = None  # in them
+        self._pending = 0  # batches whose gradients wait for an update
+        self._labelled: Tensor | None = None  # number of labelled samples in them
         if self.scaler.is_enabled():
-            self.optimizer.step()  # does nothing; the first real one may be skipped, which schedules warn of
+            self.optimizer.step()  # does nothing, but keeps schedules from warning if fp16 skips the first real one
 
     def __call__(self, images: Tensor, labels: Tensor, *, last: bool = False) -> Tensor:
         update = last or self._pending + 1 >= self.settings.accumulate
@@ -134,7 +134,7 @@ class TrainStep:
         loss = class_loss(logits, labels, label_smoothing=self.settings.label_smoothing)
         wanted = loss
         if self.settings.accumulate > 1:
-            # How many labelled samples the update's batches hold is known when the last of them is here.
+            # How many labelled samples an update has is known only with its last batch: until then gradients are sums.
             labelled = num_labelled(labels)
             self._labelled = labelled if self._labelled is None else self._labelled + labelled
             wanted = loss * (labelled * _SUM_SCALE)

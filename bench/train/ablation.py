@@ -15,11 +15,9 @@ from penstock.bench.train.resident_run import CannotRun, ResidentResult, Residen
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """Describe one technique.
+    """Describe one technique by the settings that switch it on and off.
 
     Attributes:
-        name: as the table calls it.
-        on, off: the settings that switch it.
         needs_cuda: whether it changes nothing without a CUDA device.
     """
 
@@ -56,9 +54,7 @@ class Row:
     """Hold what was measured of one technique: medians over rounds, with and without it.
 
     Attributes:
-        name: of the technique.
-        images_per_s: with and without it.
-        peak_bytes: with and without it, beyond what the process took before the model; None if unknown.
+        peak_bytes: beyond what the process took before the model; None if unknown.
         rounds: images/s of each round, with and without it.
         reason: why this machine cannot measure it; empty if it could.
     """
@@ -72,15 +68,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Hold the rows of all techniques.
-
-    Attributes:
-        base: what every technique is switched from.
-        rounds: number of rounds.
-        base_images_per_s: median of the base.
-        base_peak_bytes: median of the base's peak memory; None if unknown.
-        rows: one for each technique.
-    """
+    """Hold the rows of all techniques, and the run that each of them is switched from."""
 
     base: ResidentRun
     rounds: int

@@ -18,13 +18,7 @@ OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTrial:
-    """Hold what became of one batch size.
-
-    Attributes:
-        batch_size: images a batch.
-        fits: whether it did not run out of memory.
-        peak_bytes: its peak memory; None if it did not fit, or if that is unknown.
-    """
+    """Hold what became of one batch size; its peak memory is None if it did not fit, or if that is unknown."""
 
     batch_size: int
     fits: bool
@@ -33,12 +27,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """Hold the result of a search.
-
-    Attributes:
-        largest: the largest batch size that fitted; None if not even one image does.
-        trials: every size that was tried, in turn.
-    """
+    """Hold the largest batch size that fitted (None if not even one image did) and every size tried, in turn."""
 
     largest: int | None
     trials: tuple[BatchTrial, ...]
@@ -128,7 +117,7 @@ def check_budget(peak: int | None, budget_bytes: int | None) -> None:
 
 
 def _two_updates(step: TrainStep, batch_size: int, size: int, num_classes: int) -> None:
-    # The second, because the optimiser's own memory is there only after the first.
+    # Two, because the optimiser allocates its own memory in the first.
     batch = (torch.randn(batch_size, 3, size, size), torch.randint(num_classes, (batch_size,)))
     for _ in range(2 * step.settings.accumulate):
         for images, labels in on_device([batch], step.settings):

@@ -17,7 +17,7 @@ from penstock.loaders.system.durable_file import make_private_folder, replace_fi
 from penstock.pipelines.errors import LoaderError
 
 _VERSION = 1
-# What may differ between the runs: where and how fast they compute, not what. The world size may, too.
+# Settings that may differ when a run goes on: they say where and how fast it computes, not what. (World size, too.)
 _FREE = frozenset(
     {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}
     | {"checkpointing", "segments", "profile", "anomaly", "tf32"}

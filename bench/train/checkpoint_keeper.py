@@ -60,8 +60,8 @@ class CheckpointKeeper:
         self._distributed = dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._distributed else None
         self._asked: tuple[torch.Tensor, Any] | None = None
-        self._signal = 0  # the number of the one that came
-        self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # after the last update
+        self._signal = 0  # number of the signal that came; 0 for none
+        self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # with loader's, generator's state
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> CheckpointKeeper:
@@ -81,7 +81,7 @@ class CheckpointKeeper:
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._signal = number  # a second one changes nothing: torchrun passes on what the batch system sent here too
+        self._signal = number  # a second one, which torchrun passes on, changes nothing
 
     def restore(self) -> RunProgress:
         """Return where the run begins: where the file left it if the plan says so and there is one, else at its start.
@@ -94,7 +94,7 @@ class CheckpointKeeper:
             progress, loader = load_checkpoint(self._plan.file, self._step, updates_per_epoch=self._updates_per_epoch)
             self._loader.load_state_dict(loader)
             if self._distributed and dist.get_rank() > 0:
-                progress.totals.zero_()  # they are the sums of all ranks
+                progress.totals.zero_()  # the file holds the sums of all ranks: rank 0 carries them on
         self._check_same_start(progress)
         return progress
 
@@ -146,7 +146,7 @@ class CheckpointKeeper:
     def _any_signal(self) -> int:
         if self._group is None:
             return self._signal
-        # Started now and read after the next update: by then all ranks have come by, and nobody waits.
+        # Started now and read after the next update: by then all ranks have started it, and nobody waits.
         before, flag = self._asked, torch.tensor([self._signal])
         work = dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._asked = flag, work

@@ -15,13 +15,7 @@ from penstock.bench.step.step import autocast, class_loss, is_labelled, on_devic
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Hold the result over all labelled samples of all ranks.
-
-    Attributes:
-        loss: mean cross-entropy.
-        accuracy: top-1 accuracy, 0 to 1.
-        images: number of labelled samples.
-    """
+    """Hold mean cross-entropy, top-1 accuracy (0 to 1) and number of all labelled samples of all ranks."""
 
     loss: float
     accuracy: float

@@ -40,12 +40,10 @@ class TrainingJob:
     """Say what to train on, and how. Raises ValueError if training and validation data hold different classes.
 
     Attributes:
-        data: folder or cache to train on.
-        validation: folder or cache to validate on; None for no validation.
+        data, validation: folders or caches; no validation without the second.
         settings: how to train, with batch_size.
         size: height and width of the crops, in pixels.
         training: further arguments of imagenet_train.
-        on_bad_sample: of the training loader.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
     """

@@ -59,7 +59,6 @@ class TrainReport:
     """Report a whole run; `dataclasses.asdict` of it is JSON-serialisable.
 
     Attributes:
-        settings: how it was trained.
         parameters: number of the model's parameters.
         epochs: reports of the epochs that this process finished.
         seconds: wall time with validation.

@@ -21,11 +21,9 @@ _MIN_UPDATES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class LrSweep:
-    """Hold one sweep, with one update at each rate.
+    """Hold the rates of a sweep, the loss of one update at each, and the rate to take.
 
     Attributes:
-        rates: learning rates.
-        losses: loss of each update.
         smoothed: running mean of the losses.
         suggestion: the rate at which that falls fastest.
     """

@@ -25,11 +25,8 @@ class ResidentRun:
     """Say what to run. Raises ValueError for a batch that cannot be divided.
 
     Attributes:
-        settings: how to train.
-        num_classes: of the model.
         batch_size: images an update, in settings.accumulate parts.
         size: height and width of the images, in pixels.
-        seconds: length of the measurement.
         data_parallel: whether to spread the batch over all GPUs of this process.
     """
 
@@ -98,7 +95,7 @@ def measure_here(run: ResidentRun) -> ResidentResult:
 
 def measure_in_child(run: ResidentRun) -> ResidentResult:
     """Train in a new process, whose peak memory is that of the run. Raises CannotRun or MemoryError."""
-    # Not the environment variable alone: a caller may have changed sys.path.
+    # PYTHONPATH would not do: a caller may have changed sys.path.
     code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import run_child; run_child()"
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(asdict(run)), capture_output=True, text=True, check=False
@@ -134,8 +131,8 @@ class _PeakMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before: int | None = torch.cuda.memory_allocated(self._device)
             return
-        with contextlib.suppress(OSError):  # else it counts from the start of this process
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew: see proc(5)
+        with contextlib.suppress(OSError):  # if it cannot be reset, it counts from the start of this process
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM: see proc(5)
         self._before = _status_bytes("VmRSS")
 
     def read(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-# By which a batch system says that a job's time is nearly over: SIGTERM, or SIGUSR1 where it was told so.
+# Batch systems send these when a job's time is nearly over: SIGTERM, or SIGUSR1 if the job asked for it.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _EXITING = (signal.SIGINT, *STOP_SIGNALS, signal.SIGHUP)
 
@@ -30,7 +30,7 @@ def exit_on_signals() -> None:
     A second signal is handled as `ignore_more_signals` says.
     """
     for number in _EXITING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job: the wish to stay
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, or in a shell's background
             signal.signal(number, _leave)
 
 

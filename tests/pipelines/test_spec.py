@@ -1,9 +1,10 @@
-"""Pipeline settings: impossible ones raise at construction and say which."""
+"""Settings of both stages: impossible ones raise at construction and say which."""
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,14 @@ from penstock.pipelines.spec import (
     DEFAULT_MAX_PIXELS,
     IMAGENET_MEAN,
     IMAGENET_STD,
+    Augmentations,
     ImagePipeline,
     imagenet_eval,
     imagenet_train,
 )
 
 NAN, INF = float("nan"), float("inf")
-IMPOSSIBLE = {
+IMPOSSIBLE: dict[str, list[Any]] = {
     "size": [(0, 1), (1, 16385), (224,), (3, 4, 5), (-1, 5), (224.5, 224), (224.0, 224.0), (NAN, 1)],
     "crop": ["", "centre", "random", None],
     "scale": [(0, 1), (0.5, 0.4), (0.5, 1.1), (NAN, 1), (0.1, NAN), (0.5,), (0.1, 0.5, 1.0), (-0.1, 1)],
@@ -31,16 +33,41 @@ IMPOSSIBLE = {
     "max_pixels": [0, -5],
     "augment": [None, "rand", {}],
 }
+IMPOSSIBLE_AUGMENTATIONS: dict[str, list[Any]] = {
+    "auto_augment": ["", "randaugment", True, 9],
+    "rand_ops": [0, -1, 17, 2.0, True, None],
+    "rand_magnitude": [-1, 31, 9.0, True, None],
+    "color_jitter": [
+        *(0.4, (0.4, 0.4, 0.4), [0.4, 0.4, 0.4, 0.1], (-0.1, 0, 0, 0), (0, 0, 0, 0.51)),
+        *((NAN, 0, 0, 0), (0, INF, 0, 0), ("0.4", 0, 0, 0), (True, 0, 0, 0)),
+    ],
+    "erasing": [-0.1, 1.1, NAN, None, "0.5", True],
+    "mixup": [-0.1, NAN, INF, None, True, "0.2"],
+    "cutmix": [-0.1, NAN, INF, None, True, "1"],
+}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
-def test_impossible_settings_raise_and_are_named(name: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (make, name, value)
+        for make, settings in (
+            (ImagePipeline, IMPOSSIBLE),
+            (Augmentations, IMPOSSIBLE_AUGMENTATIONS),
+            (imagenet_train, IMPOSSIBLE_AUGMENTATIONS),
+        )
+        for name, values in settings.items()
+        for value in values
+    ],
+)
+def test_impossible_settings_raise_and_are_named(make: Any, name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
-        ImagePipeline(**{name: value})
+        make(**{name: value})
 
 
 def test_every_setting_is_checked() -> None:
     assert set(IMPOSSIBLE) == {field.name for field in dataclasses.fields(ImagePipeline)}
+    assert set(IMPOSSIBLE_AUGMENTATIONS) == {field.name for field in dataclasses.fields(Augmentations)}
 
 
 def test_the_limits_themselves_are_legal() -> None:
@@ -49,10 +76,18 @@ def test_the_limits_themselves_are_legal() -> None:
     )
     assert edge.size == (1, 16384)
     assert ImagePipeline(flip=0).flip == 0
+    for magnitude, ops in ((0, 1), (30, 16)):
+        most = Augmentations(rand_magnitude=magnitude, rand_ops=ops, color_jitter=(3, 3, 3, 0.5), erasing=1, mixup=1e-3)
+        assert (most.rand_magnitude, most.erasing) == (magnitude, 1)
 
 
 def test_frozen_hashable_keyword_only_and_picklable() -> None:
+    augmented = ImagePipeline(augment=Augmentations(auto_augment="trivial", color_jitter=(0.4, 0.4, 0.4, 0.1)))
+    assert {augmented: 1}[pickle.loads(pickle.dumps(augmented))] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        augmented.augment.mixup = 1.0  # type: ignore[misc]
     pipeline = ImagePipeline()
+    assert augmented != pipeline
     with pytest.raises(dataclasses.FrozenInstanceError):
         pipeline.flip = 0.0  # type: ignore[misc]
     with pytest.raises(TypeError):
@@ -95,3 +130,44 @@ def test_presets() -> None:
         imagenet_train(flip=2)
     with pytest.raises(TypeError):
         imagenet_train(colour="blue")
+
+
+# ---- augmentations ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "pixels", "mixes"),
+    [
+        ({}, False, False),
+        ({"rand_ops": 3, "rand_magnitude": 1}, False, False),
+        ({"color_jitter": (0.0, 0.0, 0.0, 0.0)}, False, False),
+        ({"auto_augment": "rand"}, True, False),
+        ({"auto_augment": "trivial"}, True, False),
+        ({"color_jitter": (0.0, 0.0, 0.1, 0.0)}, True, False),
+        ({"mixup": 0.2}, False, True),
+        ({"cutmix": 1}, False, True),
+        ({"erasing": 0.1}, False, False),
+    ],
+)
+def test_it_tells_what_is_asked_for(settings: dict[str, Any], pixels: bool, mixes: bool) -> None:
+    augment = Augmentations(**settings)
+    assert (augment.changes_pixels, augment.mixes) == (pixels, mixes)
+    assert augment.active is (pixels or mixes or "erasing" in settings)
+    still = ImagePipeline(crop="center", flip=0.0, augment=augment)
+    assert still.random is augment.active
+
+
+def test_a_training_pipeline_takes_them_by_name() -> None:
+    pipeline = imagenet_train(224, auto_augment="rand", mixup=0.2, flip=0.0)
+    assert pipeline.augment == Augmentations(auto_augment="rand", mixup=0.2)
+    assert (pipeline.flip, pipeline.size) == (0.0, (224, 224))
+    assert imagenet_train(augment=Augmentations(erasing=0.1)).augment.erasing == 0.1
+    with pytest.raises(ValueError, match=r"augment, or mixup, not both"):
+        imagenet_train(augment=Augmentations(), mixup=0.2)
+
+
+def test_an_evaluation_pipeline_refuses_them() -> None:
+    for field in dataclasses.fields(Augmentations):
+        with pytest.raises(TypeError, match=field.name):
+            imagenet_eval(224, **{field.name: field.default})
+    assert imagenet_eval().augment == Augmentations()

@@ -8,10 +8,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.run.dali_pipeline import PEER_NAME
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE
 from penstock.bench.run.pillow_loader import BASELINE_NAME
 
-_COLUMNS = ("record", "images/s", "lowest to highest round", BASELINE_NAME, PEER_NAME, "model alone", "loader + model")
+_COLUMNS = (
+    "record",
+    "images/s",
+    "lowest to highest round",
+    BASELINE_NAME,
+    DALI_PIPELINE,
+    "model alone",
+    "loader + model",
+)
 
 
 def records_table(paths: Iterable[Path]) -> str:
@@ -25,7 +33,7 @@ def _row(path: Path) -> tuple[str, ...]:
         measured = json.loads(path.read_text())["measured"]
         loader = _find(measured, kind="loader")
         both = _find(measured, kind="both")
-        names = ({"name": BASELINE_NAME}, {"name": PEER_NAME}, {"kind": "model"}, {"kind": "both"})
+        names = ({"name": BASELINE_NAME}, {"name": DALI_PIPELINE}, {"kind": "model"}, {"kind": "both"})
         rates = [_rate(_find(measured, **wanted)) for wanted in names]
         spread = f"{loader['low']:,.0f} to {loader['high']:,.0f}" if loader else "-"
         if both:

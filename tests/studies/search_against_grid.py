@@ -12,18 +12,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
 from penstock.bench.commands import options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.record.record import BenchSettings
-from penstock.bench.search.bench_data import BenchData
-from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.search import Searched, search_settings
-from penstock.bench.search.search_space import PREFETCH, knobs_of
-from penstock.bench.search.starts import available_backends, start_workers
-from penstock.bench.search.trial import Trials
+from penstock.bench.search.backends import available_backends, start_workers
+from penstock.bench.search.candidate import BenchData, Candidate
+from penstock.bench.search.search import SearchResult, search_settings
+from penstock.bench.search.search_space import PREFETCH, values_to_try
+from penstock.bench.search.turn import TurnMeter
 from penstock.loaders.backends.hdf5_backend import KINDS
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
@@ -35,7 +34,13 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """passes: over the grid; rounds: of the last comparison, with so many of the grid's `best`."""
+    """Say how much is measured.
+
+    Attributes:
+        passes: passes over the grid.
+        rounds: rounds of the last comparison.
+        best: number of the grid's best settings that are compared with the search's choice.
+    """
 
     passes: int
     rounds: int
@@ -43,92 +48,102 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marked:
-    """rates: images/s of the search's choice and of the grid's best, in alternating rounds; grid: of all, at first."""
+class StudyResult:
+    """Hold what the study measured.
+
+    Attributes:
+        chosen: the search's choice.
+        rates: setting -> images/s in alternating rounds, of the choice and of the grid's best.
+        searched: what the search found.
+        grid_seconds: how long the grid took.
+        grid: setting -> images/s in the grid, of all settings.
+    """
 
     chosen: Candidate
     rates: dict[str, list[float]]
-    searched: Searched
+    searched: SearchResult
     grid_seconds: float
     grid: dict[str, float]
 
     @property
     def rate_ratio(self) -> float:
-        """Of the median images/s of the choice to that of the best of the grid's."""
+        """Return the median images/s of the choice as a share of the best one's."""
         medians = {name: statistics.median(found) for name, found in self.rates.items()}
         return medians[self.chosen.describe()] / max(medians.values())
 
     @property
     def time_ratio(self) -> float:
-        """Of the search's seconds to the grid's."""
+        """Return the search's seconds as a share of the grid's."""
         return self.searched.seconds / self.grid_seconds
 
     @property
     def holds(self) -> bool:
-        """Whether the search does what it is held to."""
+        """Return whether the search does what it is held to."""
         return self.rate_ratio >= MIN_RATE and self.time_ratio <= MAX_TIME
 
 
 def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus: int) -> Iterator[Candidate]:
-    """Every combination of backend, decoder, workers from 0 to twice `cpus`, prefetch, and what the workers are.
+    """Yield every combination of backend, decoder, workers from 0 to twice `cpus`, prefetch, and what the workers are.
 
     backends: (name, whether it reads the cache).
     """
     for backend, cached in backends:
         own = backend in ("torch", "hdf5")  # DALI decodes by itself
         for decoder, workers in product(usable_decoders() if own else ["auto"], range(2 * cpus + 1)):
-            knobs: dict[str, Sequence[Any]] = {"prefetch": PREFETCH} if own else dict(knobs_of(backend, "cpu", workers))
+            options_of: dict[str, Sequence[Any]] = (
+                {"prefetch": PREFETCH} if own else dict(values_to_try(backend, "cpu", workers))
+            )
             if backend == "hdf5":
-                knobs["workers_are"] = KINDS
+                options_of["workers_are"] = KINDS
             if not workers:  # nobody works ahead
-                knobs = {}
-            for values in product(*knobs.values()):
-                options = {"workers": workers, **dict(zip(knobs, values, strict=True))}
+                options_of = {}
+            for values in product(*options_of.values()):
+                options = {"workers": workers, **dict(zip(options_of, values, strict=True))}
                 dtype = settings.dtype
                 yield Candidate(backend=backend, decoder=decoder, dtype=dtype, cached=cached, options=options)
 
 
 def measure_grid(
-    trials: Trials, candidates: Sequence[Candidate], passes: int, progress: Progress
+    meter: TurnMeter, candidates: Sequence[Candidate], passes: int, progress: Progress
 ) -> dict[str, list[float]]:
-    """Candidate -> images/s of each pass, each in an order of its own; one that cannot be opened is left out."""
+    """Return candidate -> images/s of each pass, each in an order of its own, without what cannot be opened."""
     rates: dict[str, list[float]] = {candidate.describe(): [] for candidate in candidates}
     for number in range(passes):
         order = np.random.default_rng(number).permutation(len(candidates))
         for done, candidate in enumerate(candidates[place] for place in order):
             progress(number * len(order) + done, passes * len(order), f"grid: {candidate.describe()}")
-            rates[candidate.describe()] += _one(trials, candidate)
+            rates[candidate.describe()] += _one(meter, candidate)
     return {name: found for name, found in rates.items() if found}
 
 
-def _one(trials: Trials, candidate: Candidate) -> list[float]:
+def _one(meter: TurnMeter, candidate: Candidate) -> list[float]:
     try:
-        with trials.opened(candidate) as measure:
-            return [measure().images_per_s]
+        return [meter.measure(candidate).images_per_s]
     except LoaderError:
         return []
 
 
-def mark(data: BenchData, settings: BenchSettings, plan: Plan, progress: Progress) -> Marked:
-    """The grid, the search, then the search's choice and the grid's best in turn."""
-    trials = Trials(data.opener, settings)
+def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: Progress) -> StudyResult:
+    """Measure the grid, search, then measure the search's choice and the grid's best in turn."""
+    meter = TurnMeter(data.opener, settings)
     backends = list(available_backends(settings, data.opener, {}))
     candidates = list(grid_of(settings, backends, start_workers(settings)))
     watch = Stopwatch()
-    rates = measure_grid(trials, candidates, plan.passes, progress)
+    rates = measure_grid(meter, candidates, plan.passes, progress)
     grid = {name: statistics.median(found) for name, found in rates.items()}
     grid_seconds = watch.seconds
-    found = search_settings(settings, data.opener, data.pipeline, progress)
-    chosen, leaders = found.surveyed.chosen, sorted(grid, key=lambda name: -grid[name])[: plan.best]
+    ceilings = DecodeCeilings(data.opener.source, data.pipeline, settings.seed)
+    found = search_settings(settings, data.opener, ceilings, progress)
+    chosen, leaders = found.winners.chosen, sorted(grid, key=lambda name: -grid[name])[: plan.best]
     by_name = {candidate.describe(): candidate for candidate in candidates}
     finalists = {chosen.describe(): chosen, **{name: by_name[name] for name in leaders}}
     last: dict[str, list[float]] = {name: [] for name in finalists}
-    whole = Trials(data.opener, replace(settings, seconds=4 * settings.seconds))
+    whole = TurnMeter(data.opener, replace(settings, seconds=4 * settings.seconds))
     for number in range(plan.rounds):
         for name in list(finalists)[:: 1 if number % 2 == 0 else -1]:
             progress(number, plan.rounds, f"final: {name}")
             last[name] += _one(whole, finalists[name])
-    return Marked(chosen=chosen, rates=last, searched=found, grid_seconds=grid_seconds, grid=grid)
+    return StudyResult(chosen=chosen, rates=last, searched=found, grid_seconds=grid_seconds, grid=grid)
 
 
 def main(
@@ -162,20 +177,20 @@ def main(
             shown.update(task, completed=done, total=total, description=what)
 
         found = BenchData(training_folder(data), settings)
-        marked = mark(found, settings, Plan(passes=passes, rounds=rounds, best=best), progress)
-    for name, rates in marked.rates.items():
+        result = run_study(found, settings, Plan(passes=passes, rounds=rounds, best=best), progress)
+    for name, rates in result.rates.items():
         print(f"{statistics.median(rates):8,.0f} images/s ({min(rates):,.0f} to {max(rates):,.0f})  {name}")
-    print(f"search: {marked.chosen.describe()}")
-    print(f"rate: {marked.rate_ratio:.3f} of the best (at least {MIN_RATE}); {len(marked.grid)} settings in the grid")
+    print(f"search: {result.chosen.describe()}")
+    print(f"rate: {result.rate_ratio:.3f} of the best (at least {MIN_RATE}); {len(result.grid)} settings in the grid")
     print(
-        f"time: {marked.searched.seconds:.0f} s of the grid's {marked.grid_seconds:.0f} s, {marked.time_ratio:.2f} "
+        f"time: {result.searched.seconds:.0f} s of the grid's {result.grid_seconds:.0f} s, {result.time_ratio:.2f} "
         f"(at most {MAX_TIME})"
     )
     if json_file:
-        write_json(json_file, _record(settings, found, marked))
+        write_json(json_file, _record(settings, found, result))
 
 
-def _record(settings: BenchSettings, data: BenchData, marked: Marked) -> dict[str, Any]:
+def _record(settings: BenchSettings, data: BenchData, result: StudyResult) -> dict[str, Any]:
     return {
         "what": "search of settings against an exhaustive grid",
         "data": {"summary": data.source.describe(), "fingerprint": data.source.fingerprint},
@@ -187,14 +202,14 @@ def _record(settings: BenchSettings, data: BenchData, marked: Marked) -> dict[st
             "tune_seconds": settings.tune_seconds,
         },
         "environment": describe_environment(),
-        "chosen": marked.chosen.describe(),
-        "rates": marked.rates,
-        "rate_ratio": marked.rate_ratio,
-        "search_seconds": marked.searched.seconds,
-        "grid_seconds": marked.grid_seconds,
-        "time_ratio": marked.time_ratio,
-        "grid": dict(sorted(marked.grid.items(), key=lambda item: -item[1])),
-        "tried": {tried.name: tried.images_per_s or tried.why for tried in marked.searched.tried},
+        "chosen": result.chosen.describe(),
+        "rates": result.rates,
+        "rate_ratio": result.rate_ratio,
+        "search_seconds": result.searched.seconds,
+        "grid_seconds": result.grid_seconds,
+        "time_ratio": result.time_ratio,
+        "grid": dict(sorted(result.grid.items(), key=lambda item: -item[1])),
+        "tried": {tried.name: tried.images_per_s or tried.why for tried in result.searched.tried},
     }
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import search_against_grid as module
 from photo_folder import write_folder
-from search_against_grid import Plan, grid_of, mark
+from search_against_grid import Plan, grid_of, run_study
 
 from penstock.bench.record.record import BenchSettings
-from penstock.bench.search.backends import Surveyed
-from penstock.bench.search.bench_data import BenchData
-from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.search import Searched
-from penstock.bench.search.tuning import Trial
+from penstock.bench.search.candidate import BenchData, Candidate
+from penstock.bench.search.halving import Winners
+from penstock.bench.search.search import SearchResult
+from penstock.bench.search.turn import Turn
 from penstock.pipelines import LoaderError
 
 
@@ -39,7 +36,7 @@ def rate(candidate: Candidate) -> float:
     return 100.0 * candidate.workers + (50.0 if candidate.options.get("prefetch") == 6 else 0.0)
 
 
-class FakeTrials:
+class FakeMeter:
     """Measures at once; one number of workers cannot be opened."""
 
     measured: list[str] = []  # noqa: RUF012
@@ -47,12 +44,11 @@ class FakeTrials:
     def __init__(self, *_: object) -> None:
         self.seconds = 1.0
 
-    @contextmanager
-    def opened(self, candidate: Candidate) -> Iterator[Callable[[], Trial]]:
+    def measure(self, candidate: Candidate) -> Turn:
         if candidate.workers == 2:
             raise LoaderError("E-MEM", "two do not fit")
         self.measured.append(candidate.describe())
-        yield lambda: Trial(images_per_s=rate(candidate))
+        return Turn(images_per_s=rate(candidate))
 
 
 @pytest.mark.parametrize(("workers", "ratio"), [(4, 1.0), (3, 300 / 450)])
@@ -61,25 +57,25 @@ def test_the_choice_is_compared_with_the_best_of_the_grid_in_turn(
 ) -> None:
     prefetch = 6 if workers == 4 else 3
     chosen = Candidate(backend="torch", decoder="a", options={"workers": workers, "prefetch": prefetch})
-    searched = Searched(surveyed=Surveyed(chosen=chosen), tried=(), notes=(), seconds=2.0)
+    searched = SearchResult(winners=Winners(chosen=chosen), tried=(), notes=(), seconds=2.0)
     monkeypatch.setattr(module, "usable_decoders", lambda: ["a"])
     monkeypatch.setattr(module, "available_backends", lambda *_: [("torch", False)])
     monkeypatch.setattr(module, "start_workers", lambda *_: 2)
     monkeypatch.setattr(module, "search_settings", lambda *_: searched)
-    monkeypatch.setattr(module, "Trials", FakeTrials)
-    monkeypatch.setattr(FakeTrials, "measured", [])
+    monkeypatch.setattr(module, "TurnMeter", FakeMeter)
+    monkeypatch.setattr(FakeMeter, "measured", [])
     settings = BenchSettings(batch_size=8, size=32)
     data = BenchData(write_folder(tmp_path, 16), settings)
     said: list[tuple[Any, ...]] = []
-    marked = mark(data, settings, Plan(passes=2, rounds=4, best=2), lambda *now: said.append(now))
-    assert len(marked.grid) == 1 + 3 * 3  # those of two workers are left out
-    assert marked.rate_ratio == pytest.approx(ratio)
-    finalists = list(marked.rates)
+    result = run_study(data, settings, Plan(passes=2, rounds=4, best=2), lambda *now: said.append(now))
+    assert len(result.grid) == 1 + 3 * 3  # those of two workers are left out
+    assert result.rate_ratio == pytest.approx(ratio)
+    finalists = list(result.rates)
     assert finalists[0] == chosen.describe()
-    assert [len(found) for found in marked.rates.values()] == [4] * len(finalists)
-    assert FakeTrials.measured[-2 * len(finalists) :] == [*finalists, *finalists[::-1]]
-    assert marked.time_ratio == 2.0 / marked.grid_seconds
-    assert not marked.holds  # this grid takes no time at all
-    record = json.dumps(module._record(settings, data, marked))
+    assert [len(found) for found in result.rates.values()] == [4] * len(finalists)
+    assert FakeMeter.measured[-2 * len(finalists) :] == [*finalists, *finalists[::-1]]
+    assert result.time_ratio == 2.0 / result.grid_seconds
+    assert not result.holds  # this grid takes no time at all
+    record = json.dumps(module._record(settings, data, result))
     assert str(tmp_path) not in record
     assert "rate_ratio" in record

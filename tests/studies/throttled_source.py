@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from penstock.bench.data.wrapped_sources import WrappedSource
 from penstock.loaders.sources.contract import Source
 
 
-class ThrottledSource:
-    """`source`, each of whose reads takes `latency_s` seconds longer. See Source for the methods.
+class ThrottledSource(WrappedSource):
+    """Serves `source`, each read of which takes `latency_s` seconds longer.
 
     bytes_per_s, lock: besides, all reads of all processes and threads together get no more bytes than that in a
     second: each holds the lock, a file that is there, for as long as its bytes take.
@@ -25,16 +26,12 @@ class ThrottledSource:
     ) -> None:
         if (bytes_per_s is None) != (lock is None):
             raise ValueError("a bandwidth that is shared needs a file to lock: give both bytes_per_s and lock")
-        self._source, self._latency_s = source, latency_s
-        self._bytes_per_s, self._lock = bytes_per_s, lock
-        self.classes, self.skipped, self.fingerprint = source.classes, source.skipped, source.fingerprint
-
-    def __len__(self) -> int:
-        return len(self._source)
+        super().__init__(source, len(source), "throttled")
+        self._latency_s, self._bytes_per_s, self._lock = latency_s, bytes_per_s, lock
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """See Source."""
-        data = self._source.read(index)
+        """Read an image, and wait."""
+        data = super().read(index)
         if self._latency_s:
             time.sleep(self._latency_s)
         if self._bytes_per_s is not None and self._lock is not None:
@@ -47,14 +44,6 @@ class ThrottledSource:
                 os.close(fd)
         return data
 
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See Source."""
-        return self._source.labels(indices)
-
-    def path(self, index: int) -> bytes:
-        """See Source."""
-        return self._source.path(index)
-
     def describe(self) -> str:
-        """See Source."""
-        return f"{self._source.describe()}, throttled"
+        """Describe the data in one line."""
+        return f"{self.source.describe()}, throttled"

@@ -11,7 +11,7 @@ from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
 from penstock.bench.ceilings import read as read_ceilings
-from penstock.bench.ceilings.read import Extent, ReadCeiling, bytes_an_image, drop_cached, extents_of
+from penstock.bench.ceilings.read import FileRange, ReadCeiling, bytes_an_image, drop_cached, file_ranges
 from penstock.bench.data.wrapped_sources import repeated
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
@@ -69,14 +69,14 @@ def test_of_a_cache_the_parts_are_read_that_the_stream_needs(cache: Hdf5Cache, m
 @pytest.mark.parametrize("kind", ["files", "cache", "repeated"])
 def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cache, kind: str) -> None:
     source = cache if kind == "cache" else open_source(photos)
-    extents = list(extents_of(source, [0, 7, 39]))
+    extents = list(file_ranges(source, [0, 7, 39]))
     assert len(extents) == 3
     for index, (path, offset, num_bytes) in zip((0, 7, 39), extents, strict=True):
         stored = cache.stored(index) if kind == "cache" else source.read(index)
         with open(path, "rb") as file:
             file.seek(offset)
             assert file.read(num_bytes) == stored
-    assert list(extents_of(repeated(source, 80), [0])) == []  # it is asked of what is repeated
+    assert list(file_ranges(repeated(source, 80), [0])) == []  # it is asked of what is repeated
 
 
 def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache) -> None:
@@ -143,8 +143,8 @@ def test_neighbours_are_dropped_together_and_what_is_gone_is_skipped(
     Path(os.fsdecode(path)).write_bytes(bytes(100_000))
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, length, advice: asked.append((offset, length)))
-    drop_cached([Extent(path, *at) for at in ((5000, 3000), (8000, 4000), (5000, 3000), (50_000, 10))])
+    drop_cached([FileRange(path, *at) for at in ((5000, 3000), (8000, 4000), (5000, 3000), (50_000, 10))])
     page = os.sysconf("SC_PAGE_SIZE")
     assert asked == [(5000 // page * page, 8192), (50_000 // page * page, page)] or page != 4096
-    drop_cached([Extent(b"/none", 0, 10)])
+    drop_cached([FileRange(b"/none", 0, 10)])
     assert len(asked) == 2

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -76,22 +78,36 @@ def test_each_part_of_the_key_changes_the_photo() -> None:
     assert photo_bytes(*keys[0]) == photo_bytes(*keys[0])
 
 
-def test_a_complete_folder_is_left_alone_and_an_incomplete_one_completed(tmp_path: Path) -> None:
+def dead_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        return dead.pid
+
+
+def test_a_complete_folder_is_left_alone_and_an_incomplete_one_refused(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     synthesise(folder, **SMALL, workers=0)
     before, stamps = contents(folder), {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     assert synthesise(folder, **SMALL).num_written == 0
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == stamps
-
-    victims = sorted(folder.rglob("*.jpg"))[::7]
-    victims[0].write_bytes(b"")
-    for victim in victims[1:]:
-        victim.unlink()
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (victims[0].parent / f".0001.jpg.tmp.{dead.pid}").write_bytes(b"half")
-    assert synthesise(folder, **SMALL, workers=0).num_written == len(victims) == 3
+    victim = sorted(folder.rglob("*.jpg"))[7]
+    for spoil in (lambda: victim.write_bytes(b""), victim.unlink):
+        spoil()
+        with pytest.raises(LoaderError, match=r"E-MISUSE.*photos are missing.*remove '.*demo' first"):
+            synthesise(folder, **SMALL, workers=0)
+    del before[str(victim.relative_to(folder))]
     assert contents(folder) == before
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    left, living, other = (
+        tmp_path / name for name in (f"demo.tmp.{dead_pid()}", f"demo.tmp.{os.getppid()}", f"d.tmp.{dead_pid()}")
+    )
+    for folder in (left, living, other):
+        (folder / "train").mkdir(parents=True)
+    (tmp_path / "demo").mkdir()  # an empty folder is no obstacle
+    assert synthesise(tmp_path / "demo", images=1, validation=0, classes=1, workers=0).num_written == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"demo", living.name, other.name}
+    assert sorted(contents(tmp_path / "demo")) == [MANIFEST, f"train/{class_name(0)}/0000.jpg"]
 
 
 @pytest.mark.parametrize("change", [{"images": 15}, {"validation": 9}, {"classes": 2}, {"seed": 1}])
@@ -110,14 +126,6 @@ def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
         (tmp_path / MANIFEST).write_text(text)
         with pytest.raises(LoaderError, match="E-MISUSE"):
             synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-
-
-def test_a_run_killed_before_its_manifest_is_no_obstacle(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (tmp_path / f".{MANIFEST}.tmp.{dead.pid}").write_bytes(b"{")
-    synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-    assert sorted(contents(tmp_path)) == [MANIFEST, f"train/{class_name(0)}/0000.jpg"]
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -145,23 +153,22 @@ def test_missing_pillow_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.M
     assert caught.value.code == "E-DEPENDENCY"
 
 
-def test_a_full_disk_is_named_and_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename = os.replace
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
 
-    def replace(source: Path, target: Path) -> None:
-        if target.name == "0002.jpg":
+    def write_bytes(path: Path, data: bytes) -> int:
+        if path.name == "0002.jpg":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        rename(source, target)
+        return write(path, data)
 
-    monkeypatch.setattr("penstock.bench.data.demo_set.os.replace", replace)
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
     with pytest.raises(LoaderError, match="free disk space") as caught:
         synthesise(tmp_path / "demo", **SMALL, workers=0)
     assert caught.value.code == "E-NOSPC"
-    assert len(list((tmp_path / "demo").rglob("*.jpg"))) == 6
-    assert not list((tmp_path / "demo").rglob(".*"))
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_run_leaves_no_process_and_is_completed(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_process_and_no_obstacle(tmp_path: Path) -> None:
     settings = {"images": 160, "validation": 0, "classes": 4}
     script = tmp_path / "run.py"
     script.write_text(
@@ -178,16 +185,30 @@ def test_a_killed_run_leaves_no_process_and_is_completed(tmp_path: Path) -> None
         run.send_signal(signal.SIGKILL)
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
-    done = [p.name for p in (tmp_path / "demo").rglob("*.jpg")]
-    assert 0 < len(done) < 160
-    assert not list((tmp_path / "demo").rglob(".*"))
+    assert not (tmp_path / "demo").exists()
+    assert (tmp_path / f"demo.tmp.{run.pid}").exists()
+    assert synthesise(tmp_path / "demo", **settings, workers=0).num_written == 160
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "run.py"]
 
-    report = synthesise(tmp_path / "demo", **settings, workers=0)
-    assert report.num_written == 160 - len(done)
-    for label in range(4):
-        for number in range(0, 40, 9):
-            path = tmp_path / "demo" / "train" / class_name(label) / f"{number:04d}.jpg"
-            assert path.read_bytes() == photo_bytes(0, 0, label, number)
+
+def test_a_worker_that_dies_is_named_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    settings = {"images": 64, "validation": 0, "classes": 1, "workers": 2}
+
+    def end(how: Callable[[], None]) -> Callable[[int, int], None]:
+        return lambda done, total: how() if done < total else None
+
+    def kill_a_worker() -> None:
+        multiprocessing.active_children()[0].kill()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(LoaderError, match="E-WORKER"):
+        synthesise(tmp_path / "demo", **settings, progress=end(kill_a_worker))
+    with pytest.raises(KeyboardInterrupt):
+        synthesise(tmp_path / "demo", **settings, progress=end(interrupt))
+    assert list(tmp_path.iterdir()) == []
+    assert multiprocessing.active_children() == []
 
 
 def test_each_odd_kind_occurs_and_is_what_it_says() -> None:

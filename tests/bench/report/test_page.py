@@ -27,8 +27,8 @@ from penstock.bench.report.page import page
 from penstock.bench.report.sections_choices import changes_section
 from penstock.bench.report.step_lanes import Lane, step_lanes
 from penstock.bench.report.text import rate_text, repeat_command
-from penstock.bench.run import cache_tradeoff
-from penstock.bench.run.cache_tradeoff import wants_tradeoff, with_cache_tradeoff
+from penstock.bench.run import cache_kinds
+from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
 from penstock.bench.run.run import _summary
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build_set import build_cache
@@ -365,19 +365,19 @@ def test_caches_are_tried_by_default_of_files_only(photos: Path, tmp_path: Path)
     files = open_source(photos)
     build_cache(files, tmp_path / "x.h5", workers=0)
     cache = open_source(tmp_path / "x.h5")
-    assert [wants_tradeoff(files, asked, default=True) for asked in (None, True, False)] == [True, True, False]
-    assert [wants_tradeoff(cache, asked, default=True) for asked in (None, False)] == [False, False]
-    assert not wants_tradeoff(files, None, default=False)
+    assert [wants_cache_kinds(files, asked, default=True) for asked in (None, True, False)] == [True, True, False]
+    assert [wants_cache_kinds(cache, asked, default=True) for asked in (None, False)] == [False, False]
+    assert not wants_cache_kinds(files, None, default=False)
     with pytest.raises(ValueError, match="a cache already"):
-        wants_tradeoff(cache, True, default=False)
+        wants_cache_kinds(cache, True, default=False)
 
 
 def test_a_trade_off_that_fails_costs_no_measurement(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise LoaderError("E-NOSPC", "the disk is full")
 
-    monkeypatch.setattr(cache_tradeoff, "advise_cache", full)
+    monkeypatch.setattr(cache_kinds, "advise_cache", full)
     before = restored(document())
-    after = with_cache_tradeoff(open_source(photos), before, lambda *_: None)
+    after = with_cache_kinds(open_source(photos), before, lambda *_: None)
     assert after.notes == (*before.notes, "the cache trade-off was left out: the disk is full")
     assert (after.cache, after.measured) == (None, before.measured)

@@ -13,7 +13,7 @@ from command_line import Running, penstock_here
 from photo_folder import photo, write_folder
 from processes import eventually
 
-from penstock.bench.data.sampled_source import SampledSource
+from penstock.bench.data.wrapped_sources import SampledSource
 from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings
 from penstock.bench.run import cache_kinds as cache_advice
 from penstock.bench.run.cache_kinds import ENCODINGS, advise_cache, build_options

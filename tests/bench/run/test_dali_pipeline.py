@@ -13,15 +13,17 @@ import torch
 
 from penstock.bench.data.wrapped_sources import repeated
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.run.dali_pipeline import DaliPeer, PeerSettings
+from penstock.bench.run.dali_pipeline import DaliPipeline, DaliPipelineSettings
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
 NUM_FILES = 24
 
 
-def settings(dtype: torch.dtype = torch.float32) -> PeerSettings:
-    return PeerSettings(pipeline=imagenet_train(32), batch_size=8, device="cpu", dtype=dtype, seed=0, largest=(64, 48))
+def settings(dtype: torch.dtype = torch.float32) -> DaliPipelineSettings:
+    return DaliPipelineSettings(
+        pipeline=imagenet_train(32), batch_size=8, device="cpu", dtype=dtype, seed=0, largest=(64, 48)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +53,11 @@ def test_an_epoch_serves_each_file_once_with_its_label(
     source = open_source(greys)
     pipeline = settings().pipeline
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (pipeline.mean, pipeline.std))
-    with closing(DaliPeer(source, source, settings(dtype), {"workers": 2, "prefetch": 3})) as peer:
+    with closing(DaliPipeline(source, source, settings(dtype), {"workers": 2, "prefetch": 3})) as pipeline:
         orders = []
         for _ in range(2):
             seen = []
-            for images, labels in peer:
+            for images, labels in pipeline:
                 assert (images.shape, images.dtype, labels.dtype) == ((8, 3, 32, 32), handed_out, torch.int64)
                 assert images.is_contiguous(memory_format=torch.channels_last)
                 for image, label in zip(images.float(), labels.tolist(), strict=True):
@@ -65,13 +67,13 @@ def test_an_epoch_serves_each_file_once_with_its_label(
             assert sorted(seen) == list(range(NUM_FILES))
             orders.append(seen)
         assert orders[0] != orders[1]
-        assert loader_rate(peer, seconds=0.1).median > 0
+        assert loader_rate(pipeline, seconds=0.1).median > 0
 
 
 def test_entries_are_the_files_again_and_again(greys: Path) -> None:
     source = open_source(greys)
-    with closing(DaliPeer(source, repeated(source, 2 * NUM_FILES + 3), settings(), {"workers": 1})) as peer:
-        epoch = Counter(label for _, labels in peer for label in labels.tolist())
+    with closing(DaliPipeline(source, repeated(source, 2 * NUM_FILES + 3), settings(), {"workers": 1})) as pipeline:
+        epoch = Counter(label for _, labels in pipeline for label in labels.tolist())
     assert sum(epoch.values()) == 48  # whole batches
     assert set(epoch.values()) <= {1, 2, 3}
     assert len(epoch) == NUM_FILES
@@ -80,10 +82,10 @@ def test_entries_are_the_files_again_and_again(greys: Path) -> None:
 def test_what_it_cannot_read_is_a_loader_error(greys: Path, tmp_path: Path) -> None:
     arrays = open_source((np.zeros((8, 40, 40, 3), np.uint8), np.zeros(8, np.int64)))
     with pytest.raises(LoaderError, match=r"E-MISUSE.*no folder of files"):
-        DaliPeer(arrays, arrays, settings(), {"workers": 1})
+        DaliPipeline(arrays, arrays, settings(), {"workers": 1})
     for number in range(8):
         (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff not an image")
     broken = open_source(tmp_path)
     with pytest.raises(LoaderError, match=r"E-CORRUPT\] cause=DALI: nvImageCodec failure") as caught:
-        DaliPeer(broken, broken, settings(), {"workers": 1})
+        DaliPipeline(broken, broken, settings(), {"workers": 1})
     assert "Current pipeline" not in caught.value.line()

@@ -20,7 +20,7 @@ from penstock.bench.record.record import Applied, BenchRecord, BenchSettings, Me
 from penstock.bench.report.applied_report import applied_parts
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.run import BenchRun
-from penstock.bench.run.take_advice import OpenedSides, changed, take_advice
+from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.verdict.advice import BOTH, Advice, Change
 from penstock.bench.verdict.verdict import judge
@@ -46,7 +46,7 @@ def advice(what: str, images_per_s: float | None, change: Change | None, quantit
     return Advice(what=what, images_per_s=images_per_s, why="it does", quantity=quantity, change=change)
 
 
-class FakeSides:
+class FakeMeter:
     """Rates from a list, in the order asked for; remembers what was asked."""
 
     def __init__(self, rates: list[float], note: str = "") -> None:
@@ -58,21 +58,21 @@ class FakeSides:
         return self.rates.pop(0)
 
     @contextmanager
-    def of_a_sample(self) -> Iterator[tuple[FakeSides, str]]:
+    def on_a_sample(self) -> Iterator[tuple[FakeMeter, str]]:
         self.note = "of 9 images"
         yield self, self.note
         self.note = ""
 
 
-def take(sides: FakeSides, *advices: Advice, **rates: float) -> tuple[Applied, ...]:
-    return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, sides, lambda *_: None)
+def take(meter: FakeMeter, *advices: Advice, **rates: float) -> tuple[Applied, ...]:
+    return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, meter, lambda *_: None)
 
 
 def test_a_change_is_measured_in_turn_with_what_was() -> None:
-    sides = FakeSides([100.0, 190.0, 170.0, 120.0])
-    (taken,) = take(sides, advice("--workers 4", 2000.0, Change(workers=4)))
+    meter = FakeMeter([100.0, 190.0, 170.0, 120.0])
+    (taken,) = take(meter, advice("--workers 4", 2000.0, Change(workers=4)))
     four = replace(PRESENT, options={"workers": 4, "prefetch": 3})
-    assert [candidate for candidate, *_ in sides.asked] == [PRESENT, four, four, PRESENT]
+    assert [candidate for candidate, *_ in meter.asked] == [PRESENT, four, four, PRESENT]
     assert taken == Applied(
         what="--workers 4",
         quantity="loader",
@@ -85,34 +85,34 @@ def test_a_change_is_measured_in_turn_with_what_was() -> None:
 
 
 def test_a_cache_is_measured_on_a_sample_and_precision_with_the_model() -> None:
-    sides = FakeSides([1.0] * 8)
+    meter = FakeMeter([1.0] * 8)
     lossless, bf16 = Change(cache="lossless"), Change(amp="bf16")
     cached, precise = take(
-        sides, advice("cache", 1500.0, lossless), advice("bf16", 150.0, bf16, BOTH), loader=1000.0, both=100.0
+        meter, advice("cache", 1500.0, lossless), advice("bf16", 150.0, bf16, BOTH), loader=1000.0, both=100.0
     )
     assert (cached.note, precise.note) == ("of 9 images", "")
-    assert {note for *_, note in sides.asked[:4]} == {"of 9 images"}
-    assert sides.asked[1][0] == replace(PRESENT, backend="hdf5", cached=True)
-    assert [asked[1:] for asked in sides.asked[4:]] == [(BOTH, amp, "") for amp in ("off", "bf16", "bf16", "off")]
-    assert [candidate for candidate, *_ in sides.asked[4:]] == [PRESENT] * 4
+    assert {note for *_, note in meter.asked[:4]} == {"of 9 images"}
+    assert meter.asked[1][0] == replace(PRESENT, backend="hdf5", cached=True)
+    assert [asked[1:] for asked in meter.asked[4:]] == [(BOTH, amp, "") for amp in ("off", "bf16", "bf16", "off")]
+    assert [candidate for candidate, *_ in meter.asked[4:]] == [PRESENT] * 4
     assert (cached.predicted, precise.predicted) == (1.5, 1.5)
 
 
 def test_only_what_can_be_done_and_promises_something_is_taken() -> None:
-    sides = FakeSides([1.0] * 12)
+    meter = FakeMeter([1.0] * 12)
     taken = take(
-        sides,
+        meter,
         advice("another machine", 9000.0, None),
         advice("unknown", None, Change(workers=3)),
         advice("noise", 1010.0, Change(workers=3)),
         *(advice(f"--workers {n}", 1000.0 * n, Change(workers=n)) for n in (6, 5, 4, 3)),
     )
     assert [each.what for each in taken] == ["--workers 6", "--workers 5", "--workers 4"]
-    assert sides.rates == []
+    assert meter.rates == []
 
 
 def test_what_cannot_be_opened_is_told_and_the_rest_goes_on() -> None:
-    class Failing(FakeSides):
+    class Failing(FakeMeter):
         def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
             if candidate.decoder == "turbojpeg":
                 raise LoaderError("E-DEPENDENCY", "no such decoder")
@@ -172,28 +172,28 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), 24)
 
 
-def test_the_sides_serve_the_same_sample_from_files_and_from_its_cache(
+def test_the_meter_serve_the_same_sample_from_files_and_from_its_cache(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applied, "create_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
     opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
-    sides = OpenedSides(settings, imagenet_train(32), opener)
+    meter = AdviceMeter(settings, imagenet_train(32), opener)
     present = replace(PRESENT, options={"workers": 0})
     with pytest.raises(ValueError, match="no cache"):
-        sides.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
-    with sides.of_a_sample() as (on_sample, note):
+        meter.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
+    with meter.on_a_sample() as (on_sample, note):
         assert note == "of 24 images"
         assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
         for candidate in (present, changed(present, Change(cache="lossless"))):
             assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
     trained = replace(present, dtype="float32")
-    assert sides.rate(trained, quantity=BOTH, amp="bf16") > 0
+    assert meter.rate(trained, quantity=BOTH, amp="bf16") > 0
 
 
 def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Candidate] = []
-    monkeypatch.setattr(OpenedSides, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
+    monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
     monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda *_: (told,))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)

@@ -1,219 +1,175 @@
-"""The search over backends and their settings, on machines that a test makes up: choice, budgets, time, pruning."""
+"""Which backends and decoders enter the search, with which settings, and how a candidate is opened and measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
+from photo_folder import write_folder
 
-from penstock.bench.record.record import KnobValue
-from penstock.bench.search.backends import Entrant, Survey, Surveyed
-from penstock.bench.search.budgets import Budgets
-from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.tuning import Rules, Space, Trial
-from penstock.pipelines.errors import LoaderError
+from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
+from penstock.bench.measure.clock import Rate
+from penstock.bench.measure.resources import tree_memory_mb
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search import backends as module
+from penstock.bench.search import turn as turn_module
+from penstock.bench.search.backends import SearchSpaces, search_spaces
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.bench.search.turn import TurnMeter, turn_seconds
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines import LoaderError, imagenet_train
 
-WORKERS = (2, 0, 1, 3, 4)
-SPACES: dict[str, dict[str, tuple[KnobValue, ...]]] = {
-    "hdf5": {"workers": WORKERS, "decoder": ("a", "b"), "prefetch": (3, 1, 6), "workers_are": ("processes", "threads")},
-    "torch": {"workers": WORKERS, "decoder": ("b", "a"), "prefetch": (3, 1, 6)},
-    "dali": {"workers": (2, 3), "readers": (1, 2), "prefetch": (2, 3)},
-}
-Rate = Callable[[Candidate], float]
-
-
-def entrant(backend: str, space: Space | None = None, *, fixed: bool = False) -> Entrant:
-    space = SPACES[backend] if space is None else space
-    first = {"workers": 2, **{knob: values[0] for knob, values in space.items() if knob != "decoder"}}
-    decoder = str(space.get("decoder", ("auto",))[0])
-    start = Candidate(backend=backend, decoder=decoder, cached=backend == "hdf5", options=first)
-    return Entrant(start=start, space=space, fixed_workers=fixed)
+PIPELINE = imagenet_train(32)
 
 
-ENTRANTS = [entrant(backend) for backend in SPACES]
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Source]:
+    """A folder of images, and its cache."""
+    photos = write_folder(tmp_path_factory.mktemp("photos"), 16)
+    cache = tmp_path_factory.mktemp("cache") / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        return open_source(photos), open_source(cache)
 
 
-class Machine:
-    """Opens candidates; each worker keeps a processor busy and takes 50 MB, each batch ahead 10; 2 s a measurement."""
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Decoder -> images/s of its ceiling, and two processors."""
+    told = {"simplejpeg": 1000.0, "turbojpeg": 960.0, "pillow": 500.0}
+    monkeypatch.setattr(module, "usable_decoders", lambda: list(told))
+    monkeypatch.setattr(module, "default_workers", lambda: 2)
 
-    def __init__(
-        self, rate: Rate, *, seconds: float = 1e9, budgets: Budgets | None = None, noise: float = 0.0, seed: int = 0
-    ) -> None:
-        self._rate, self._noise, self._random = rate, noise, np.random.default_rng(seed)
-        self.open, self.clock = 0, 0.0
-        self.budgets = budgets or Budgets()
-        self.rules: Rules[Candidate] = Rules(
-            opened=self.opened,
-            name=Candidate.describe,
-            refuses=self.budgets.refuses,
-            out_of_time=lambda: self.clock >= seconds,
-        )
+    def measure(ceiling: DecodeCeiling, seconds: float) -> Rate:
+        return Rate.from_steps([round(told[ceiling.name])], [1.0])
 
-    @contextmanager
-    def opened(self, candidate: Candidate) -> Iterator[Callable[[], Trial]]:
-        self.open += 1
-        assert self.open <= 2
-        try:
-            yield lambda: self._measure(candidate)
-        finally:
-            self.open -= 1
-
-    def _measure(self, candidate: Candidate) -> Trial:
-        self.clock += 2.0
-        each = 5 if candidate.options.get("workers_are") == "threads" else 50
-        ahead = 10 * int(candidate.options.get("prefetch") or 0)
-        return Trial(
-            images_per_s=self._rate(candidate) * self._random.lognormal(0, self._noise),
-            cpu_cores=max(1.0, candidate.workers * 1.01),
-            memory_mb=20.0 + candidate.workers * (each + ahead),
-        )
-
-    def run(self, entrants: list[Entrant] = ENTRANTS) -> Surveyed:
-        found = Survey(self.rules, self.budgets).run(entrants)
-        assert self.open == 0
-        return found
-
-    def why(self, part: str) -> str:
-        return next(attempt.why for name, attempt in self.rules.attempts.items() if part in name and attempt.why)
+    monkeypatch.setattr(DecodeCeiling, "measure", measure)
+    monkeypatch.setattr(DecodeCeiling, "name", property(lambda ceiling: ceiling.said), raising=False)
+    monkeypatch.setattr(DecodeCeiling, "__init__", lambda ceiling, *a, **_: setattr(ceiling, "said", a[2]))
+    monkeypatch.setattr(DecodeCeiling, "decodes", True)
+    return told
 
 
-def rate(candidate: Candidate) -> float:
-    """hdf5 is the fastest, by threads of decoder b, three of them; of torch decoder b too."""
-    value = {"hdf5": 1000.0, "torch": 850.0, "dali": 400.0}[candidate.backend]
-    value *= {0: 0.4, 1: 0.5, 2: 1.0, 3: 1.1, 4: 0.9}[candidate.workers]
-    value *= 1.2 if candidate.decoder == "b" else 1.0
-    value *= {1: 0.8, 6: 1.02}.get(int(candidate.options["prefetch"] or 0), 1.0)
-    return value * (1.05 if candidate.options.get("workers_are") == "threads" else 1.0)
+def settings(**more: object) -> BenchSettings:
+    return BenchSettings(**{"batch_size": 8, "size": 32, "dtype": "uint8", **more})  # type: ignore[arg-type]
 
 
-def test_the_best_settings_of_the_fastest_backend_are_found_and_those_of_the_next_beside_it() -> None:
-    machine = Machine(rate)
-    found = machine.run()
-    assert found.chosen.describe() == "hdf5 of the cache, b, workers 3, prefetch 3, workers_are threads"
-    assert [other.describe() for other in found.others] == ["torch of the files, b, workers 3, prefetch 3"]
-    assert found.untried == {}
-    assert machine.why("dali") == (
-        "0.40 of hdf5 of the cache, a, workers 2, prefetch 3, workers_are processes at its first measurement: "
-        "not searched further"
-    )
-    assert sum("dali" in name for name in machine.rules.attempts) == 1
+def spaces_of(wanted: BenchSettings, opener: LoaderOpener, *more: Any) -> SearchSpaces:
+    return search_spaces(wanted, opener, DecodeCeilings(opener.source, PIPELINE, 0), *more)
 
 
-def test_a_backend_that_wins_by_its_settings_is_chosen_in_the_last_duel() -> None:
-    """Behind at the start, where the other's decoder is the better one already."""
-    machine = Machine(lambda c: rate(c) * (2.0 if c.backend == "torch" and c.workers == 3 else 1.0))
-    found = machine.run()
-    assert (found.chosen.backend, found.chosen.workers) == ("torch", 3)
-    assert [other.backend for other in found.others] == ["hdf5"]
+def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Source], rates: dict[str, float]) -> None:
+    files, cache = sources
+    found = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, cache))
+    starts = {space.start.backend: space.start for space in found.spaces}
+    assert list(starts) == ["hdf5", "torch", "dali"]
+    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3, workers_are processes")
+    assert starts["torch"].describe() == "torch of the files, simplejpeg, workers 2, prefetch 3"
+    assert starts["dali"].describe() == "dali of the cache, workers 2, readers 1, prefetch 2"
+    spaces = {space.start.backend: list(space.options) for space in found.spaces}
+    assert spaces["hdf5"] == ["workers", "decoder", "prefetch", "workers_are"]
+    assert "decoder" not in spaces["dali"]
+    assert found.backends == {}
+    without = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, None))
+    assert [space.start.backend for space in without.spaces] == ["torch", "dali"]
+    assert without.backends == {"hdf5": "there is no cache (--cache)"}
 
 
-def test_a_challenger_may_lead_from_the_start_and_leave_the_first_behind() -> None:
-    found = Machine(lambda c: rate(c) * (10.0 if c.backend == "dali" else 1.0)).run()
-    assert (found.chosen.backend, found.others) == ("dali", ())
+def test_a_decoder_is_tried_only_where_its_ceiling_is_close_to_the_best(
+    sources: tuple[Source, Source], rates: dict[str, float]
+) -> None:
+    opener = LoaderOpener(settings(backend="torch", tune=True), PIPELINE, sources[0], None)
+    [space] = spaces_of(settings(backend="torch", tune=True), opener).spaces
+    assert space.options["decoder"] == ("simplejpeg", "turbojpeg")
+    rates["turbojpeg"], rates["simplejpeg"] = 1500.0, 1000.0
+    found = spaces_of(settings(backend="torch", tune=True), opener)
+    assert found.spaces[0].start.decoder == "turbojpeg"
+    assert "decoder" not in found.spaces[0].options
+    told = {candidate.decoder: why for candidate, why in found.decoders.values()}
+    assert told == {
+        "simplejpeg": "its ceiling is 0.67 of that of turbojpeg: not tried",
+        "pillow": "its ceiling is 0.33 of that of turbojpeg: not tried",
+    }
+    wanted = settings(backend="torch", tune=True, decoder="pillow")
+    [fixed_space] = spaces_of(wanted, opener).spaces
+    assert (fixed_space.start.decoder, "decoder" in fixed_space.options) == ("pillow", False)
 
 
-def test_noise_costs_little_of_the_rate_and_the_search_is_short() -> None:
-    """On a machine whose single measurements are 4 % off: 0.95 of the best, in less than a pass over the grid."""
-    grid = []
-    for backend in ("hdf5", "torch"):
-        for values in product(*SPACES[backend].values()):
-            candidate = entrant(backend).start
-            for knob, value in zip(SPACES[backend], values, strict=True):
-                candidate = candidate.with_knob(knob, value)
-            grid.append(candidate)
-    best, shares = max(map(rate, grid)), []
-    for seed in range(20):
-        machine = Machine(rate, noise=0.04, seed=seed)
-        shares.append(rate(machine.run(ENTRANTS[:2]).chosen) / best)
-        assert machine.clock <= 0.7 * 2.0 * len(grid)
-    assert min(shares) > 0.9
-    assert np.mean(shares) > 0.95
+def test_the_time_may_end_before_the_decoders_are_compared(
+    sources: tuple[Source, Source], rates: dict[str, float]
+) -> None:
+    wanted = settings(backend="torch", tune=True)
+    for limit, first in ((0, "simplejpeg"), (1, "simplejpeg"), (2, "turbojpeg")):
+        rates["turbojpeg"] = 1500.0
+        asked = iter(range(100))
+        opener = LoaderOpener(wanted, PIPELINE, sources[0], None)
+        found = spaces_of(wanted, opener, None, lambda: next(asked) >= limit)  # noqa: B023
+        assert found.spaces[0].start.decoder == first
+        whys = {candidate.decoder: why for candidate, why in found.decoders.values()}
+        assert whys["pillow"] == "there was no time to measure its ceiling: not tried"
 
 
-def test_a_backend_that_the_leader_has_left_behind_is_not_searched() -> None:
-    machine = Machine(lambda c: rate(c) * (1.5 if c.backend == "hdf5" and c.workers == 3 else 1.0))
-    found = machine.run(ENTRANTS[:2])
-    assert found.others == (ENTRANTS[1].start,)
-    assert machine.why("torch") == "0.49 of the best by then: its settings were not searched"
+@pytest.mark.parametrize(("max_cpu", "workers"), [(None, 2), (1.9, 1), (0.5, 0), (64, 2)])
+def test_the_search_begins_with_as_many_workers_as_may_be_busy(
+    sources: tuple[Source, Source], rates: dict[str, float], max_cpu: float | None, workers: int
+) -> None:
+    wanted = settings(backend="hdf5", max_cpu=max_cpu, tune=True)
+    [space] = spaces_of(wanted, LoaderOpener(wanted, PIPELINE, *sources)).spaces
+    assert (space.start.workers, space.fixed_workers) == (workers, False)
+    fixed = settings(backend="hdf5", max_cpu=max_cpu, workers=3)
+    [space] = spaces_of(fixed, LoaderOpener(fixed, PIPELINE, *sources)).spaces
+    assert (space.start.workers, space.fixed_workers, "workers" in space.options) == (3, True, False)
 
 
-@pytest.mark.parametrize("seconds", [2, 10, 30, 60])
-def test_the_search_ends_in_its_time_and_says_what_it_did_not_get_to(seconds: float) -> None:
-    machine = Machine(rate, seconds=seconds)
-    found = machine.run()
-    assert machine.clock <= seconds + 2.0  # the measurement under way
-    assert found.untried
-    if seconds == 2:
-        assert found.chosen == ENTRANTS[0].start
-        everything = ("workers", "decoder", "prefetch", "workers_are")
-        assert found.untried == {"hdf5": everything, "torch": (), "dali": ()}
-    if seconds == 60:
-        assert rate(found.chosen) > rate(ENTRANTS[0].start)
-        assert "hdf5" not in found.untried
+def test_data_that_are_a_cache_are_called_so(sources: tuple[Source, Source]) -> None:
+    opener = LoaderOpener(settings(), PIPELINE, sources[1], None)
+    assert (opener.has(cached=True), opener.has(cached=False)) == (True, False)
+    candidate = Candidate(backend="hdf5", dtype="uint8", cached=True, options={"workers": 0, "workers_are": "threads"})
+    with opener.open(candidate) as loader:
+        assert next(iter(loader))[0].shape == (8, 3, 32, 32)
+    with pytest.raises(ValueError, match="DATA is a cache"):
+        opener.open(Candidate(backend="torch"))
+    with pytest.raises(ValueError, match="pass --cache"):
+        LoaderOpener(settings(), PIPELINE, sources[0], None).open(candidate)
+    found = spaces_of(settings(tune=False), opener)
+    assert "torch" in found.backends
+    assert {(space.start.backend, space.start.cached) for space in found.spaces} == {
+        ("hdf5", True),
+        ("dali", True),
+    }
+    assert all(not space.options for space in found.spaces)
 
 
-@pytest.mark.parametrize(
-    ("budgets", "wanted"),
-    [
-        (Budgets(max_cpu=1.5), "hdf5 of the cache, b, workers 1, prefetch 3, workers_are threads"),
-        (Budgets(max_cpu=1), "hdf5 of the cache, b, workers 1, prefetch 3, workers_are threads"),
-        (Budgets(max_memory=100), "hdf5 of the cache, b, workers 2, prefetch 3, workers_are threads"),
-        (Budgets(max_memory=50), "hdf5 of the cache, b, workers 2, prefetch 1, workers_are threads"),
-        (Budgets(max_memory=30), "hdf5 of the cache, b, workers 0, prefetch 1, workers_are threads"),
-    ],
-    ids=str,
-)
-def test_what_is_over_a_budget_is_stepped_down_and_never_chosen(budgets: Budgets, wanted: str) -> None:
-    machine = Machine(rate, budgets=budgets)
-    found = machine.run(ENTRANTS[:2])
-    assert found.chosen.describe() == wanted
-    attempts = machine.rules.attempts.values()
-    assert any(attempt.why.startswith("over budget: ") for attempt in attempts)
-    for candidate in found.all:
-        trial = machine.rules.attempt(candidate).trial
-        assert trial is not None
-        assert budgets.refuses(trial) == ""
+def test_arrays_have_no_decoders_to_compare() -> None:
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    wanted = settings(backend="torch", tune=True)
+    [space] = spaces_of(wanted, LoaderOpener(wanted, PIPELINE, pixels, None)).spaces
+    assert (space.start.decoder, "decoder" in space.options) == ("auto", False)
 
 
-def test_a_budget_of_processors_leaves_numbers_of_workers_untried_that_would_break_it() -> None:
-    machine = Machine(rate, budgets=Budgets(max_cpu=2))
-    machine.run(ENTRANTS[:1])
-    assert not any("workers 3" in name or "workers 4" in name for name in machine.rules.attempts)
-    idle = Budgets(max_cpu=2)
-    assert not idle.too_many(3, ENTRANTS[0].start, Trial(images_per_s=1.0, cpu_cores=1.2))  # 0.6 each
-    assert idle.too_many(4, ENTRANTS[0].start, Trial(images_per_s=1.0, cpu_cores=1.2))
+def test_without_dali_the_others_are_compared(sources: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise LoaderError("E-DEPENDENCY", "nvidia.dali cannot be imported")
+
+    monkeypatch.setattr(module, "import_dali", missing)
+    found = spaces_of(settings(tune=False), LoaderOpener(settings(), PIPELINE, *sources))
+    assert [space.start.backend for space in found.spaces] == ["hdf5", "torch"]
+    assert found.backends == {"dali": "nvidia.dali cannot be imported"}
 
 
-def test_where_nothing_fits_the_smallest_need_is_told() -> None:
-    with pytest.raises(ValueError, match=r"^nothing that fits was found; .* of .*workers 0.*: over budget: 20 MB, "):
-        Machine(rate, budgets=Budgets(max_memory=10)).run()
-    with pytest.raises(ValueError, match=r"smallest need .*workers 0.*1\.00 processors, --max-cpu is 0\.5$"):
-        Machine(rate, budgets=Budgets(max_cpu=0.5)).run()
-    fixed = [entrant("torch", {"prefetch": (3, 1)}, fixed=True)]
-    with pytest.raises(ValueError, match=r"smallest need .*workers 2, prefetch 3: over budget: 2\.02 processors"):
-        Machine(rate, budgets=Budgets(max_cpu=1)).run(fixed)
-    with pytest.raises(ValueError, match="in the time there was"):
-        Machine(rate, budgets=Budgets(max_memory=10), seconds=3).run()
-
-
-def test_a_backend_that_cannot_be_opened_is_left_out_unless_it_is_the_only_one() -> None:
-    def broken(candidate: Candidate) -> float:
-        if candidate.backend == "hdf5":
-            raise LoaderError("E-STALE", "the cache is of other data")
-        return rate(candidate)
-
-    machine = Machine(broken)
-    assert machine.run().chosen.backend == "torch"
-    assert machine.why("hdf5") == "the cache is of other data"
-    with pytest.raises(LoaderError, match="other data"):
-        Machine(broken).run(ENTRANTS[:1])
-
-
-def test_without_knobs_the_starts_alone_are_compared() -> None:
-    machine = Machine(rate)
-    found = machine.run([Entrant(start=e.start) for e in ENTRANTS])
-    assert (found.chosen, [other.backend for other in found.others]) == (ENTRANTS[0].start, ["torch"])
-    assert len(machine.rules.attempts) == 3
+def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
+    sources: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slots of a thread's batches, 2.4 MB each, lie in new memory or in what earlier tests have let go of."""
+    monkeypatch.setattr(turn_module, "tree_memory_mb", lambda: tree_memory_mb() - 50)
+    wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
+    meter = TurnMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
+    candidate = Candidate(backend="hdf5", cached=True, options={"workers": 1, "prefetch": 6, "workers_are": "threads"})
+    there = np.ones(400 << 20, np.uint8)
+    found = meter.measure(candidate)
+    assert found.images_per_s > 0
+    assert 40 < (found.memory_mb or 0) < 300
+    assert there.all()
+    assert turn_seconds(4.0) == 1.0
+    assert turn_seconds(1.0) == 0.625  # half a second beyond warm-up
+    assert turn_seconds(0.1) == 0.1

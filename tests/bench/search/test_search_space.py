@@ -8,22 +8,22 @@ import pytest
 from photo_folder import write_folder
 
 from penstock.bench.record.backend_options import all_options, non_default_options
-from penstock.bench.search import search_space as knobs
-from penstock.bench.search.search_space import knobs_of
+from penstock.bench.search import search_space as module
+from penstock.bench.search.search_space import values_to_try
 from penstock.loaders import create_loader
 
 
 @pytest.mark.parametrize("backend", ["torch", "hdf5"])
 @pytest.mark.parametrize("cpus", [0, 1, 2, 8, 9, 64])
 def test_numbers_of_workers_go_from_none_to_twice_the_processors(backend: str, cpus: int) -> None:
-    space = knobs_of(backend, "cpu", cpus=cpus)
+    space = values_to_try(backend, "cpu", cpus=cpus)
     workers = [int(value) for value in space["workers"] if isinstance(value, int)]
     assert workers[0] == cpus
     assert {0, cpus + 1, 2 * cpus, max(0, cpus - 1), cpus // 2} <= set(workers)
     assert len(set(workers)) == len(workers) <= 11
     assert max(workers) <= max(1, 2 * cpus)
     assert ("workers_are" in space) == (backend == "hdf5")
-    own = non_default_options(backend, {knob: values[0] for knob, values in space.items()})
+    own = non_default_options(backend, {name: values[0] for name, values in space.items()})
     assert own == {}  # the search begins with the backend's defaults
 
 
@@ -31,31 +31,31 @@ def test_numbers_of_workers_go_from_none_to_twice_the_processors(backend: str, c
 def test_the_first_value_is_what_the_backend_takes_by_itself(
     cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(knobs, "default_workers", lambda: cpus)
+    monkeypatch.setattr(module, "default_workers", lambda: cpus)
     monkeypatch.setattr("penstock.loaders.backends.dali_backend.default_workers", lambda: cpus)
-    space = knobs_of("dali", "cpu")
+    space = values_to_try("dali", "cpu")
     with create_loader(write_folder(tmp_path, 6), backend="dali", batch_size=2) as loader:
         about = loader.describe()
-    assert {knob: values[0] for knob, values in space.items()} == {knob: about[knob] for knob in space}
+    assert {name: values[0] for name, values in space.items()} == {name: about[name] for name in space}
     assert {"workers", "readers", "prefetch"} == set(space)
     for values in space.values():
         assert len(set(values)) == len(values) > 1
         assert all(isinstance(value, int) and value >= 1 for value in values)
 
 
-def test_a_gpu_has_knobs_of_its_decoder_and_memory_only_for_large_images() -> None:
-    space = knobs_of("dali", "cuda:1", None, (500, 400))
+def test_a_gpu_has_values_to_try_its_decoder_and_memory_only_for_large_images() -> None:
+    space = values_to_try("dali", "cuda:1", None, (500, 400))
     assert space["hw_decoder_load"] == (0.65, 0.5, 0.8, 0.95)
     assert "device_memory_padding" not in space  # what DALI allocates by itself is enough
-    assert knobs_of("dali", "cuda", None, (5980, 6430))["device_memory_padding"] == (None, 202 << 20)
-    assert "hw_decoder_load" not in knobs_of("dali", "cpu", None, (5980, 6430))
+    assert values_to_try("dali", "cuda", None, (5980, 6430))["device_memory_padding"] == (None, 202 << 20)
+    assert "hw_decoder_load" not in values_to_try("dali", "cpu", None, (5980, 6430))
 
 
 def test_what_the_user_fixed_and_what_nobody_searches_is_left_alone() -> None:
-    assert set(knobs_of("dali", "cpu", 3)) == {"readers", "prefetch"}
-    assert knobs_of("dali", "cpu", 0) == {}
-    assert set(knobs_of("torch", "cpu", 3)) == {"prefetch"}
-    assert knobs_of("auto", "cpu") == {}
+    assert set(values_to_try("dali", "cpu", 3)) == {"readers", "prefetch"}
+    assert values_to_try("dali", "cpu", 0) == {}
+    assert set(values_to_try("torch", "cpu", 3)) == {"prefetch"}
+    assert values_to_try("auto", "cpu") == {}
 
 
 def test_the_call_names_what_the_backend_would_not_choose_by_itself() -> None:

@@ -49,7 +49,9 @@ def reason(**settings: float) -> tuple[str, str]:
 @pytest.mark.parametrize("name", ["420_83x61", "444_restart_3_83x61", "grey_83x61"])
 def test_copy_has_the_restart_interval_and_the_pixels(name: str) -> None:
     data = stoppable()[name]
-    copy = recode(data, parse_header(data), 3)
+    comment = b"\xff\xfe\x00\x06hush"
+    copy = recode(data[:2] + comment + data[2:], parse_header(data), 3)
+    assert b"hush" not in copy
     header = parse_header(copy)
     assert copy.endswith(EOI)
     assert restart_interval(copy, header) == 3
@@ -61,11 +63,6 @@ def test_progressive_becomes_baseline() -> None:
     header = parse_header(recode(data, parse_header(data), 2))
     assert parse_header(data).sof == 0xC2
     assert (header.sof, header.stoppable) == (0xC0, True)
-
-
-def test_metadata_go() -> None:
-    comment = b"\xff\xfe\x00\x06hush"
-    assert b"hush" not in recode(DATA[:2] + comment + DATA[2:], HEADER, 2)
 
 
 def test_no_descriptor_and_no_process_is_left(fake: Program) -> None:
@@ -93,19 +90,17 @@ def test_version_is_the_programs() -> None:
     assert "version" in jpegtran_version()
 
 
-def test_failure_tells_code_and_message_in_one_line(fake: Program) -> None:
-    fake("printf 'line one\\nline two' >&2; exit 1")
-    assert reason() == (FAILED, "jpegtran failed: exit code 1, line one line two")
-
-
-def test_warning_is_a_failure(fake: Program) -> None:
-    fake("cat; echo 'Corrupt JPEG data' >&2; exit 2")
-    assert reason()[1] == "jpegtran failed: exit code 2, Corrupt JPEG data"
-
-
-def test_crashed(fake: Program) -> None:
-    fake("kill -SEGV $$")
-    assert reason() == (FAILED, "jpegtran failed: exit code -11,")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("printf 'line one\\nline two' >&2; exit 1", "exit code 1, line one line two"),
+        ("cat; echo 'Corrupt JPEG data' >&2; exit 2", "exit code 2, Corrupt JPEG data"),  # a warning
+        ("kill -SEGV $$", "exit code -11,"),
+    ],
+)
+def test_failure_names_exit_code_and_message_in_one_line(fake: Program, script: str, message: str) -> None:
+    fake(script)
+    assert reason() == (FAILED, f"jpegtran failed: {message}")
 
 
 @pytest.mark.parametrize("name", ["KILL", "TERM", "INT", "HUP"])
@@ -124,9 +119,11 @@ def test_cannot_be_run(fake: Program) -> None:
 
 @pytest.mark.parametrize("pidfd", [True, False])
 def test_timeout_kills_it(pidfd: bool, fake: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(f"echo $$ > {tmp_path}/pid; exec sleep 100")
+    copy = recode(DATA, HEADER, 2)
     if not pidfd:
         monkeypatch.setattr(os, "pidfd_open", _not_there)
+    assert recode(DATA, HEADER, 2) == copy
+    fake(f"echo $$ > {tmp_path}/pid; exec sleep 100")
     assert reason(timeout_s=0.3) == (FAILED, "jpegtran failed: it took longer than 0.3 s")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -134,12 +131,6 @@ def test_timeout_kills_it(pidfd: bool, fake: Program, tmp_path: Path, monkeypatc
 
 def _not_there(pid: int) -> int:
     raise OSError(38, "Function not implemented")
-
-
-def test_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_pidfd = recode(DATA, HEADER, 2)
-    monkeypatch.setattr(os, "pidfd_open", _not_there)
-    assert recode(DATA, HEADER, 2) == with_pidfd
 
 
 def test_interrupt_kills_it(fake: Program, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipelines.plan import augmentations as augment_plan
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations, symmetric_beta
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import Augmentations
@@ -251,10 +250,3 @@ def test_no_global_generator_is_touched() -> None:
     plan_of(ALL)
     assert torch.equal(torch.get_rng_state(), before)
     assert (np.random.get_state()[1] == state).all()  # type: ignore[index] # noqa: NPY002
-
-
-def test_operations_are_equally_likely() -> None:
-    ops = plan_of(PARTS["trivial"], 14_000).ops[0]
-    counts = np.bincount(ops, minlength=14)
-    assert len(counts) == augment_plan.Op.HUE  # hue is none of them
-    assert ((counts > 850) & (counts < 1150)).all()

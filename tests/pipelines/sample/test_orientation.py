@@ -54,20 +54,6 @@ def test_applied_as_pillow_applies_it(name: str, orientation: int, kind: str) ->
         assert np.array_equal(pixels, expected[y : y + h, x : x + w])
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", DECODERS)
-def test_ignored_by_default(name: str, orientation: int) -> None:
-    ignore = decoder(name, "ignore")
-    data = file_with(orientation)
-    assert ignore.probe(data).orientation == 1
-    assert np.array_equal(ignore.full(data), ignore.full(PLAIN["baseline"]).copy())
-
-
-def test_the_eight_results_differ() -> None:
-    results = [pillow_upright(file_with(orientation)).tobytes() for orientation in range(1, 9)]
-    assert len(set(results)) == 8
-
-
 @pytest.mark.parametrize("fmt", ["PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_other_formats_carry_one_too(fmt: str, orientation: int) -> None:

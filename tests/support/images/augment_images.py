@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, ImageEnhance, ImageOps
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.pipelines.plan.augmentations import Op
 
@@ -93,3 +95,15 @@ def by_pillow(op: Op, images: Images, values: npt.NDArray[np.float64]) -> Images
 def share_off(found: torch.Tensor, expected: Images, *, levels: int = 0) -> float:
     """The share of values that are more than `levels` apart."""
     return float((np.abs(found.numpy().astype(int) - expected.astype(int)) > levels).mean())
+
+
+class Calls(TorchDispatchMode):
+    """Note the names of torch's operations that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))

@@ -153,43 +153,17 @@ def _handmade_jpegs() -> list[OddImage]:
     rgb = scene(45, 70)
     planes, same = jp.ycc(rgb), ((1, 1),) * 4
     halved = ((2, 2), (1, 1), (1, 1))
-    images = [
-        _accept(
-            "jpeg_non_interleaved",
-            jp.encode(_parts(planes, halved), interleaved=False, head=JFIF),
-            rgb,
-            1.5,
-            "baseline, one scan a component",
-        ),
-        _accept(
-            "jpeg_non_interleaved_restart",
-            jp.encode(_parts(planes, same), interleaved=False, head=JFIF, restart=4),
-            rgb,
-            1.5,
-            "restart intervals count blocks of each scan",
-        ),
-        _accept(
-            "jpeg_extended_sequential",
-            jp.encode(_parts(planes, halved), head=JFIF, sof=jp.SOF1),
-            rgb,
-            1.5,
-            "SOF1 with 8 bits",
-        ),
+    grey = [Component(planes[0], 1, 2, 2)]
+    plain = {
+        "non_interleaved": (_parts(planes, halved), {"interleaved": False}, "baseline, one scan a component"),
+        "non_interleaved_restart": (_parts(planes, same), {"interleaved": False, "restart": 4}, "blocks are counted"),
+        "extended_sequential": (_parts(planes, halved), {"sof": jp.SOF1}, "SOF1 with 8 bits"),
+        "odd_ids": (_parts(planes, halved, b"\0\1\2"), {}, "component ids 0, 1, 2 instead of 1, 2, 3"),
+    }
+    images = [_accept(f"jpeg_{n}", jp.encode(p, head=JFIF, **o), rgb, 1.5, note) for n, (p, o, note) in plain.items()]
+    images += [
         _accept("jpeg_bare", jp.encode(_parts(planes, halved)), rgb, 1.5, "neither JFIF nor Adobe marker"),
-        _accept(
-            "jpeg_odd_ids",
-            jp.encode(_parts(planes, halved, b"\0\1\2"), head=JFIF),
-            rgb,
-            1.5,
-            "component ids 0, 1, 2 instead of 1, 2, 3",
-        ),
-        _accept(
-            "jpeg_grey_factor_22",
-            jp.encode([Component(planes[0], 1, 2, 2)], head=JFIF),
-            luma(rgb),
-            1.0,
-            "one component that claims 2x2 sampling",
-        ),
+        _accept("jpeg_grey_factor_22", jp.encode(grey, head=JFIF), luma(rgb), 1.0, "one component that claims 2x2"),
     ]
     odd_factors = {
         "luma_below_chroma": ((1, 1), (2, 2), (2, 2)),
@@ -363,6 +337,7 @@ def _pngs() -> list[OddImage]:
     deep_alpha = alpha.astype(np.uint16) * 257
     triple = np.repeat(grey, 3, axis=2)
     deep_grey = deep[..., 1:2]
+    grey_alpha, high_byte = np.dstack([deep_grey, deep_alpha]), np.repeat(deep_grey >> 8, 3, 2)
     images = [
         _accept("png_rgb", png(rgb, depth=8, colour=2), rgb, 0.0, "PNG named .JPEG: the magic bytes decide"),
         _accept("png_interlaced", png(rgb, depth=8, colour=2, interlaced=True), rgb, 0.0, "Adam7"),
@@ -371,16 +346,8 @@ def _pngs() -> list[OddImage]:
         _accept("png_grey_alpha", png(np.dstack([grey, alpha]), depth=8, colour=4), triple, 0.0, "alpha is dropped"),
         _accept("png_rgb_16", png(deep, depth=16, colour=2), deep >> 8, 1.0, "scaled by >> 8"),
         _accept("png_rgba_16", png(np.dstack([deep, deep_alpha]), depth=16, colour=6), deep >> 8, 1.0, "alpha dropped"),
-        _accept(
-            "png_grey_16", png(deep_grey, depth=16, colour=0), np.repeat(deep_grey >> 8, 3, 2), 1.0, "not saturated"
-        ),
-        _accept(
-            "png_grey_alpha_16",
-            png(np.dstack([deep_grey, deep_alpha]), depth=16, colour=4),
-            np.repeat(deep_grey >> 8, 3, 2),
-            1.0,
-            "alpha dropped, not saturated",
-        ),
+        _accept("png_grey_16", png(deep_grey, depth=16, colour=0), high_byte, 1.0, "not saturated"),
+        _accept("png_grey_alpha_16", png(grey_alpha, depth=16, colour=4), high_byte, 1.0, "alpha dropped"),
     ]
     for depth in (1, 2, 4):
         levels = grey >> (8 - depth)

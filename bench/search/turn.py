@@ -1,0 +1,95 @@
+"""Short measurements of candidates: images/s, and what a loader takes of the machine while it is measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.bench.measure.clock import Rate
+from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.measure.resources import ResourceWatch, tree_memory_mb
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.search.candidate import Candidate, LoaderOpener
+
+MIN_SECONDS = 0.625  # four fifths of it, half a second, count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Hold one short measurement of a candidate.
+
+    Attributes:
+        images_per_s: mean over the turn.
+        cpu_cores: CPUs kept busy; None if unknown.
+        memory_mb: memory taken in MB; None if unknown.
+    """
+
+    images_per_s: float
+    cpu_cores: float | None = None
+    memory_mb: float | None = None
+
+    @classmethod
+    def median(cls, turns: Sequence[Turn]) -> Turn:
+        """Return the median of each figure over several turns."""
+        cores = [turn.cpu_cores for turn in turns if turn.cpu_cores is not None]
+        sizes = [turn.memory_mb for turn in turns if turn.memory_mb is not None]
+        return cls(
+            images_per_s=statistics.median(turn.images_per_s for turn in turns),
+            cpu_cores=statistics.median(cores) if cores else None,
+            memory_mb=statistics.median(sizes) if sizes else None,
+        )
+
+
+def turn_seconds(seconds: float) -> float:
+    """Return the length of a turn in seconds, where a whole measurement takes `seconds`."""
+    return max(seconds / 4, min(seconds, MIN_SECONDS))
+
+
+def mean_rate(rate: Rate) -> float:
+    """Return images/s over all windows: in a turn these hold a batch or two each, and batches come in bursts."""
+    return rate.images / rate.seconds
+
+
+class TurnMeter:
+    """Measures candidates in short turns, each opened for its turn alone.
+
+    A loader that stayed open would fetch batches ahead while another is measured: that would slow down the other, and
+    its own next turn would begin with batches made before.
+    """
+
+    def __init__(self, opener: LoaderOpener, settings: BenchSettings) -> None:
+        self._opener, self._device = opener, settings.device
+        self.seconds = turn_seconds(settings.seconds)
+        self._server_mb: float | None = None
+
+    def measure(self, candidate: Candidate) -> Turn:
+        """Open the candidate, measure it, close it. Raises LoaderError where it cannot be opened or read.
+
+        Its memory is what the process tree takes beyond what it had before, and for worker processes their fork server,
+        which stays for the next ones.
+        """
+        server_mb = self._fork_server_mb(candidate) if candidate.has_processes else 0.0
+        before = tree_memory_mb()
+        with self._opener.open(candidate) as loader:
+            return self._measure(loader, before - server_mb)
+
+    def _measure(self, loader: Any, had_mb: float) -> Turn:
+        with ResourceWatch(self.seconds, device=self._device) as watch:
+            rate = loader_rate(watch.watched(loader), seconds=self.seconds, device=self._device)
+        found = watch.resources()
+        return Turn(
+            images_per_s=mean_rate(rate),
+            cpu_cores=found.cpu_cores if found else None,
+            memory_mb=max(0.0, found.memory_mb - had_mb) if found and found.memory_mb is not None else None,
+        )
+
+    def _fork_server_mb(self, candidate: Candidate) -> float:
+        """Return the MB that the fork server holds: measured once, at the start of the first worker."""
+        if self._server_mb is None:
+            before = tree_memory_mb()
+            with self._opener.open(candidate.with_option("workers", 1)) as loader:
+                next(iter(loader))
+            self._server_mb = max(0.0, tree_memory_mb() - before)
+        return self._server_mb
