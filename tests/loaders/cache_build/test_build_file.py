@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -583,23 +582,6 @@ def test_a_full_disk_at_any_call(
         assert dest.read_bytes() == reference
         at += 1
     assert at
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.97, 0.99, 1.0])
-def test_a_limit_on_the_size_of_files(
-    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    monkeypatch.setattr(build_space, "room", lambda folder: (2**60, 2**60))  # the limit comes as a surprise
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(len(reference) * share) - 1, hard))
-    try:
-        refused("E-NOSPC", photos, tmp_path / "x.h5")
-        monkeypatch.undo()
-        assert "RLIMIT_FSIZE" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert os.listdir(tmp_path) == []
-    build(photos, tmp_path / "x.h5")
 
 
 def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,8 @@ from worker_roles import num_open_files, read_everything, scan_again_and_again
 
 from penstock.loaders.sources import image_folder
 from penstock.loaders.sources import saved_index as folder_index_cache
-from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import cache_folder, index_name, save_index
+from penstock.loaders.sources.saved_index import cache_folder, index_name
 from penstock.pipelines.errors import LoaderError
 
 NAMES = ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/4.jpg"]
@@ -353,11 +352,3 @@ def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
 
     monkeypatch.setattr(folder_index_cache.os, "replace", overtaken)
     assert paths_of(ImageFolder(tree)) == NAMES
-
-
-def test_save_index_maps_what_was_written(tree: Path, cache: Path) -> None:
-    scan = image_folder.FolderScan(os.fsencode(tree))
-    index = save_index(b"a.index", scan.write)
-    assert isinstance(index, FolderIndex)
-    assert index.path == os.fsencode(cache / "a.index")
-    assert index.num_files == 4
