@@ -24,14 +24,14 @@ def describe_exit(exitcode: int | None, oom_kills_before: int) -> str:
 
     oom_kills_before: what oom_kills() returned when the process was started.
     """
-    if exitcode == -signal.SIGKILL and oom_kills() > oom_kills_before:
-        return f"killed by SIGKILL {FOR_MEMORY}"
-    if exitcode is not None and exitcode < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-exitcode).name}"
+    ending = f"exited with {exitcode}"
     if exitcode == SERVER_LOST:
-        return "lost with its fork server, or exited with 255"
-    return f"exited with {exitcode}"
+        ending += ", or lost with its fork server"
+    elif exitcode is not None and exitcode < 0:
+        with contextlib.suppress(ValueError):
+            ending = f"killed by {signal.Signals(-exitcode).name}"
+    killed = exitcode in (-signal.SIGKILL, SERVER_LOST) and oom_kills() > oom_kills_before
+    return f"{ending} {FOR_MEMORY}" if killed else ending
 
 
 def is_stopped(pid: int) -> bool:
