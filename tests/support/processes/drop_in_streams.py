@@ -43,7 +43,8 @@ def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[st
     if folder is not None:
         name = str(folder / "script.py")
         Path(name).write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
         [sys.executable, name],
         check=False,
