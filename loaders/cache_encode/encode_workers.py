@@ -177,7 +177,7 @@ class _Pool:
         return LoaderError("E-WORKER", what, **where)
 
     def _stalled(self) -> None:
-        """Called every POLL_S without an answer: not a clock, which would go on while the job itself is stopped."""
+        """Look at the workers, every POLL_S without an answer; a clock would go on while the job itself is stopped."""
         for number, process in enumerate(self._processes):
             if not process.is_alive():
                 raise self._lost(number)
