@@ -15,6 +15,10 @@ GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
 # A record, gpu-MODEL-WHAT.json, is of a backend on the files, or on the cache: its crops are decoded from strip windows.
 GPU_RECORDS := torch hdf5 dali dali-cache
 DEMO := demo
+# The picture of the report page: of this record, drawn by a browser.
+REPORT_RECORD ?= $(RESULTS)/cpu-2-photos-hdf5-uint8.json
+REPORT_PICTURE ?= $(RESULTS)/report.png
+BROWSER ?= $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
 STAMP := $(VENV)/.penstock-setup
 # The package laid out as it is imported: `penstock/loaders -> loaders`. mypy needs it, because it does not follow
@@ -31,10 +35,10 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records image image-test clean distclean FORCE
+.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: system $(STAMP) ## system libraries and .venv with penstock in it (quick when done)
 
@@ -118,6 +122,14 @@ gpu-records: link # the records of bench-gpu, and the table of them
 	  $(LINKED_COMMAND) bench $(GPU_DATA) --backend $${what%-cache} $$cache --model $$model $(GPU_OPTIONS) \
 	    --baseline --json $(RESULTS)/gpu-$$model-$$what.json; done; done
 	@$(WITH_LINKED) $(PY) tests/studies/records_table.py $(RESULTS)/gpu-*.json
+
+report-picture: link ## draw the report page of REPORT_RECORD as bench/results/report.png (needs Chromium)
+	@test -n '$(BROWSER)' || { \
+	  echo 'report-picture: no Chromium; apt-get install -y --no-install-recommends chromium fonts-dejavu-core' >&2; exit 1; }
+	@mkdir -p build
+	$(LINKED_COMMAND) report $(REPORT_RECORD) build/report.html
+	$(BROWSER) --headless $$(test "$$(id -u)" != 0 || echo --no-sandbox) --disable-gpu --hide-scrollbars \
+	  --window-size=1100,940 --screenshot=$(abspath $(REPORT_PICTURE)) file://$(CURDIR)/build/report.html
 
 image: ## the CPU image, built without a Docker engine (root; Debian or Ubuntu); docker/Dockerfile has the GPU's too
 	@docker/build-cpu.sh

@@ -44,7 +44,7 @@ def _package_findings() -> Iterator[str]:
     if "pillow" in installed or "pillow-simd" not in installed or "post" not in Image.__dict__["__version__"]:
         yield "PIL is not that of Pillow-SIMD"
     yield from (f"PIL cannot do {name}" for name in ("jpg", "zlib", "webp") if not features.check(name))
-    modules = ("h5py", "isal", "matplotlib", "simplejpeg", "turbojpeg")
+    modules = ("h5py", "isal", "simplejpeg", "turbojpeg")
     yield from (f"no {name}" for name in modules if not importlib.util.find_spec(name))
     import torch
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tomllib  # Debian 12's Python is 3.11
 
-# Pillow is asked for by the report's matplotlib; the image puts Pillow-SIMD in its place afterwards.
-EXTRAS = {"cpu": ("hdf5", "turbojpeg", "report"), "gpu": ("hdf5", "turbojpeg", "report", "dali-cuda130")}
+# Pillow is not among them: the image has Pillow-SIMD in its place.
+EXTRAS = {"cpu": ("hdf5", "turbojpeg"), "gpu": ("hdf5", "turbojpeg", "dali-cuda130")}
 
 
 def image_requirements(project: dict, target: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What every test runs under: folders of its own, and GPU tests that fail rather than skip."""
+"""Rules for every test: user folders are temporary, and a GPU test that cannot run fails instead of being skipped."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Point the user's cache and configuration folders at a temporary one, for subprocesses too.
+    """Point the user's cache and configuration folders at a temporary folder, for subprocesses too.
 
-    Otherwise a scan or a profile that an earlier run saved could decide whether a test passes.
+    Otherwise a folder index or a profile that an earlier run saved could decide whether a test passes.
     """
     folder = tmp_path_factory.mktemp("user")
     ours = {
@@ -29,7 +29,7 @@ def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """GPU tests run only when asked for (`-m gpu`): asked for on a machine that cannot run them, they fail."""
+    """Fail a GPU test where there is no GPU: such tests run only when somebody asks for them (`-m gpu`)."""
     if item.get_closest_marker("gpu"):
         import torch
 

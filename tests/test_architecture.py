@@ -1,6 +1,7 @@
-"""The shape of the code: import direction, lazy extras, sizes, no pickle, one clock, tests that assert.
+"""Rules about the source code: import directions, optional packages, sizes, no pickle, one clock, tests that assert.
 
-Each check is a function from one module's source to findings, and OFFENCES feeds each of them text it must object to.
+Each check is a function that yields its findings about one module. OFFENCES holds, for each check, source text that it
+must object to; INNOCENT holds text that it must accept.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -84,7 +85,7 @@ WIDE_FUNCTIONS: dict[str, str] = {
     "loaders/drop_in/data_loader.py::DataLoader.__init__": "it takes every argument of torch's DataLoader",
 }
 
-# The one place of an optional package: import name -> what the file's name holds.
+# Optional packages that only some files may import: import name -> what those files' names contain.
 HOMES = {"nvidia": "dali", "h5py": "hdf5"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
@@ -108,7 +109,7 @@ When = Literal["import", "guarded", "later"]
 
 
 class Module:
-    """One source file: path relative to the root (posix), text, syntax tree."""
+    """Hold one source file: its path relative to the root (posix), its text and its syntax tree."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -121,7 +122,7 @@ class Module:
 
     @cached_property
     def nodes(self) -> list[tuple[ast.AST, When]]:
-        """Every node, with when it runs."""
+        """Every node of the syntax tree, with when it runs."""
         return list(_walk(self.tree, "import"))
 
     @cached_property
@@ -130,7 +131,7 @@ class Module:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Local name -> dotted origin, for names bound by imports."""
+        """The dotted origin of each name that an import binds."""
         bound: dict[str, str] = {}
         for node, _ in self.nodes:
             if isinstance(node, ast.Import):
@@ -144,19 +145,22 @@ class Module:
         return bound
 
     def dotted(self, node: ast.AST) -> str | None:
-        """`perf_counter` -> "time.perf_counter" after `from time import perf_counter`; None for other expressions."""
+        """Return the origin of a name: "time.perf_counter" for `now` after `from time import perf_counter as now`.
+
+        None for expressions that are no dotted names.
+        """
         if isinstance(node, ast.Attribute):
             base = self.dotted(node.value)
             return base and f"{base}.{node.attr}"
         return self.aliases.get(node.id, node.id) if isinstance(node, ast.Name) else None
 
     def functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-        """(qualified name, node) of every function, methods and nested ones too."""
+        """Yield (qualified name, node) of every function, including methods and nested functions."""
         yield from _functions(self.tree, "")
 
 
 class Import(NamedTuple):
-    """One import of one dotted name: `from a.b import c` is ("a.b.c", module "a.b")."""
+    """Hold one import of one dotted name: "a.b.c" for `from a.b import c`."""
 
     name: str
     line: int
@@ -212,7 +216,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDe
 
 
 def import_direction(module: Module) -> Iterator[str]:
-    """bench -> loaders -> pipelines, never back, and by absolute names."""
+    """Imports go from bench to loaders to pipelines, never back, and use absolute names."""
     allowed = LAYERS[: LAYERS.index(module.layer) + 1]
     for found in module.imports:
         if found.relative:
@@ -257,14 +261,17 @@ def backends_are_siblings(module: Module) -> Iterator[str]:
 
 
 def optional_packages_at_home(module: Module) -> Iterator[str]:
-    """nvidia.dali is named in the DALI files only, h5py in the HDF5 files only."""
+    """Only files with "dali" in their names import nvidia.dali, only files with "hdf5" in their names import h5py."""
     for found in module.imports:
         if not found.relative and HOMES.get(found.top, "") not in Path(module.path).name:
             yield f"{module.path}:{found.line}: {found.top} belongs in a file with {HOMES[found.top]!r} in its name"
 
 
 def optional_packages_lazy(module: Module) -> Iterator[str]:
-    """A missing extra costs one clear error: h5py and nvidia are imported in functions, others there or guarded."""
+    """Optional packages are imported in functions, or (not h5py, not nvidia) with ImportError caught.
+
+    So a missing one costs a clear error where it is needed, and nothing where it is not.
+    """
     known = CORE_IMPORTS | {"penstock", *LAYERS, *sys.stdlib_module_names}
     for found in module.imports:
         if found.relative or found.when == "later" or found.top.lower() in known:
@@ -274,14 +281,14 @@ def optional_packages_lazy(module: Module) -> Iterator[str]:
 
 
 def file_size(module: Module) -> Iterator[str]:
-    """A file is read in one sitting."""
+    """A file has at most MAX_FILE_LINES lines; an exemption that is no longer needed is a finding too."""
     lines = len(module.text.splitlines())
     if (lines > MAX_FILE_LINES) != (module.path in LONG_FILES):
         yield f"{module.path}: {lines} lines, the limit is {MAX_FILE_LINES}, exempt: {module.path in LONG_FILES}"
 
 
 def function_length(module: Module) -> Iterator[str]:
-    """A function fits on a screen (docstring counted, decorators not)."""
+    """A function has at most MAX_FUNCTION_LINES lines (docstring counted, decorators not)."""
     for name, node in module.functions():
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if (lines > MAX_FUNCTION_LINES) != (f"{module.path}::{name}" in LONG_FUNCTIONS):
@@ -289,7 +296,7 @@ def function_length(module: Module) -> Iterator[str]:
 
 
 def function_width(module: Module) -> Iterator[str]:
-    """A function has at most ten parameters; settings that belong together are a dataclass."""
+    """A function has at most MAX_PARAMETERS parameters; settings that belong together are a dataclass."""
     for name, node in module.functions():
         arguments = node.args
         named = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
@@ -299,7 +306,7 @@ def function_width(module: Module) -> Iterator[str]:
 
 
 def data_is_not_code(module: Module) -> Iterator[str]:
-    """No file that Penstock reads can run code: no pickle, no eval, no shell."""
+    """No file that Penstock reads can make it run code: there is no pickle, no eval and no shell."""
     for node, _ in module.nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -316,7 +323,7 @@ def data_is_not_code(module: Module) -> Iterator[str]:
 
 
 def one_clock(module: Module) -> Iterator[str]:
-    """In bench/, measure/clock.py alone reads a clock, so that every figure is taken in the same way."""
+    """In bench/, only measure/clock.py reads a clock, so that all times are taken in the same way."""
     if module.layer != "bench" or module.path == "bench/measure/clock.py":
         return
     for node, _ in module.nodes:
@@ -325,7 +332,7 @@ def one_clock(module: Module) -> Iterator[str]:
 
 
 def module_has_a_caption(module: Module) -> Iterator[str]:
-    """The docstring's first line is the module's caption in the README."""
+    """A module has a docstring that says what it holds, and a name that says so too."""
     docstring = ast.get_docstring(module.tree)
     if module.tree.body and not (docstring and docstring.splitlines()[0].strip()):
         yield f"{module.path}: no module docstring"
@@ -334,7 +341,7 @@ def module_has_a_caption(module: Module) -> Iterator[str]:
 
 
 def every_test_asserts(module: Module) -> Iterator[str]:
-    """A test that asserts nothing cannot fail for the reason it was written for."""
+    """Every test asserts something, itself or through a function of its file."""
     bodies = {name.rpartition(".")[2]: node for name, node in module.functions()}
     for name, node in module.functions():
         if name.rpartition(".")[2].startswith("test_") and not _asserts(node, bodies, seen=set()):
@@ -381,6 +388,7 @@ PACKAGE_CHECKS: tuple[Check, ...] = (
 TEST_CHECKS: tuple[Check, ...] = (every_test_asserts, module_has_a_caption)
 
 
+@cache  # parsing takes longer than most checks
 def read_modules(*folders: str) -> list[Module]:
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return [Module(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]

@@ -36,9 +36,9 @@ MAX_README_LINES, MAX_COLUMNS = 200, 110
 
 
 def repository_files(root: Path = ROOT) -> list[str]:
-    """Paths (posix, relative) of the files that belong to the repository, whether committed yet or not.
+    """List the files that belong to the repository, committed or not, as relative posix paths.
 
-    Asks git; in a copy without git walks the folder and leaves out what .gitignore names.
+    Asks git; in a copy without git it walks the folder and leaves out what .gitignore names.
     """
     if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -59,7 +59,7 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _is_ignored(path: str, patterns: Iterable[str]) -> bool:
-    """Of gitignore's rules the three used here: `name/`, `/anchored/` and `*.suffix`."""
+    """Return whether a pattern of .gitignore matches; three kinds are in use: `name/`, `/anchored/`, `*.suffix`."""
     for pattern in patterns:
         if pattern.startswith("/"):
             if path == pattern[1:]:
@@ -111,13 +111,13 @@ PRIVATE = [
 
 
 def private_lines(path: str, text: str) -> list[str]:
-    """Lines that only make sense on one machine: absolute paths of its user, package registries."""
+    """Return the lines that make sense on one machine only: absolute paths of its user, package registries."""
     pattern = re.compile("|".join(PRIVATE))
     return [f"{path}:{n}: {line.strip()}" for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
 
 
 def unpinned(project: dict[str, Any], constraints: str) -> list[str]:
-    """Dependencies (and those of `dev`) that constraints.txt does not pin to one version in range, on each Python."""
+    """Return the dependencies that constraints.txt does not pin, for each Python, to one version in their range."""
     pins = [Requirement(line) for line in constraints.splitlines() if line and not line.startswith("#")]
     findings = [f"{pin} is no exact pin" for pin in pins if [s.operator for s in pin.specifier] != ["=="]]
     for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
@@ -135,14 +135,14 @@ def unpinned(project: dict[str, Any], constraints: str) -> list[str]:
 
 
 def softened(text: str) -> list[str]:
-    """Commands of a gate that go on after a failure."""
+    """Return the commands of a gate that ignore a failure."""
     return [
         line for line in text.splitlines() if re.search(r"\|\|\s*(true|:)(\s|;|$)|^\t@?-|^MAKEFLAGS.*-[a-z]*[ik]", line)
     ]
 
 
 def build_wheel(tree: Path, out: Path) -> list[str]:
-    """Names of the files in the wheel that pip builds from a copy of the repository."""
+    """Build a wheel from a copy of the repository and return the names of the files in it."""
     for path in repository_files():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tree / path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,6 @@ from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.record.record import BenchRecord, BenchSettings
-    from penstock.bench.verdict.verdict import Verdict
 
 _OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
 
@@ -70,50 +69,29 @@ def bench(
 
     from penstock.bench.record.record import BenchSettings
     from penstock.bench.report.cache_text import print_advice
-    from penstock.bench.report.svg import require_matplotlib
+    from penstock.bench.report.page import write_page
     from penstock.bench.report.terminal import print_record
+    from penstock.bench.verdict.verdict import without_paths
 
-    if report:
-        require_matplotlib("no report page")
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
     asked["device"] = common.resolve_device(device)
     asked["model"] = None if model == "none" else model
-    settings = BenchSettings(**asked)
-    record, verdict = _measure(data, settings, cache_tradeoff, with_report=report is not None)
-    print_record(record, verdict)
+    record = _measure(data, BenchSettings(**asked), cache_tradeoff, with_report=report is not None)
+    print_record(record)
     if record.cache:
         print_advice(record.cache)
     if json_file:
-        write_json(json_file, _document(record, verdict))
+        write_json(json_file, without_paths(record).as_dict())
     if report:
-        from penstock.bench.report.page import write_page
-
-        write_page(_document(record, verdict), report)
+        write_page(without_paths(record), report)
         print(f"report written to {report}")
     if save:
         _save_choice(record, save)
 
 
-def _document(record: BenchRecord, verdict: Verdict) -> dict[str, Any]:
-    """Return the record with its verdict; the call to paste names DATA, since records are shown around."""
-    from penstock.bench.verdict.verdict import call_to_paste
-
-    cache = record.settings.cache
-    unnamed = replace(record.settings, cache=cache and Path(cache).name)
-    said = {
-        "limit": verdict.limit,
-        "sentence": verdict.sentence,
-        "advice": [asdict(each) for each in verdict.advice],
-        "call": call_to_paste(replace(record, settings=unnamed), "DATA"),
-    }
-    return {**record.as_dict(), "verdict": said}
-
-
-def _measure(
-    data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool
-) -> tuple[BenchRecord, Verdict]:
-    """Run the benchmark; the verdict is computed once, of the measurements, before its advice is applied."""
+def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool) -> BenchRecord:
+    """Run the benchmark and judge it, once: of the measurements, before the advice is taken."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
@@ -132,8 +110,8 @@ def _measure(
             bar.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
         record = run.run()
         verdict = judge(record, str(data))
-        record = run.with_applied(record, verdict.advice)
-        return (with_cache_kinds(run.source, record, bar.show) if try_caches else record), verdict
+        record = run.with_applied(replace(record, verdict=verdict), verdict.advice or ())
+        return with_cache_kinds(run.source, record, bar.show) if try_caches else record
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

@@ -32,8 +32,9 @@ def compare(
     Within the noise is a change whose medians each lie inside the spread of the other record's rounds.
     """
     from penstock.bench.record import comparison
+    from penstock.bench.record.record import read_record
 
-    found = comparison.compare(comparison.read_record(before), comparison.read_record(after))
+    found = comparison.compare(read_record(before), read_record(after))
     if found.differs and not force:
         raise ValueError(f"the records are not of the same run, --force compares them: {'; '.join(found.differs)}")
     slower = [] if fail_below is None else found.slower(fail_below)

@@ -13,12 +13,12 @@ def report(
     page: Annotated[Path, typer.Argument(metavar="FILE.html", dir_okay=False, help="The page to write.")],
 ) -> None:
     """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
-    from penstock.bench.record.comparison import read_record
+    from penstock.bench.record.record import read_record
     from penstock.bench.report.page import write_page
 
-    document = read_record(record)
+    measured = read_record(record)
     try:
-        write_page(document, page)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        write_page(measured, page)
+    except (KeyError, TypeError, ValueError) as error:  # parts that do not fit together
         named = f"{type(error).__name__}: {error}"
         raise ValueError(f"{record}: this is no record of `penstock bench` ({named})") from None

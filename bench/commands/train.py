@@ -67,7 +67,7 @@ def train(
         int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
     ] = None,
     find_lr: Annotated[
-        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a PNG beside it.", rich_help_panel=_TUNING)
+        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a page beside it.", rich_help_panel=_TUNING)
     ] = None,
     find_batch_size: Annotated[
         bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
@@ -155,19 +155,15 @@ def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None
 
 
 def _find_lr(job: TrainingJob, file: Path) -> None:
-    from penstock.bench.report.lr_plot import plot_sweep
+    from penstock.bench.report.lr_sweep_page import write_sweep_page
     from penstock.bench.train.ranks import is_first_rank
-    from penstock.pipelines.errors import LoaderError
 
     sweep, lr = job.sweep_lr()
     document = {**asdict(sweep), "lr": lr}
     _write(file, document)
     _say(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
-    try:
-        if is_first_rank():
-            plot_sweep(document, file.with_suffix(".png"))
-    except LoaderError as error:
-        _say(error.line())
+    if is_first_rank():
+        write_sweep_page(document, file.with_suffix(".html"))
 
 
 def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:

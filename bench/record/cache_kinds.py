@@ -1,15 +1,20 @@
-"""What each kind of cache takes on the disk and gives in images/s, as a record holds it."""
+"""What each way to store the data takes on the disk and gives in images/s, as a record holds it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-FILES, LOSSLESS = "files", "cache"  # what these rows are called; other caches are called by their options
+FILES, LOSSLESS = "files", "cache"  # names of two ways to store the data; other caches have their options as names
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceSettings:
-    """What to measure: sample: images; seconds: of each measurement in each round."""
+    """Say how to measure the ways to store the data.
+
+    Attributes:
+        sample: number of images that are stored and loaded.
+        seconds: length of each measurement in each round.
+    """
 
     sample: int = 200
     size: int = 224
@@ -25,11 +30,14 @@ class AdviceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """One way to store the data, measured on the sample: images/s is the median of `rounds`.
+class StorageKind:
+    """Hold one way to store the data, measured on the sample.
 
-    name: FILES, LOSSLESS, or the options of `penstock cache build`. whole_bytes: on the disk, of the whole data set,
-    extrapolated. psnr_db: of a lossy cache against the source, as its build reports it.
+    Attributes:
+        name: FILES, LOSSLESS, or the options of `penstock cache build`.
+        whole_bytes: bytes on the disk of the whole data set, extrapolated.
+        images_per_s: the median of `rounds`.
+        psnr_db: of a lossy cache against its source, as its build reports it.
     """
 
     name: str
@@ -40,18 +48,30 @@ class Offer:
     rounds: tuple[float, ...]
     psnr_db: float | None
 
+    @property
+    def quality(self) -> str:
+        """How near what is served is to the source."""
+        return "lossless" if self.lossless else "lossy" if self.psnr_db is None else f"{self.psnr_db:.1f} dB"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheAdvice:
-    """Every offer, the files first; notes: what was left out, and why."""
+    """Hold every way to store the data that was measured.
+
+    Attributes:
+        data: what was stored; "sample" is its number of images, "summary" the whole data in words.
+        workers: worker processes of the loaders that were measured.
+        offers: the ways to store the data, the files first.
+        notes: what was left out, and why.
+    """
 
     settings: AdviceSettings
     data: dict[str, object]
     environment: dict[str, object]
     workers: int
-    offers: tuple[Offer, ...]
+    offers: tuple[StorageKind, ...]
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable."""
+        """Return the advice as JSON holds it."""
         return asdict(self)

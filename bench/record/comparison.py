@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.record import BenchRecord, Measured
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
-# What else was measured, or for how long, changes no figure.
-_OF_NO_CONSEQUENCE = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers")
+# Settings that say what else was measured, or for how long, change no figure.
+_WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers")
 _MACHINE = ("cpu", "cpus", "gpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One measurement in two records: images/s of each, with (lowest, highest) round; ratio: the second to the first.
+class ChangedRate:
+    """Hold one measurement that is in two records.
 
-    within_noise: each median lies inside the spread of the other's rounds.
+    Attributes:
+        before, after: images/s in the first and in the second record.
+        before_spread, after_spread: (lowest, highest) round, in images/s.
+        ratio: `after` over `before`.
+        within_noise: whether each median lies inside the spread of the other's rounds.
     """
 
     kind: str
@@ -35,89 +37,69 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """changes: of every measurement in both; differs: why they are not comparable; versions: what else differs."""
+    """Hold two records compared.
 
-    changes: tuple[Change, ...]
+    Attributes:
+        changes: one for each measurement that is in both.
+        differs: why the records are not comparable: machine, data and settings that differ.
+        versions: packages and commits that differ.
+    """
+
+    changes: tuple[ChangedRate, ...]
     differs: tuple[str, ...]
     versions: tuple[str, ...]
 
-    def slower(self, ratio: float) -> list[Change]:
-        """Those of OURS that are below `ratio` and not within the noise."""
+    def slower(self, ratio: float) -> list[ChangedRate]:
+        """Return the changes of OURS that are below `ratio` and not within the noise."""
         return [c for c in self.changes if c.kind in OURS and c.ratio < ratio and not c.within_noise]
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable."""
+        """Return the comparison as JSON holds it."""
         return asdict(self)
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """What `penstock bench --json` wrote. Raises ValueError for another file, OSError."""
-    try:
-        document = json.loads(path.read_text())
-        for measured in document["measured"]:
-            float(measured["images_per_s"]), float(measured["low"]), float(measured["high"])
-            str(measured["kind"]), str(measured["name"])
-        document["settings"].items(), document["environment"].items(), document["data"].items()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: this is no record of `penstock bench` ({type(error).__name__}: {error})") from None
-    return document  # type: ignore[no-any-return]
-
-
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
-    """Two records as read_record gives them. Raises ValueError if no measurement is in both."""
-    seconds = {_key(measured): measured for measured in after["measured"]}
-    changes = [_change(m, seconds[_key(m)]) for m in before["measured"] if _key(m) in seconds and m["images_per_s"]]
-    if not changes:
+def compare(before: BenchRecord, after: BenchRecord) -> Comparison:
+    """Compare two records. Raises ValueError if no measurement is in both."""
+    others = {(m.kind, m.name): m for m in after.measured}
+    pairs = [(m, others[m.kind, m.name]) for m in before.measured if (m.kind, m.name) in others and m.images_per_s]
+    if not pairs:
         raise ValueError("no measurement is in both records")
-    packages = [record["environment"].get("packages", {}) for record in (before, after)]
-    commits = [record["environment"].get("commit") for record in (before, after)]
+    packages, commits = (
+        [record.environment.get(name) for record in (before, after)] for name in ("packages", "commit")
+    )
+    versions = [each if isinstance(each, Mapping) else {} for each in packages]
     return Comparison(
-        changes=tuple(changes),
+        changes=tuple(_changed_rate(*pair) for pair in pairs),
         differs=tuple(_differences(before, after)),
-        versions=(
-            *_unequal("", packages[0], packages[1]),
-            *_unequal("", {"commit": commits[0]}, {"commit": commits[1]}),
-        ),
+        versions=(*_unequal("", *versions), *_unequal("", *({"commit": each} for each in commits))),
     )
 
 
-def _key(measured: Mapping[str, Any]) -> tuple[str, str]:
-    return measured["kind"], measured["name"]
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
-    old, new = before["images_per_s"], after["images_per_s"]
-    old_spread, new_spread = (before["low"], before["high"]), (after["low"], after["high"])
-    inside = old_spread[0] <= new <= old_spread[1] and new_spread[0] <= old <= new_spread[1]
-    return Change(
-        kind=before["kind"],
-        name=before["name"],
+def _changed_rate(before: Measured, after: Measured) -> ChangedRate:
+    old, new = before.images_per_s, after.images_per_s
+    return ChangedRate(
+        kind=before.kind,
+        name=before.name,
         before=old,
         after=new,
-        before_spread=old_spread,
-        after_spread=new_spread,
+        before_spread=(before.low, before.high),
+        after_spread=(after.low, after.high),
         ratio=new / old,
-        within_noise=inside,
+        within_noise=before.low <= new <= before.high and after.low <= old <= after.high,
     )
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Machine, data and settings that are not the same; a setting that an older record lacks had its default."""
-    for_machine = [{name: record["environment"].get(name) for name in _MACHINE} for record in (before, after)]
-    yield from _unequal("machine: ", *for_machine)
-    prints = [{"fingerprint": record["data"].get("fingerprint")} for record in (before, after)]
-    yield from _unequal("data: ", *prints)
-    defaults = {field.name: field.default for field in fields(BenchSettings)}
-    settings = [
-        {name: value for name, value in (defaults | record["settings"]).items() if name not in _OF_NO_CONSEQUENCE}
-        for record in (before, after)
-    ]
+def _differences(before: BenchRecord, after: BenchRecord) -> Iterator[str]:
+    """Yield what differs of machine, data and settings; a setting that an older record lacks had its default."""
+    both = (before, after)
+    yield from _unequal("machine: ", *({name: record.environment.get(name) for name in _MACHINE} for record in both))
+    yield from _unequal("data: ", *({"fingerprint": record.data.get("fingerprint")} for record in both))
+    settings = ({k: v for k, v in asdict(record.settings).items() if k not in _WITHOUT_EFFECT} for record in both)
     yield from _unequal("settings: ", *settings)
-    used = [{name: record.get(name) for name in ("workers", "decoder")} for record in (before, after)]
-    yield from _unequal("settings: ", *used)
+    yield from _unequal("settings: ", *({"workers": record.workers, "decoder": record.decoder} for record in both))
 
 
 def _unequal(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    names = dict.fromkeys([*before, *after])
-    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    """Name what is not the same in both."""
+    pairs = [(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
     return [f"{what}{name} {old!r} and {new!r}" for name, old, new in pairs if old != new]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,24 +12,41 @@ import torch
 
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
+from penstock.bench.record.advice import Verdict
 from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None
 Options = dict[str, KnobValue]
 
 ALL_BACKENDS = "all"
-OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of which a record tells how they went on
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement whose windows a record keeps
+KIND_NAMES = {
+    "loader": "loader",
+    "both": "loader + model",
+    "other": "other loader",
+    "baseline": "baseline",
+    "model": "model",
+    "ceiling": "ceiling",
+}
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """What to measure. seconds: of each measurement in each round; model None leaves the model out.
+    """Say what to measure; each field is an option of `penstock bench`.
 
-    backend: "all" compares those that run here. cache: of the data, for the backends "hdf5" and "dali". entries: serve
-    the data as so many images, again and again. tune: search the settings first, for `tune_seconds`; None does for
-    "all" and "dali", and where there is a budget: processors that the loader may keep busy, MB that it may take. apply:
-    take the verdict's advice and measure it.
+    Attributes:
+        backend: a backend's name; "all" compares those that run here.
+        cache: a cache of the data, for the backends "hdf5" and "dali".
+        entries: serve the data as so many images, again and again.
+        model: what to train on the batches; None leaves the model out.
+        seconds: length of each measurement in each round.
+        tune: search the settings first; None does so for "all" and "dali", and where there is a budget.
+        tune_seconds: how long that search may take.
+        max_cpu: budget of processors that the loader may keep busy.
+        max_memory: budget of MB that the loader may take.
+        apply: take the verdict's advice and measure it.
     """
 
     backend: str = ALL_BACKENDS
@@ -78,12 +96,16 @@ class BenchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One thing measured: images/s, the median over rounds of each round's median, and the spread over rounds.
+    """Hold one thing measured, in images/s.
 
-    kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both". wait_share: of "both",
-    the share of the step spent waiting for data. note: what to know of how it was measured. resources: what the process
-    tree took meanwhile, of "loader" and "both"; workers: what the loader's workers did with their time then. over_time:
-    of the kinds in OVER_TIME, each round's windows: seconds and images/s.
+    Attributes:
+        kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both".
+        images_per_s: the median over rounds of each round's median; low, high: the spread over rounds.
+        wait_share: of "both", the share of the step spent waiting for data.
+        note: what to know of how it was measured.
+        resources: what the process tree took meanwhile, of "loader" and "both".
+        workers: what the loader's workers did with their time meanwhile.
+        over_time: of the kinds in OVER_TIME, each round's windows as (seconds, images/s).
     """
 
     name: str
@@ -100,20 +122,29 @@ class Measured:
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
-        """From the rates of the rounds."""
+        """Return the measurement of which each round gave one of `rates`, in images/s."""
         median = statistics.median(rates)
         return cls(
             name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
         )
 
+    @property
+    def label(self) -> str:
+        """What was measured, and how."""
+        return f"{self.name}, {self.note}" if self.note else self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One way of loading that the search looked at: images/s, processors kept busy and MB beyond what there was, by
-    short measurements (None: not measured).
+    """Hold one way of loading that the search looked at, by short measurements; None is what was not measured.
 
-    name: in words; cached: whether it reads a cache; options: of the backend, workers among them. why: it is out of the
-    running, "" if it is not.
+    Attributes:
+        name: the way of loading in words.
+        cached: whether it reads a cache.
+        options: of the backend, workers among them.
+        images_per_s, cpu_cores: rate, and processors kept busy.
+        memory_mb: MB beyond what the process took before.
+        why: the reason why it is out of the running, "" if it is not.
     """
 
     name: str
@@ -128,13 +159,17 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
-    """Advice that the benchmark took itself, measured in turn with the run as it was.
+class TriedAdvice:
+    """Hold what became of advice that the benchmark took itself, measured in turn with the run as it was.
 
-    what: was changed; quantity: "loader" or "both" (loader + model). before, measured: images/s without and with the
-    change, the medians of `rounds` (images/s before and with it); predicted: images/s before times the gain that was
-    predicted, None where there was none. note: on what both were measured, if not on the data. failed: why there is no
-    measurement, "" if there is.
+    Attributes:
+        what: the change, in the words of the advice.
+        quantity: what was measured, "loader" or "both" (loader + model).
+        predicted: images/s before times the predicted gain; None where no gain was predicted.
+        before, measured: images/s without and with the change, the medians of `rounds`.
+        rounds: (images/s without, images/s with the change) of each round.
+        note: what both were measured on, if not on the data.
+        failed: the reason why there is no measurement, "" if there is one.
     """
 
     what: str
@@ -148,18 +183,23 @@ class Applied:
 
     @property
     def gain(self) -> float | None:
-        """Times the images/s before; None without a measurement."""
+        """The rate after the change over the rate before it; None without a measurement."""
         return self.measured / self.before if self.before else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRecord:
-    """Everything one run measured, and what it was measured on; JSON-serialisable by `as_dict`.
+    """Hold everything one run measured, and what it was measured on; `as_dict` and `read_record` are its JSON form.
 
-    workers: those of the loader; options: what else it has beside the backend's defaults. candidates: what the search
-    tried; chosen: what to use, not the loader where the final rounds found another backend to be faster. applied: what
-    became of the verdict's advice when it was taken. cache: what each kind of cache of the data would take and give,
-    where that was measured. notes: what was left out, and why.
+    Attributes:
+        workers, decoder: those of the loader.
+        options: options of the loader that differ from the defaults of its backend.
+        candidates: what the search tried.
+        chosen: what to use; not the loader where the final rounds found another backend to be faster.
+        applied: what became of the verdict's advice when it was taken.
+        cache: what each kind of cache of the data would take and give, where that was measured.
+        notes: what was left out, and why.
+        verdict: what limits the run; None until it is judged, and in the record of a study.
     """
 
     settings: BenchSettings
@@ -173,12 +213,13 @@ class BenchRecord:
     chosen: Tried | None = None
     options: Options = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    applied: tuple[Applied, ...] = ()
+    applied: tuple[TriedAdvice, ...] = ()
     cache: CacheAdvice | None = None
+    verdict: Verdict | None = None
 
     @property
     def choice(self) -> Tried:
-        """What to use: `chosen`, or the loader that was measured."""
+        """The way of loading to use: `chosen`, or the loader that was measured."""
         if self.chosen is not None:
             return self.chosen
         backend = str(self.loader.get("backend", self.settings.backend))
@@ -192,27 +233,42 @@ class BenchRecord:
         )
 
     def rate(self, kind: str, name: str | None = None) -> float | None:
-        """Images/s of the first measurement of `kind` (and `name`), None if it was not made."""
+        """Return images/s of the first measurement of `kind` (and `name`), None if it was not made."""
         found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
         return next(found, None)
 
     def find(self, kind: str) -> Measured | None:
-        """The first measurement of `kind`."""
+        """Return the first measurement of `kind`, None if there is none."""
         return next(iter(self.all_of(kind)), None)
 
     def all_of(self, kind: str) -> list[Measured]:
-        """The measurements of `kind`."""
+        """Return the measurements of `kind`, in their order."""
         return [m for m in self.measured if m.kind == kind]
 
     def as_dict(self) -> dict[str, object]:
-        """JSON-serialisable; of the cache's path only the name, for records that are shown around."""
+        """Return the record as JSON holds it; of the cache's path only the name, as records are shown around."""
         document = asdict(self)
         if self.settings.cache is not None:
-            document["settings"]["cache"] = Path(self.settings.cache).name
+            name = os.fsencode(Path(self.settings.cache).name)
+            document["settings"]["cache"] = name.decode(errors="backslashreplace")
         return document
 
 
-# What the other ceilings are called.
+def read_record(path: Path) -> BenchRecord:
+    """Return the record that `penstock bench --json` wrote; what an older version did not write has its default.
+
+    Raises ValueError for another file, OSError.
+    """
+    try:
+        record = decode_json(path.read_bytes(), BenchRecord)
+        if not isinstance(record.environment.get("cpus"), int):
+            raise ValueError("its environment has no number of processors, `cpus`")
+    except ValueError as error:
+        raise ValueError(f"{path}: this is no record of `penstock bench` ({error})") from None
+    return record
+
+
+# Names of the ceilings that are not of one decoder or one model.
 READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
 READ_MANY = "read, many threads at once"  # from storage where that can be had
 DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
@@ -222,21 +278,21 @@ REPLAYED = "replayed batches (loader removed)"
 
 
 def decode_name(decoder: str) -> str:
-    """What the ceiling of `decoder` is called."""
+    """Return the name of the ceiling of `decoder`."""
     return f"decode + resize, {decoder}, one thread"
 
 
 def decode_ceilings(record: BenchRecord) -> dict[str, float]:
-    """Name -> images/s of the ceilings of all decoders."""
+    """Return name -> images/s of the ceilings of all decoders."""
     prefix = decode_name("@").partition("@")[0]
     return {m.name: m.images_per_s for m in record.all_of("ceiling") if m.name.startswith(prefix)}
 
 
 def bf16_name(model: str) -> str:
-    """What the ceiling of the model in mixed precision is called."""
+    """Return the name of the ceiling of the model in mixed precision."""
     return f"{model} on a resident batch, bf16"
 
 
 def replayed_model_name(model: str) -> str:
-    """What the ceiling of training on replayed batches is called."""
+    """Return the name of the ceiling of training on replayed batches."""
     return f"{REPLAYED} + {model}"

@@ -1,4 +1,4 @@
-"""What a cache is and what building it came to, in words and as a record."""
+"""Describes a cache, its build, its check and its alternatives, in words and as JSON holds them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build_set import BuiltCache
@@ -16,13 +17,13 @@ from penstock.pipelines.errors import printable, size_text
 
 
 def cache_files(path: Path) -> list[bytes]:
-    """The files of a whole cache. Raises LoaderError E-CACHE."""
+    """Return the files of a whole cache. Raises LoaderError E-CACHE."""
     name = os.fsencode(path)
     return shard_paths(name) if os.path.isdir(name) else [name]
 
 
 def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> dict[str, Any]:
-    """JSON-serialisable: what `penstock cache info --json` prints."""
+    """Return what `penstock cache info --json` prints."""
     first = abouts[0]
     source_bytes, file_bytes = sum(about.source_bytes for about in abouts), sum(map(os.path.getsize, files))
     return {
@@ -45,7 +46,7 @@ def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) ->
 
 
 def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> str:
-    """The record in a few lines; `whose` files they are where they are a part of a set only."""
+    """Write what a cache holds in a few lines; `whose` files they are where they are only a part of a set."""
     record = cache_record(path, files, abouts)
     built, of = record["shards"], abouts[0].shard[1]
     part = built < of
@@ -57,12 +58,12 @@ def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
         f"({size_text(record['source_bytes'])})",
         f"  {_counts_text(record['counts'])}",
     ]
-    kept = record["kept"]
-    if kept:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(kept.items(), key=lambda item: -item[1]))
+    if record["kept"]:
+        counts = sorted(record["kept"].items(), key=lambda item: -item[1])
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts)
         lines.append(f"  JPEGs without restart markers, which are read whole: {reasons}")
     if record["counts"].get("bad"):
-        lines.append(f"  {_number(record['counts']['bad'], 'bad image')}, kept as it was: reading it tells what it is")
+        lines.append(f"  {_number(record['counts']['bad'], 'bad image')}, stored as it was: reading it names its fault")
     if not record["lossless"]:
         psnr = record["psnr_db"]
         lines.append("  lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
@@ -70,7 +71,7 @@ def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
 
 
 def describe_build(built: BuiltCache) -> str:
-    """What a build came to, for the end of the command."""
+    """Write what a build made, for the end of its command."""
     encoded, seconds = sum(file.built for file in built.files), sum(file.seconds for file in built.files)
     resumed = sum(file.resumed for file in built.files)
     path = Path(os.fsdecode(built.path))
@@ -94,9 +95,9 @@ def _number(count: int, thing: str) -> str:
 
 
 def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
-    """JSON-serialisable: what `penstock cache verify --json` prints."""
+    """Return what `penstock cache verify --json` prints."""
 
-    def told(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    def listed(findings: Iterable[Finding]) -> list[dict[str, Any]]:
         return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
 
     return {
@@ -104,13 +105,13 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "bytes": reports[0].num_bytes,
         "kinds": reports[0].kinds,
         "sound": all(report.sound for report in reports),
-        "damaged": told(finding for report in reports for finding in report.damaged),
-        "differing": told(finding for report in reports for finding in report.differing),
+        "damaged": listed(finding for report in reports for finding in report.damaged),
+        "differing": listed(finding for report in reports for finding in report.differing),
     }
 
 
 def print_advice(advice: CacheAdvice) -> None:
-    """A table of the offers, to standard output."""
+    """Print a table of the ways to store the data to standard output."""
     from rich.console import Console
     from rich.table import Table
 
@@ -121,15 +122,15 @@ def print_advice(advice: CacheAdvice) -> None:
     table.add_column("stored as")
     for column in ("bytes each", "whole data", "images/s", "spread", "to files", "PSNR"):
         table.add_column(column, justify="right")
-    for offer in advice.offers:
+    for stored in advice.offers:
         table.add_row(
-            offer.name,
-            f"{offer.bytes_an_image:,.0f}",
-            size_text(round(offer.whole_bytes)),
-            f"{offer.images_per_s:,.0f}",
-            f"{min(offer.rounds):,.0f} to {max(offer.rounds):,.0f}",
-            f"{offer.images_per_s / first.images_per_s:.2f}",
-            "lossless" if offer.lossless else "-" if offer.psnr_db is None else f"{offer.psnr_db:.1f} dB",
+            stored.name,
+            f"{stored.bytes_an_image:,.0f}",
+            size_text(round(stored.whole_bytes)),
+            f"{stored.images_per_s:,.0f}",
+            spread_text(stored.rounds),
+            f"{stored.images_per_s / first.images_per_s:.2f}",
+            stored.quality,
         )
     console = Console()
     console.print(table)
@@ -153,8 +154,5 @@ def _mean_psnr(abouts: Sequence[About]) -> float | None:
 
 
 def _summed(tables: Sequence[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for table in tables:
-        for name, count in table.items():
-            total[name] = total.get(name, 0) + count
-    return total
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: sum(table.get(name, 0) for table in tables) for name in names}

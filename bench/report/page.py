@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord, Measured
-from penstock.bench.record.saved_record import restored
-from penstock.bench.report.sections import Section, measured_name
+from penstock.bench.record.record import BenchRecord
+from penstock.bench.report.sections import Section
 from penstock.bench.report.sections_choices import (
     changes_section,
     machine_section,
@@ -16,9 +15,8 @@ from penstock.bench.report.sections_choices import (
     search_sections,
     tradeoff_section,
 )
-from penstock.bench.report.sections_measured import measurements_section, over_time_section, waterfall_section
-from penstock.bench.report.svg import require_matplotlib
-from penstock.bench.report.text import cleaned, rate_text, spread_text
+from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
+from penstock.bench.report.text import rate_text, shown, spread_text
 
 _TEMPLATE = Path(__file__).with_name("page.jinja")
 _LIMITS = {
@@ -33,54 +31,64 @@ _LIMITS = {
 }
 
 
-def page(document: Mapping[str, Any]) -> str:
-    """The page of a record as `penstock bench --json` writes it: HTML, the same bytes for the same record.
+def page(record: BenchRecord) -> str:
+    """Return the page of a record as HTML, the same text for the same record.
 
-    What an older record does not hold is left out, and said. Raises LoaderError E-DEPENDENCY without matplotlib,
-    KeyError, TypeError, ValueError or AttributeError for what is no record.
+    What an older record does not hold is left out, and the page says so. Raises TypeError, ValueError or KeyError for a
+    record whose parts do not fit together.
     """
-    require_matplotlib("no report page")
-    from jinja2 import Environment, StrictUndefined
-
-    document = cleaned(document)
-    record = restored(document)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_TEMPLATE.read_text("utf-8"))
-    verdict = document.get("verdict") or {}
-    about = {
-        "title": _title(record, verdict),
-        "sentence": verdict.get("sentence", ""),
-        "data": record.data.get("summary", "data without a summary"),
-        "machine": _machine(record),
-        "run": _run(record),
-        "tiles": _tiles(record),
-        "sections": _sections(document, record),
-    }
-    return template.render(about).lstrip() + "\n"
+    verdict = record.verdict
+    return filled(
+        kicker="Penstock benchmark report",
+        title=_title(record),
+        sentence=verdict.sentence if verdict else "",
+        about=f"{record.data.get('summary', 'data without a summary')}. {_machine(record)}. {_run(record)}.",
+        tiles=_tiles(record),
+        sections=_sections(record),
+    )
 
 
-def write_page(document: Mapping[str, Any], path: Path) -> None:
-    """The page in `path`, whose folder is made where it is missing. Raises what `page` does, OSError."""
-    text = page(document)
+def write_page(record: BenchRecord, path: Path) -> None:
+    """Write the page to `path`, whose folder is made where it is missing. Raises what `page` does, OSError."""
+    text = page(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
 
 
-def _sections(document: Mapping[str, Any], record: BenchRecord) -> list[Section]:
-    return [
-        changes_section(document, record),
+def filled(**about: Any) -> str:
+    """Return the template filled in; every text is escaped where the template puts it, whatever it holds."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finished
+    )
+    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(about).lstrip() + "\n"
+
+
+def _finished(value: Any) -> Any:
+    """Return what the template may print: text as it can be shown; what macros give is finished already."""
+    return value if hasattr(value, "__html__") else shown(value)
+
+
+def _sections(record: BenchRecord) -> list[Section]:
+    """Return the page's sections; the last one lists those that the record holds nothing for."""
+    sections = [
+        changes_section(record),
         measurements_section(record),
-        waterfall_section(record),
+        step_section(record),
         over_time_section(record),
-        *search_sections(document),
-        tradeoff_section(document.get("cache")),
+        *search_sections(record),
+        tradeoff_section(record.cache),
         machine_section(record),
-        repeat_section(document, record),
+        repeat_section(record),
     ]
+    missing = [f"{section.title}: {section.missing}." for section in sections if section.missing]
+    last = [Section(title="Not in this record", notes=missing)] if missing else []
+    return [section for section in sections if not section.missing] + last
 
 
-def _title(record: BenchRecord, verdict: Mapping[str, Any]) -> str:
-    limit = str(verdict.get("limit", ""))
+def _title(record: BenchRecord) -> str:
+    limit = record.verdict.limit if record.verdict else ""
     limits = f"; the limit is {_LIMITS.get(limit, limit)}" if limit else ""
     return f"{rate_text(record.rate('loader') or 0.0)} images/s from the loader{limits}"
 
@@ -100,25 +108,22 @@ def _run(record: BenchRecord) -> str:
     )
 
 
-def _tiles(record: BenchRecord) -> list[dict[str, str]]:
+def _tiles(record: BenchRecord) -> list[Mapping[str, str]]:
     tiles = []
     for kind, name in (("loader", "Loader alone"), ("both", "Loader + model"), ("model", "Model alone")):
         found = record.find(kind)
         if found is not None:
             waits = "" if found.wait_share is None else f"; {found.wait_share:.0%} of a step waits for data"
-            tiles.append(_tile(kind, name, rate_text(found.images_per_s), "images/s", _between(found) + waits))
+            note = f"{spread_text((found.low, found.high))} over the rounds{waits}"
+            tiles.append(_tile(kind, name, rate_text(found.images_per_s), "images/s", note))
     loader = record.find("loader")
     for other in [*record.all_of("other"), *record.all_of("baseline")]:
         if loader is not None and other.images_per_s:
             times = f"{loader.images_per_s / other.images_per_s:.2f}"
-            note = f"the images/s of {measured_name(other)}, {rate_text(other.images_per_s)}"
+            note = f"the images/s of {other.label}, {rate_text(other.images_per_s)}"
             tiles.append(_tile(other.kind, "Loader compared", times, "times", note))
     return tiles
 
 
-def _tile(kind: str, name: str, value: str, unit: str, note: str) -> dict[str, str]:
+def _tile(kind: str, name: str, value: str, unit: str, note: str) -> Mapping[str, str]:
     return {"kind": kind, "name": name, "value": value, "unit": unit, "note": note}
-
-
-def _between(measured: Measured) -> str:
-    return spread_text((measured.low, measured.high)) + " over the rounds"

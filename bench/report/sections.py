@@ -1,27 +1,16 @@
-"""What a report page is made of: sections with texts, a plot, tables and facts."""
+"""The parts that a report page is made of: sections with paragraphs, charts, tables and facts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from penstock.bench.record.record import Measured
-from penstock.bench.report.bar_chart import Bar, BarChart
-
-KIND_NAMES = {
-    "loader": "loader",
-    "both": "loader + model",
-    "other": "other loader",
-    "baseline": "baseline",
-    "model": "model",
-    "ceiling": "ceiling",
-}
+from penstock.bench.report.charts import BarChart, LineChart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """columns: name and "number" or "text" or "short"; rows: the first cell is the row's heading."""
+    """Hold a table; `columns` are names with "number", "text" or "short", and a row's first cell is its heading."""
 
     caption: str
     columns: Sequence[tuple[str, str]]
@@ -29,46 +18,30 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A plot as <svg> for wide and narrow pages; label: all that it shows, in words."""
+class Figure:
+    """Hold a chart and what to know of it."""
 
-    wide: Any
-    narrow: Any
-    label: str
+    chart: BarChart | LineChart
     caption: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """texts: paragraphs; facts: headings with names and values; code: captions with texts to copy; notes: a list."""
+    """Hold a section of the page.
+
+    Attributes:
+        texts: paragraphs.
+        facts: headings, each with names and values.
+        code: captions, each with a text to copy.
+        notes: items of a list.
+        missing: why the record holds nothing for this section; it is then one line of the page's last section.
+    """
 
     title: str
     texts: Sequence[str] = ()
-    figures: Sequence[Drawn] = ()
+    figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     facts: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
     code: Sequence[Mapping[str, str]] = ()
     notes: Sequence[str] = ()
-
-
-def measured_name(measured: Measured) -> str:
-    """What was measured, and how."""
-    return f"{measured.name}, {measured.note}" if measured.note else measured.name
-
-
-def drawn(svgs: tuple[str, str], label: str, caption: str) -> Drawn:
-    """The plot, marked as HTML that needs no escaping."""
-    from markupsafe import Markup
-
-    return Drawn(wide=Markup(svgs[0]), narrow=Markup(svgs[1]), label=label, caption=caption)
-
-
-def charted(chart: BarChart, name: str, caption: str) -> Drawn:
-    """The chart drawn, with its figures as its label."""
-    said = [f"{row.label}: {row.value}" if isinstance(row, Bar) else row for row in chart.rows]
-    return drawn(chart.drawn(name), f"Bar chart, {chart.axis}. {'; '.join(said)}.", caption)
-
-
-def times_text(rate: float | None, now: float | None) -> str:
-    """How many times `now` it is, or nothing."""
-    return f"{rate / now:.2f} ×" if rate is not None and now else ""
+    missing: str = ""

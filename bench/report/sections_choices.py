@@ -1,28 +1,30 @@
-"""Sections of the report page on what can be chosen: changes, candidates, caches; and how to repeat the run."""
+"""Sections of the report page on what can be chosen: changes, candidates, caches; and on how to repeat the run."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord
-from penstock.bench.report.bar_charts import candidates_chart
-from penstock.bench.report.sections import KIND_NAMES, Section, Table, charted, drawn, times_text
-from penstock.bench.report.text import rate_text, repeat_command, spread_text
-from penstock.bench.report.tradeoff_chart import quality_text, tradeoff_plot
+from penstock.bench.record.advice import Advice
+from penstock.bench.record.cache_kinds import CacheAdvice, StorageKind
+from penstock.bench.record.record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
+from penstock.bench.report.charts import Bar, BarChart
+from penstock.bench.report.sections import Figure, Section, Table
+from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
 from penstock.pipelines.errors import size_text
 
+_ROOM = 1.05  # beyond the longest bar
 
-def changes_section(document: Mapping[str, Any], record: BenchRecord) -> Section:
-    """What to change, what that would give, and where it was tried, what it gave."""
+
+def changes_section(record: BenchRecord) -> Section:
+    """Return the section of what to change, what that would give, and where it was tried, what it gave."""
     title = "What to change"
-    advice = (document.get("verdict") or {}).get("advice")
-    applied = {each["what"]: each for each in document.get("applied") or ()}
-    if advice is None and not applied:
-        return Section(title=title, texts=["This record was written by a version that did not tell."])
-    rows = [_change(each, applied.pop(each["what"], None), record) for each in advice or ()]
-    rows += [_change({}, each, record) for each in applied.values()]  # advice that was followed by other advice
+    advice = record.verdict.advice if record.verdict else None
+    tried = {each.what: each for each in record.applied}
+    if advice is None and not tried:
+        return Section(title=title, missing="this record was written by a version that gave no advice")
+    rows = [_change(each, tried.pop(each.what, None), record) for each in advice or ()]
+    rows += [_change(None, each, record) for each in tried.values()]  # tried, but no longer part of the verdict
     if not rows:
         return Section(title=title, texts=["Nothing: this run's figures promise no gain from any change."])
     columns = [("change", "text"), ("images/s of", "short"), ("before", "number"), ("predicted", "number")]
@@ -33,104 +35,121 @@ def changes_section(document: Mapping[str, Any], record: BenchRecord) -> Section
     return Section(title=title, tables=[Table(caption=caption, columns=columns, rows=rows)])
 
 
-def _change(advice: Mapping[str, Any], done: Mapping[str, Any] | None, record: BenchRecord) -> tuple[str, ...]:
-    done = done or {}
-    quantity = str(done.get("quantity") or advice.get("quantity") or "loader")
-    measured = done.get("measured") or None
-    before = done["before"] if measured else record.rate(quantity)
-    predicted = done.get("predicted") if measured else advice.get("images_per_s")
-    remarks = [advice.get("why", ""), done.get("note", ""), done.get("failed") and f"not tried: {done['failed']}"]
+def _change(advice: Advice | None, tried: TriedAdvice | None, record: BenchRecord) -> tuple[str, ...]:
+    either = tried or advice
+    assert either is not None
+    before, predicted = record.rate(either.quantity), advice.images_per_s if advice else None
+    measured = tried.measured if tried and tried.measured else None
+    if tried and measured:
+        before, predicted = tried.before, tried.predicted
+    remarks = [advice.why] if advice else []
+    if tried:
+        remarks += [tried.note, f"not tried: {tried.failed}" * bool(tried.failed)]
     return (
-        str(advice.get("what") or done["what"]),
-        KIND_NAMES.get(quantity, quantity),
+        either.what,
+        KIND_NAMES.get(either.quantity, either.quantity),
         rate_text(before),
         rate_text(predicted),
         times_text(predicted, before),
         rate_text(measured),
         times_text(measured, before),
-        "; ".join(str(remark) for remark in remarks if remark),
+        "; ".join(filter(None, remarks)),
     )
 
 
-def search_sections(document: Mapping[str, Any]) -> Iterator[Section]:
-    """What was tried before the measurements, if anything was: ways of loading, or the knobs of one."""
-    candidates, tuned = document.get("candidates") or (), document.get("tuned") or {}
-    tables, figures = [], []
-    if candidates:
-        ordered = sorted(candidates, key=lambda each: -float(each.get("images_per_s") or 0.0))
-        tables.append(_candidates_table(ordered))
-        chart = candidates_chart(ordered, (document.get("chosen") or ordered[0])["name"])
-        figures.append(charted(chart, "candidates", "Short measurements; what was chosen is in the loader's colour."))
-    if tuned:
-        rows = [
-            (name, json.dumps(each["chosen"]), *map(_listed, (each["tried"], each["failed"])))
-            for name, each in tuned.items()
-        ]
-        columns = [("knob", "text"), ("chosen", "short"), ("images/s of each value", "text"), ("left out", "text")]
-        tables.append(Table(caption="Knobs that were searched.", columns=columns, rows=rows))
-    if tables:
-        yield Section(title="What was tried first", figures=figures, tables=tables)
-
-
-def _candidates_table(candidates: Sequence[Mapping[str, Any]]) -> Table:
-    rows = [
-        (
-            str(each["name"]),
-            rate_text(each.get("images_per_s")),
-            "" if each.get("cpu_cores") is None else f"{each['cpu_cores']:.1f}",
-            "" if each.get("memory_mb") is None else f"{each['memory_mb']:,.0f} MB",
-            str(each.get("why") or ""),
-        )
-        for each in candidates
-    ]
+def search_sections(record: BenchRecord) -> Iterator[Section]:
+    """Yield the section of the ways of loading that were tried before the measurements, if any were."""
+    if not record.candidates:
+        return
+    candidates = sorted(record.candidates, key=lambda each: -(each.images_per_s or 0.0))
+    chosen = (record.chosen or candidates[0]).name
     columns = [("way of loading", "text"), ("images/s", "number"), ("processors", "number"), ("memory", "number")]
-    return Table(caption="Ways of loading.", columns=[*columns, ("out of the running", "text")], rows=rows)
+    yield Section(
+        title="What was tried first",
+        figures=[
+            Figure(
+                chart=_bars([_candidate_bar(each, chosen) for each in candidates if each.images_per_s], "images/s"),
+                caption="Short measurements; what was chosen is in the loader's colour.",
+            )
+        ],
+        tables=[
+            Table(
+                caption="Ways of loading.",
+                columns=[*columns, ("out of the running", "text")],
+                rows=[_candidate_row(each) for each in candidates],
+            )
+        ],
+    )
 
 
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {each if isinstance(each, str) else rate_text(each)}" for name, each in values.items())
+def _candidate_bar(tried: Tried, chosen: str) -> Bar:
+    kind, rate = "loader" if tried.name == chosen else "work", tried.images_per_s or 0.0
+    return Bar(label=tried.name, end=rate, value=rate_text(rate), kind=kind)
 
 
-def tradeoff_section(cache: Mapping[str, Any] | None) -> Section:
-    """What each kind of cache of the data would take and give."""
+def _candidate_row(tried: Tried) -> tuple[str, ...]:
+    processors = "" if tried.cpu_cores is None else f"{tried.cpu_cores:.1f}"
+    memory = "" if tried.memory_mb is None else f"{tried.memory_mb:,.0f} MB"
+    return tried.name, rate_text(tried.images_per_s), processors, memory, tried.why
+
+
+def tradeoff_section(cache: CacheAdvice | None) -> Section:
+    """Return the section of what each kind of cache of the data would take and give."""
     title = "What a cache would take and give"
-    if not cache or not cache.get("offers"):
-        without = "This record holds no trade-off: penstock bench --cache-tradeoff DATA measures it, of files."
-        return Section(title=title, texts=[without])
-    offers, settings, data = cache["offers"], cache["settings"], cache["data"]
-    files = offers[0]["images_per_s"]
-    rows = [
-        (
-            each["name"],
-            f"{each['bytes_an_image']:,.0f}",
-            size_text(round(each["whole_bytes"])),
-            rate_text(each["images_per_s"]),
-            spread_text(each["rounds"]),
-            times_text(each["images_per_s"], files),
-            quality_text(each),
-        )
-        for each in offers
-    ]
+    if not cache or not cache.offers:
+        return Section(title=title, missing="penstock bench --cache-tradeoff DATA measures it, of files")
+    settings, files = cache.settings, cache.offers[0].images_per_s
+    rows = [_storage_row(each, files) for each in cache.offers]
     columns = [("stored as", "text"), ("bytes an image", "number"), ("whole data", "number"), ("images/s", "number")]
     columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
-    table = Table(
-        caption="Names are options of penstock cache build; dB: PSNR of what is served against the source.",
-        columns=columns,
-        rows=rows,
-    )
+    caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
     about = (
-        f"Each way of storing, of a sample of {data['sample']:,} images, loaded by {cache['workers']} workers as uint8 "
-        f"batches of {settings['batch_size']:,}; {settings['rounds']} alternating rounds of {settings['seconds']:g} s."
+        f"Each way of storing, of a sample of {cache.data.get('sample'):,} images, loaded by {cache.workers} workers "
+        f"as uint8 batches of {settings.batch_size:,}; {settings.rounds} alternating rounds of {settings.seconds:g} s."
     )
-    said = "; ".join(f"{name}: {size} bytes an image, {rate} images/s, {px}" for name, size, _, rate, _, _, px in rows)
-    label = f"Scatter plot, images/s over kB an image on the disk. {said}."
-    caption = "Further up is faster, further left is smaller; the thin line is the lowest to the highest round."
-    figure = drawn(tradeoff_plot(offers, "tradeoff"), label, caption)
-    return Section(title=title, texts=[about], figures=[figure], tables=[table], notes=cache.get("notes") or ())
+    rates, sizes = zip(*map(_storage_bars, cache.offers), strict=True)
+    return Section(
+        title=title,
+        texts=[about],
+        figures=[
+            Figure(chart=_bars(rates, "images/s"), caption="Longer is faster."),
+            Figure(chart=_bars(sizes, "kB an image on the disk"), caption="Shorter is smaller."),
+        ],
+        tables=[Table(caption=caption, columns=columns, rows=rows)],
+        notes=cache.notes,
+    )
+
+
+def _storage_row(stored: StorageKind, files: float) -> tuple[str, ...]:
+    return (
+        stored.name,
+        f"{stored.bytes_an_image:,.0f}",
+        size_text(round(stored.whole_bytes)),
+        rate_text(stored.images_per_s),
+        spread_text(stored.rounds),
+        times_text(stored.images_per_s, files),
+        stored.quality,
+    )
+
+
+def _storage_bars(stored: StorageKind) -> tuple[Bar, Bar]:
+    """Return the bars of rate and of size."""
+    rate, size, label = stored.images_per_s, stored.bytes_an_image / 1e3, f"{stored.name}, {stored.quality}"
+    kind = "other" if stored.name == "files" else "loader" if stored.lossless else "both"
+    spread = (min(stored.rounds), max(stored.rounds))
+    return (
+        Bar(label=label, end=rate, value=rate_text(rate), kind=kind, spread=spread),
+        Bar(label=label, end=size, value=f"{size:,.0f} kB", kind=kind),
+    )
+
+
+def _bars(bars: list[Bar] | tuple[Bar, ...], axis: str) -> BarChart:
+    limit = _ROOM * max((max(bar.end, *(bar.spread or (0.0,))) for bar in bars), default=0.0)
+    return BarChart(rows=bars, axis=axis, limit=limit or 1.0)
 
 
 def machine_section(record: BenchRecord) -> Section:
-    """The machine, the versions, the data and the loader."""
+    """Return the section of the machine, the versions, the data and the loader."""
     about = {name: value for name, value in record.environment.items() if name != "packages"}
     names = {"cpu": "processor", "cpus": "processors", "memory_gb": "memory, GB", "gpu": "GPU"}
     packages = record.environment.get("packages")
@@ -155,13 +174,10 @@ def _fact(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def repeat_section(document: Mapping[str, Any], record: BenchRecord) -> Section:
-    """The command line that measures this again, and the call to paste."""
+def repeat_section(record: BenchRecord) -> Section:
+    """Return the section of the command line that measures this again, and of the call to paste."""
     code = [{"caption": "To measure this again:", "text": repeat_command(record.settings)}]
-    call = (document.get("verdict") or {}).get("call")
-    if call:
-        code.append({"caption": "The loader that was measured, to paste:", "text": call.rstrip()})
+    if record.verdict and record.verdict.call:
+        code.append({"caption": "The loader that was measured, to paste:", "text": record.verdict.call.rstrip()})
     texts = ["DATA stands for the folder or cache that was measured: a record holds no paths."]
-    if not call:
-        texts.append("The call to paste is not in this record; penstock bench prints it.")
     return Section(title="How to repeat it", texts=texts, code=code)

@@ -1,4 +1,4 @@
-"""Where the milliseconds of a batch go: what is done side by side, and in which order within."""
+"""Where the milliseconds of a batch go: lanes that run side by side, each of stages in their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from penstock.bench.verdict.figures import Figures
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """ms: of one batch. waiting: of these, spent waiting for data. kind: "work", "model", "loader" or "both"."""
+    """Hold one stage of a batch.
+
+    Attributes:
+        ms: milliseconds of one batch.
+        kind: "work", "model", "loader" or "both".
+        waiting: those of `ms` that are spent waiting for data.
+    """
 
     name: str
     ms: float
@@ -29,9 +35,10 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Stages of one batch, one after another; other lanes are at work on other batches meanwhile.
+    """Hold the stages of one batch, one after another; other lanes are at work on other batches meanwhile.
 
-    measured: what was timed as it ran, not put together from parts that were timed alone.
+    Attributes:
+        measured: whether the stages were timed as they ran; they are then alternatives, not a sequence of parts.
     """
 
     title: str
@@ -40,15 +47,15 @@ class Lane:
 
     @property
     def ms(self) -> float:
-        """From its first stage to the end of its last; of what was measured, which is no sequence, the longest."""
+        """Sum of the stages; of a measured lane, whose stages are alternatives, the longest."""
         return (max if self.measured else sum)(stage.ms for stage in self.stages)
 
 
 def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
-    """The lanes of a step: the loader's workers, the feed, the model, and what was measured as it ran.
+    """Return the lanes of a step: the loader's workers, the feed, the model, and what was measured as it ran.
 
-    Where nothing runs beside anything else (no workers, all on the CPU) the parts form one lane. The workers' is left
-    out where something else than this record's ceilings decodes (DALI).
+    Where nothing runs beside anything else (no workers, all on the CPU) the parts form one lane. DALI decodes by other
+    means than the ceilings were measured with: the workers' lane is left out then.
     """
     figures = Figures.of(record)
     working, feeding, training = _working(record, figures), _feeding(record), _training(record)

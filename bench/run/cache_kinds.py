@@ -16,7 +16,7 @@ import torch
 from penstock.bench.data.wrapped_sources import SampledSource, repeated
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, CacheAdvice, Offer
+from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
 from penstock.bench.record.record import BenchRecord
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
@@ -160,9 +160,9 @@ def _rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
         return loader_rate(loader, seconds=settings.seconds).median
 
 
-def _offer(stored: _Stored, rates: list[float], sample: int, images: int) -> Offer:
+def _offer(stored: _Stored, rates: list[float], sample: int, images: int) -> StorageKind:
     each = stored.num_bytes / sample
-    return Offer(
+    return StorageKind(
         name=stored.name,
         lossless=stored.encoding is None or stored.encoding.lossless,
         bytes_an_image=each,

@@ -17,6 +17,7 @@ from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.record.advice import Advice
 from penstock.bench.record.backend_options import all_options, non_default_options
 from penstock.bench.record.record import (
     ALL_BACKENDS,
@@ -44,7 +45,6 @@ from penstock.bench.search.turn import Turn
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.verdict.advice import Advice
 from penstock.loaders.loader import Loader
 from penstock.pipelines.errors import LoaderError
 

@@ -15,12 +15,13 @@ from typing import Any
 from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeated
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.record.advice import BOTH, Advice, Change
+from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.verdict.advice import BOTH, WORTH, Advice, Change
+from penstock.bench.verdict.rules import WORTH
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines.errors import LoaderError
@@ -78,7 +79,7 @@ def take_advice(
     present: Candidate,
     meter: AdviceMeter,
     progress: Callable[[int, int, str], None],
-) -> tuple[Applied, ...]:
+) -> tuple[TriedAdvice, ...]:
     """Try what the benchmark can change and what promises something, each measured in turn with `present`.
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
@@ -91,7 +92,7 @@ def take_advice(
         try:
             tried.append(_tried(record, each, present, meter, lambda what: progress(next(done), total, what)))
         except LoaderError as error:
-            tried.append(Applied(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
+            tried.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(tried)
 
 
@@ -102,7 +103,7 @@ def _gain(record: BenchRecord, advice: Advice) -> float | None:
 
 def _tried(
     record: BenchRecord, advice: Advice, present: Candidate, meter: AdviceMeter, say: Callable[[str], None]
-) -> Applied:
+) -> TriedAdvice:
     change, amp = advice.change, record.settings.amp
     assert change is not None
     if change.cache is not None:
@@ -112,7 +113,7 @@ def _tried(
         note, pairs = "", _pairs(present, change, meter, (advice.quantity, amp), say)
     before, measured = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     gain = _gain(record, advice)
-    return Applied(
+    return TriedAdvice(
         what=advice.what,
         quantity=advice.quantity,
         predicted=None if gain is None else before * gain,

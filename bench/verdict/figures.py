@@ -1,4 +1,4 @@
-"""The figures of a record by which its limits are told, and what follows from them."""
+"""The figures of a record that its verdict and its advice follow from."""
 
 from __future__ import annotations
 
@@ -22,20 +22,28 @@ from penstock.bench.record.record import (
 from penstock.loaders.system.machine import many_workers
 
 CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
-SCALES = 1.2  # so many times what the loader reads, or more, is more than noise
-_MOSTLY = 0.5  # of the bytes, of a worker's time
-_IDLE = 0.75  # workers busy for a smaller share of their time wait for what comes after them
+SCALES = 1.2  # storage that gives so many times what the loader reads serves more reads at once
+_MOSTLY = 0.5  # share of bytes, or of a worker's time, that counts as most of them
+_IDLE = 0.75  # workers that are busy for a smaller share of their time wait for the consuming process
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Images/s, of the loader, of the model, and of the ceilings; None for what was not measured.
+    """Hold a run's figures; rates are images/s, None is what was not measured.
 
-    decode_resize, decode, resize, read_cold: of one thread; read_many: of many. transfer: copy and batch stage; copy:
-    the first alone; replayed: the loader removed; replayed_model: the model on such batches; model_bf16: the model in
-    mixed precision. cpus: of the machine. cpu_share, both_cpu_share: of the processors that the loader, and loader and
-    model, keep busy; others_share: other programs. storage_share: of the loader's bytes that came from storage, not
-    from the page cache. wait_share: of a step of loader + model. time: of the loader's workers.
+    Attributes:
+        model, both: rate of the model alone, and of loader + model.
+        decode_resize, decode, resize, read_cold: ceilings of one thread.
+        read_many: ceiling of many threads that read at once.
+        copy, transfer: ceilings of the copy to the device, and of copy and batch stage together.
+        replayed, replayed_model: ceilings of batches from memory: the loader removed, and the model on such batches.
+        model_bf16: ceiling of the model in mixed precision.
+        cpus: processors of the machine.
+        cpu_share, both_cpu_share: share of the processors that the loader, and loader + model, keep busy.
+        others_share: share of the processors that other programs keep busy.
+        storage_share: share of the loader's bytes that came from storage, not from the page cache.
+        wait_share: share of a step of loader + model that waits for data.
+        time: what the loader's workers did with their time.
     """
 
     loader: float
@@ -62,7 +70,7 @@ class Figures:
 
     @classmethod
     def of(cls, record: BenchRecord) -> Figures:
-        """Those of a record."""
+        """Return the figures of a record."""
         loader, both = record.find("loader"), record.find("both")
         alone, together = (m.resources if m else None for m in (loader, both))
 
@@ -100,12 +108,12 @@ class Figures:
 
     @property
     def processors_used(self) -> int:
-        """Processors that the loader's workers can be on at once."""
+        """Number of processors that the loader's workers can be on at once."""
         return max(1, min(self.workers or 1, self.cpus))
 
     @property
     def decode_ceiling(self) -> float:
-        """Images/s of decode and resize on one thread, times the processors that its workers can use."""
+        """Images/s of decode and resize on one thread, times the processors that the workers can use."""
         return (self.decode_resize or 0.0) * self.processors_used
 
     @property
@@ -125,15 +133,15 @@ class Figures:
 
     @property
     def storage_cap(self) -> float | None:
-        """The same where this run read from storage."""
+        """Images/s that all workers could read from storage, where this run read from it."""
         return self.storage_reads if self.from_storage else None
 
     @property
     def waits_for_reads(self) -> bool:
-        """Whether the workers spend most of their time inside the source, and not at work there.
+        """Whether the workers spend most of their time waiting for reads.
 
-        However long a read takes on busy processors, it is work unless it is longer than all the processor time that an
-        image takes, and that by far where processors are what everything waits for.
+        A long read is not always a wait: on busy processors it may just be descheduled. It counts as waiting if it
+        takes longer than all the processor time of an image, or twice that where all processors are busy.
         """
         time, cpu_s = self.time, self.cpu_s
         if time is None or cpu_s is None or time.busy < _IDLE or time.read_share < _MOSTLY:
@@ -142,13 +150,13 @@ class Figures:
 
     @property
     def decodes_all_the_time(self) -> bool:
-        """Whether the workers never wait, and decode and resize for most of their time; the rest goes with it."""
+        """Whether the workers never wait, and spend most of their time on decoding and resizing."""
         busy = self.time is not None and self.time.busy >= CLOSE
         return busy and self.loader >= _MOSTLY * self.decode_ceiling > 0
 
     @property
     def workers_wait(self) -> bool:
-        """Whether the workers often wait, with batches done, for whoever takes them."""
+        """Whether the workers often wait, with batches done, for the consuming process."""
         return self.time is not None and self.time.busy < _IDLE and self.time.queue_depth >= 1
 
     @property
@@ -158,7 +166,7 @@ class Figures:
 
     @property
     def both_cpu_s(self) -> float | None:
-        """The same of loader + model."""
+        """Seconds of processor time that an image takes in loader + model."""
         return self.both_cpu_share * self.cpus / self.both if self.both_cpu_share and self.both else None
 
     @property
@@ -169,7 +177,7 @@ class Figures:
 
     @property
     def worth_reading(self) -> int:
-        """As many workers as it pays to have where they wait for storage."""
+        """Number of workers that is worth having where they wait for storage."""
         return many_workers(self.cpus)
 
     @property

@@ -1,31 +1,68 @@
-"""The advice that each limit has, and its choice: what promises most first."""
+"""The rules that turn a limit into advice: each predicts what its change would give from the run's own figures."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
 from penstock.bench.record.record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
-from penstock.bench.verdict.advice import LOADER, WORTH, Advice, Change, Offer, capped, cheaper, lowest, present
-from penstock.bench.verdict.figures import Figures
-from penstock.bench.verdict.rules_storage import local_cache, memory, more_readers
-from penstock.bench.verdict.rules_training import bf16, cheaper_loading, enough, faster_device, processor_apart
+from penstock.bench.verdict.figures import SCALES, Figures
+
+WORTH = 1.05  # a smaller gain is noise
+_SPARE_READERS = 1.1  # more workers than needed, as their reads do not take turns evenly
+_SPARE_WORKERS = 1.25  # more workers than a model needs on average
+_OTHERS = 0.1  # of the processors: what other programs take before it is worth to stop them
+
+Rule = Callable[[BenchRecord, Figures], "Advice | None"]
 
 
 def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
-    """For the limit that the verdict names, the greatest gain first; a prediction never passes another ceiling."""
+    """Return the advice for `limit`, the greatest gain first; a prediction never passes another ceiling."""
     figures = Figures.of(record)
     gains: list[tuple[float, Advice]] = []
-    for offer in _OFFERS[limit]:
-        advice = offer(record, figures)
+    for rule in _RULES[limit]:
+        advice = rule(record, figures)
         if advice is None:
             continue
-        now = present(figures, advice.quantity)
+        now = figures.both if advice.quantity == BOTH else figures.loader
         gain = advice.images_per_s / now if advice.images_per_s is not None and now else None
-        # Beside a model that limits, advice on the loader alone is to free what is not needed.
+        # Beside a model that limits, advice on the loader alone frees what is not needed: it has no gain to show.
         if gain is None or gain > WORTH or (limit == "model" and advice.quantity == LOADER):
             gains.append((gain or 0.0, advice))
     return tuple(advice for _, advice in sorted(gains, key=lambda entry: -entry[0]))
 
 
-def _decoder(record: BenchRecord, figures: Figures) -> Advice | None:
+# ---- predictions ----
+
+
+def _lowest(rate: float, ceilings: dict[str, float | None]) -> tuple[float, str]:
+    """Return `rate`, or the lowest of the named ceilings if that is below it, and words that name this ceiling."""
+    name, least = min(((k, v) for k, v in ceilings.items() if v), key=lambda kv: kv[1], default=("", math.inf))
+    return (rate, "") if rate <= least else (least, f"; then {name} limits")
+
+
+def _capped(figures: Figures, rate: float, *, storage: bool = True) -> tuple[float, str]:
+    """Return `rate` of the loader, or the ceiling of feed or storage if that is below it, and words that name it."""
+    return _lowest(rate, {"the feed": figures.feed, "reading from storage": figures.storage_cap if storage else None})
+
+
+def _shorter_part(figures: Figures, part_s: float, shorter_s: float) -> float:
+    """Return images/s of the loader if a part of the work takes `shorter_s`, not `part_s` seconds of a thread an image.
+
+    The budget of an image is the time of one worker, or the processor time where there are as many workers as
+    processors. If that is unknown, or smaller than the part itself, the part is taken to be the whole budget.
+    """
+    budget = figures.cpu_s if figures.workers >= figures.cpus else figures.time and figures.time.worker_s
+    budget = max(budget or 0.0, part_s)
+    return figures.loader * budget / (budget - part_s + shorter_s)
+
+
+# ---- decoding and processors ----
+
+
+def _faster_decoder(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise the decoder that was fastest alone, unless the search has tried it with this backend."""
     mine, others = figures.decode_resize, decode_ceilings(record)
     others.pop(decode_name(record.decoder), None)
     best = max(others, key=lambda name: others[name], default=None)
@@ -33,96 +70,213 @@ def _decoder(record: BenchRecord, figures: Figures) -> Advice | None:
         return None
     name = best.split(", ")[1]
     if any((tried.backend, tried.decoder) == (record.loader.get("backend"), name) for tried in record.candidates):
-        return None  # the search has seen it beside this one
+        return None
     why = f"on one thread it decodes and resizes {others[best]:,.0f} images/s, {record.decoder} {mine:,.0f}"
-    return _decoding(figures, others[best], f"--decoder {name}", why, Change(decoder=name))
+    return _cheaper_decoding(figures, others[best], f"--decoder {name}", why, Change(decoder=name))
 
 
-def _cache(record: BenchRecord, figures: Figures) -> Advice | None:
+def _lossless_cache(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise a cache that lets less be decoded, by what one thread decodes of a sample's cache."""
     mine, cached = figures.decode_resize, record.rate("ceiling", LOSSLESS_CACHE)
     if not mine or not cached:
         return None
     why = f"of a sample's lossless cache one thread decodes {cached:,.0f} crops/s, of the files {mine:,.0f}"
     what = "a lossless cache (--backend hdf5 --cache DATA.h5)"
-    return _decoding(figures, cached, what, why, Change(cache="lossless"))
+    return _cheaper_decoding(figures, cached, what, why, Change(cache="lossless"))
 
 
-def _decoding(figures: Figures, faster: float, what: str, why: str, change: Change) -> Advice | None:
-    """Of what decodes and resizes `faster` images/s on one thread, more than the loader's decoder does."""
+def _cheaper_decoding(figures: Figures, faster: float, what: str, why: str, change: Change) -> Advice | None:
+    """Return the advice for what decodes and resizes `faster` images/s on one thread."""
     mine = figures.decode_resize or 0.0
     if figures.trains_on_shared_processors:
-        return cheaper_loading(figures, 1 / mine - 1 / faster, what, why, change)
-    rate, then = capped(figures, cheaper(figures, 1 / mine, 1 / faster))
+        return _processors_for_the_model(figures, 1 / mine - 1 / faster, what, why, change)
+    rate, then = _capped(figures, _shorter_part(figures, 1 / mine, 1 / faster))
     return Advice(what=what, images_per_s=rate, why=why + then, change=change)
 
 
-def _workers(record: BenchRecord, figures: Figures) -> Advice | None:
+def _processors_for_the_model(figures: Figures, saved_s: float, what: str, why: str, change: Change) -> Advice | None:
+    """Return the advice for saving processor time of the loader that a model on the same processors can use."""
+    together, both, model = figures.both_cpu_s, figures.both, figures.model
+    if not together or not both or not model or saved_s >= together:
+        return None
+    rate, then = _lowest(both * together / (together - saved_s), {"the model": model})
+    return Advice(what=what, images_per_s=rate, why=why + then, quantity=BOTH, change=change)
+
+
+def _worker_for_each_processor(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise as many workers as processors where there are fewer; decoding scales with them."""
     busy = max(1, record.workers)
     if busy >= figures.cpus:
         return None
-    rate, then = capped(figures, figures.loader * figures.cpus / busy)
+    rate, then = _capped(figures, figures.loader * figures.cpus / busy)
     if figures.cpu_s and not then:
-        rate, then = lowest(rate, {"the consumer's share of them": figures.cpus / figures.cpu_s})
+        rate, then = _lowest(rate, {"the consumer's share of them": figures.cpus / figures.cpu_s})
     why = f"{record.workers} workers of {figures.cpus} processors are used, and decoding scales with them{then}"
     return Advice(what=f"--workers {figures.cpus}", images_per_s=rate, why=why, change=Change(workers=figures.cpus))
 
 
-def _processors(record: BenchRecord, figures: Figures) -> Advice | None:
+def _another_processor(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise one processor more, which the rate follows in proportion."""
     used = figures.processors_used
-    rate, then = capped(figures, figures.loader * (used + 1) / used)
-    return Advice(
-        what="another processor for the loader",
-        images_per_s=rate,
-        why=f"images/s follow the processors, {used} here{then}",
-    )
+    rate, then = _capped(figures, figures.loader * (used + 1) / used)
+    why = f"images/s follow the processors, {used} here{then}"
+    return Advice(what="another processor for the loader", images_per_s=rate, why=why)
 
 
-def _uint8(record: BenchRecord, figures: Figures) -> Advice | None:
+def _free_processors(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise to stop other programs that take a good part of the processors."""
+    share = figures.others_share
+    if not share or share < _OTHERS or not figures.cpu_share:
+        return None
+    free = min(figures.loader * (1 + share / figures.cpu_share), figures.decode_ceiling or math.inf)
+    rate, then = _capped(figures, free)
+    why = f"they take {share:.0%} of its processors{then}"
+    return Advice(what="stop the other programs on this machine", images_per_s=rate, why=why)
+
+
+# ---- the consuming process ----
+
+
+def _uint8_batches(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise uint8 batches, which the consuming process does not normalise; the model does on the device."""
     if record.settings.dtype == "uint8":
         return None
-    told = f"copying alone does {figures.copy:,.0f} images/s" if figures.copy else "uint8 is handed out as it is"
+    why = f"copying alone does {figures.copy:,.0f} images/s" if figures.copy else "uint8 is handed out as it is"
     what = "--dtype uint8, and normalise on the device as part of the model"
-    if figures.both:  # it is the model's work that changes, and the run tells nothing of that
-        return Advice(what=what, images_per_s=None, why=told)
+    if figures.both:  # it is the model's work that changes, and the run's figures do not say by how much
+        return Advice(what=what, images_per_s=None, why=why)
     ceilings = {
         "copying": figures.copy,
         "decoding": figures.decode_ceiling,
         "what is left for the processors": _without_feed(record, figures),
         "the workers' time": max(1, record.workers) / figures.time.worker_s if figures.time else None,
     }
-    rate, then = lowest(float("inf"), ceilings)
-    known = None if rate == float("inf") else rate
-    return Advice(what=what, images_per_s=known, why=told + then * (known is not None), change=Change(dtype="uint8"))
+    rate, then = _lowest(math.inf, ceilings)
+    known = None if math.isinf(rate) else rate
+    return Advice(what=what, images_per_s=known, why=why + then * (known is not None), change=Change(dtype="uint8"))
 
 
 def _without_feed(record: BenchRecord, figures: Figures) -> float | None:
-    """Images/s of all processors where they no longer normalise, which the consumer does in one thread."""
+    """Return images/s of all processors if they no longer normalise, which the consumer does in one thread."""
     if record.settings.device != "cpu" or not figures.cpu_s or not figures.feed:
         return None
     left = figures.cpu_s - 1 / figures.feed
     return figures.cpus / left if left > 0 else None
 
 
-def _others_programs(record: BenchRecord, figures: Figures) -> Advice | None:
-    share = figures.others_share
-    if not share or share < 0.1 or not figures.cpu_share:
+# ---- storage ----
+
+
+def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise more workers where each waits for its own read, until many reads, processors or the feed are used up."""
+    time, many, now = figures.time, figures.read_many, max(1, record.workers)
+    if time is None or figures.cpu_s is None or not many or many <= SCALES * figures.loader:
         return None
-    rate, then = capped(figures, min(figures.loader * (1 + share / figures.cpu_share), figures.decode_ceiling or 1e12))
-    return Advice(
-        what="stop the other programs on this machine",
-        images_per_s=rate,
-        why=f"they take {share:.0%} of its processors{then}",
+    ceilings = {
+        "reading with many threads": many,
+        "the processors": figures.cpus / figures.cpu_s,
+        "the feed": figures.feed,
+    }
+    wanted = math.ceil(_SPARE_READERS * now * min(rate for rate in ceilings.values() if rate) / figures.loader)
+    workers = min(figures.worth_reading, wanted)
+    if workers <= now:
+        return None
+    rate, then = _lowest(figures.loader * workers / now, ceilings)
+    why = (
+        f"an image keeps a worker waiting {1e3 * time.read_s:,.1f} ms for its bytes and busy "
+        f"{1e3 * (time.worker_s - time.read_s):,.1f} ms with them; many threads at once read {many:,.0f} images/s{then}"
     )
+    return Advice(what=f"--workers {workers}", images_per_s=rate, why=why, change=Change(workers=workers))
 
 
-_DECODING: tuple[Offer, ...] = (_workers, _cache, _decoder, _processors, _others_programs)
-_OFFERS: dict[str, tuple[Offer, ...]] = {
-    "model": (bf16, enough, faster_device),
-    "decode": _DECODING,
-    "resize": (_workers, _processors, _others_programs),
-    "cpu": (bf16, _others_programs, _cache, _decoder, processor_apart),
-    "storage": (more_readers, local_cache, memory),
-    "transfer": (_uint8,),
-    "consumer": (_uint8,),
-    "loader": (_workers, _others_programs, _cache),
+def _local_cache(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise a cache on a disk where reading costs next to nothing, not on the one that limits already."""
+    cached, mine, time = record.rate("ceiling", LOSSLESS_CACHE), figures.decode_resize, figures.time
+    if not cached or not mine or time is None or figures.cpu_s is None:
+        return None
+    # What is left of an image's time without its reads, decoding the crops of the cache instead of whole files.
+    of_worker = max(0.0, time.worker_s - time.read_s - 1 / mine) + 1 / cached
+    of_all = max(0.0, figures.cpu_s - 1 / mine) + 1 / cached
+    ceilings = {"the processors": figures.cpus / of_all, "the feed": figures.feed}
+    rate, then = _lowest(max(1, record.workers) / of_worker, ceilings)
+    why = f"without the wait for reads a worker needs {1e3 * of_worker:,.1f} ms an image, while it is in memory{then}"
+    what = "a lossless cache on a fast disk of this machine (--backend hdf5 --cache LOCAL.h5)"
+    change = None if figures.from_storage else Change(cache="lossless")
+    return Advice(what=what, images_per_s=rate, why=why, change=change)
+
+
+def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise storage that keeps up; decoding, or the feed, is the next limit."""
+    if not figures.decode_ceiling:
+        return None
+    rate, then = _capped(figures, figures.decode_ceiling, storage=False)
+    why = f"from the page cache nothing but decoding is left{then}"
+    return Advice(what="faster storage, or enough memory for the data to stay in", images_per_s=rate, why=why)
+
+
+# ---- training ----
+
+
+def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise bf16: a step's own work becomes as much shorter as the model's alone does, its wait for data stays."""
+    model, faster, both = figures.model, figures.model_bf16, figures.both
+    if not model or not faster or faster <= WORTH * model or record.settings.amp != "off":
+        return None
+    why = f"the model alone does {faster:,.0f} images/s with it, {model:,.0f} without"
+    if not both:
+        return Advice(what="--amp bf16", images_per_s=None, why=why)
+    waits = figures.wait_share or 0.0
+    ceilings = {
+        "the model": faster,
+        "the loader": figures.loader,
+        "the processors that both share": _with_cheaper_model(figures, model / faster, record.settings.device),
+    }
+    rate, then = _lowest(both / (waits + (1 - waits) * model / faster), ceilings)
+    return Advice(what="--amp bf16", images_per_s=rate, why=why + then, quantity=BOTH, change=Change(amp="bf16"))
+
+
+def _with_cheaper_model(figures: Figures, shorter: float, device: str) -> float | None:
+    """Return images/s of all processors if a model on a CPU takes `shorter` times its time of them."""
+    together, loading = figures.both_cpu_s, figures.cpu_s
+    if not together or not loading:
+        return None
+    training = max(0.0, together - loading)
+    return figures.cpus / (together - training + training * (shorter if device == "cpu" else 1.0))
+
+
+def _fewer_workers(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise as many workers as feed the model with some to spare, where the loader has more."""
+    if not figures.model or record.workers < 2:
+        return None
+    fewer = max(1, math.ceil(_SPARE_WORKERS * record.workers * figures.model / figures.loader))
+    if fewer >= record.workers:
+        return None
+    rate = figures.loader * fewer / record.workers
+    why = f"so many feed a model of {figures.model:,.0f} images/s with a quarter to spare; the rest is free for others"
+    return Advice(what=f"--workers {fewer}", images_per_s=rate, why=why, change=Change(workers=fewer))
+
+
+def _faster_device(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise what only the user can do where the model limits; nothing predicts its gain."""
+    why = f"the loader could feed {figures.loader:,.0f} images/s"
+    return Advice(what="a faster device or a smaller model", images_per_s=None, why=why)
+
+
+def _separate_cpus(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise processors of its own for the training process, where it shares them with the loader."""
+    if figures.both is None:
+        return None
+    what = "a processor of its own for the training process (fewer --workers), or more processors"
+    return Advice(what=what, images_per_s=None, why="loader and model share them, and each is faster alone")
+
+
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "model": (_mixed_precision, _fewer_workers, _faster_device),
+    "decode": (_worker_for_each_processor, _lossless_cache, _faster_decoder, _another_processor, _free_processors),
+    "resize": (_worker_for_each_processor, _another_processor, _free_processors),
+    "cpu": (_mixed_precision, _free_processors, _lossless_cache, _faster_decoder, _separate_cpus),
+    "storage": (_more_readers, _local_cache, _faster_storage),
+    "transfer": (_uint8_batches,),
+    "consumer": (_uint8_batches,),
+    "loader": (_worker_for_each_processor, _free_processors, _lossless_cache),
 }

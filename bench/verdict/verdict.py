@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
+from penstock.bench.record.advice import Verdict
 from penstock.bench.record.backend_options import non_default_options
 from penstock.bench.record.record import BenchRecord
-from penstock.bench.verdict.advice import Advice
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 
 _HINDERING = 0.1  # of the processors: what other programs take before they are named
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """limit: "model", "consumer", "transfer", "storage", "decode", "resize", "cpu" or "loader".
-
-    sentence: one line for people; call: the code to paste; advice: what to change, what promises most first.
-    """
-
-    limit: str
-    sentence: str
-    call: str
-    advice: tuple[Advice, ...] = ()
-
-
-def decode_ceiling(record: BenchRecord) -> float:
-    """Images/s of the chosen decoder on one thread, times the processors its workers can use."""
-    return Figures.of(record).decode_ceiling
-
-
 def judge(record: BenchRecord, data: str) -> Verdict:
-    """What limits this run, from its own measurements; `data` is the folder as the user named it."""
+    """Return what limits this run, from its own measurements; `data` is the folder as the user named it."""
     figures = Figures.of(record)
     limit, sentence = _limit(record, figures)
-    return Verdict(limit=limit, sentence=sentence, call=call_to_paste(record, data), advice=advise(record, limit))
+    return Verdict(limit=limit, sentence=sentence, advice=advise(record, limit), call=call_to_paste(record, data))
+
+
+def without_paths(record: BenchRecord) -> BenchRecord:
+    """Return the record as it can be shown around: DATA stands for the data, and a cache keeps its name only."""
+    cache = record.settings.cache
+    named = replace(record, settings=replace(record.settings, cache=cache and Path(cache).name))
+    return replace(named, verdict=named.verdict and replace(named.verdict, call=call_to_paste(named, "DATA")))
 
 
 def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
+    """Return the limit and the sentence that says so; what comes last on an image's way is asked first."""
     loader, model, ceiling = figures.loader, figures.model, figures.decode_ceiling
     if model is not None and loader >= model:
         return _limit_of_training(record, figures, model)
     missing = f", the model could take {model:,.0f}" if model is not None else ""
-    if record.loader.get("decodes_on") == "cuda":  # nor do the pixels cross to it: the host's ceilings are none of it
+    if record.loader.get("decodes_on") == "cuda":  # whose work the host's ceilings do not bound
         beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
         advice = "Try more readers and workers, and a cache (--cache), of which less has to be decoded"
         return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{beside}{missing}. {advice}."
@@ -66,7 +57,7 @@ def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
 
 
 def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
-    """Where the workers have batches ready and wait; the consumer is slower than alone, as they share processors."""
+    """Judge a run whose workers wait with batches ready; sharing processors, the consumer is slower than alone."""
     assert figures.time is not None
     limit, what = "consumer", "The consuming process limits"
     if figures.transfer and figures.transfer <= figures.feed / CLOSE:  # type: ignore[operator]
@@ -78,7 +69,7 @@ def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
 
 
 def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
-    """Where the loader alone is faster than the model alone."""
+    """Judge a run whose loader alone is faster than its model alone."""
     loader, both, replayed = figures.loader, figures.both, figures.replayed_model
     if both is not None and both < CLOSE * model:
         if replayed is not None and replayed < CLOSE * model and both >= CLOSE * replayed:
@@ -99,7 +90,7 @@ def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> t
 
 
 def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
-    """Between the files and the finished uint8 batch."""
+    """Judge a run that is limited between the files and the finished uint8 batch."""
     loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
     if figures.waits_for_reads:
         return "storage", _reading(figures, missing)
@@ -132,7 +123,7 @@ def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> 
 
 
 def _reading(figures: Figures, missing: str) -> str:
-    """What the workers' own time tells of storage."""
+    """Describe a limit of storage by what the workers spend their time on."""
     time, many = figures.time, figures.read_many
     assert time is not None
     how = ""
@@ -148,7 +139,7 @@ def _reading(figures: Figures, missing: str) -> str:
 
 
 def _cold_warning(figures: Figures) -> str:
-    """What the page cache hides in this run."""
+    """Warn of reads that the page cache hides in this run, where storage would be slower than the loader."""
     reads = figures.storage_reads
     if reads is None or figures.from_storage or reads >= figures.loader:
         return ""

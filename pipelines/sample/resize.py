@@ -25,24 +25,13 @@ def as_nchw(pixels: Pixels) -> torch.Tensor:
     return torch.from_numpy(dense).permute(2, 0, 1).unsqueeze(0)
 
 
-def resize_torch_portable(pixels: Pixels, slot: torch.Tensor) -> None:
-    """Resize through torch's public interface, with one allocation and one copy more than resize_torch_into."""
-    slot.copy_(
-        functional.interpolate(
-            as_nchw(pixels), size=tuple(slot.shape[-2:]), mode="bilinear", antialias=True, align_corners=False
-        )
-    )
-
-
-def resize_torch_into(pixels: Pixels, slot: torch.Tensor) -> None:
-    """Resize with torch's kernel writing into `slot` itself."""
-    assert _ATEN_OUT is not None
-    _ATEN_OUT(as_nchw(pixels), list(slot.shape[-2:]), False, None, None, out=slot)
-
-
 def resize_torch(pixels: Pixels, slot: torch.Tensor) -> None:
     """Resize uint8 [h, w, 3], antialiased and bilinear, into `slot`: uint8 [1, 3, height, width], channels_last."""
-    (resize_torch_into if _ATEN_OUT is not None else resize_torch_portable)(pixels, slot)
+    size = tuple(slot.shape[-2:])
+    if _ATEN_OUT is not None:
+        _ATEN_OUT(as_nchw(pixels), size, False, None, None, out=slot)
+    else:  # one allocation and one copy more
+        slot.copy_(functional.interpolate(as_nchw(pixels), size=size, mode="bilinear", antialias=True))
 
 
 def resize_pillow(pixels: Pixels, slot: torch.Tensor) -> None:

@@ -182,8 +182,8 @@ def test_context_holds_what_is_copied_and_no_more() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="runs with the image's Python, which has tomllib")
 def test_requirements_are_those_of_the_package_s_extras() -> None:
-    project = {"dependencies": ["a"], "optional-dependencies": {"hdf5": ["b>=1"], "turbojpeg": ["c"], "report": ["d"]}}
+    project = {"dependencies": ["a"], "optional-dependencies": {"hdf5": ["b>=1"], "turbojpeg": ["c"]}}
     project["optional-dependencies"]["dali-cuda130"] = ["e"]
     module = requirements_module()
-    assert module.image_requirements(project, "cpu") == ["a", "b>=1", "c", "d"]
-    assert module.image_requirements(project, "gpu") == ["a", "b>=1", "c", "d", "e"]
+    assert module.image_requirements(project, "cpu") == ["a", "b>=1", "c"]
+    assert module.image_requirements(project, "gpu") == ["a", "b>=1", "c", "e"]

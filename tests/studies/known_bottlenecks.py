@@ -22,9 +22,10 @@ from throttled_source import ThrottledSource
 from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
-from penstock.bench.record.record import Applied, BenchRecord, BenchSettings
+from penstock.bench.record.advice import Verdict
+from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.run import BenchRun
-from penstock.bench.verdict.verdict import Verdict, judge
+from penstock.bench.verdict.verdict import judge
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.json_file import write_json
@@ -71,7 +72,7 @@ class Outcome:
     @classmethod
     def of(cls, case: Bottleneck, record: BenchRecord, verdict: Verdict) -> Outcome:
         """Compare what a run measured with what is known of the case."""
-        best: Applied | None = next((a for a in record.applied if a.gain is not None), None)
+        best: TriedAdvice | None = next((a for a in record.applied if a.gain is not None), None)
         return cls(
             name=case.name,
             expected=case.limits,
@@ -168,7 +169,7 @@ def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
     run = BenchRun(case.data(folder), case.settings, say)
     record = run.run()
     verdict = judge(record, "data")
-    record = run.with_applied(record, verdict.advice)
+    record = run.with_applied(record, verdict.advice or ())
     print("\r\033[K", end="", file=sys.stderr)
     return Outcome.of(case, record, verdict), record
 

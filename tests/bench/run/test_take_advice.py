@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +14,12 @@ from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.measure.resources import Resources
-from penstock.bench.record.record import Applied, BenchRecord, BenchSettings, Measured
-from penstock.bench.report.applied_report import applied_parts
+from penstock.bench.record.advice import BOTH, Advice, Change
+from penstock.bench.record.record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.run import BenchRun
 from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.verdict.advice import BOTH, Advice, Change
 from penstock.bench.verdict.verdict import judge
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
@@ -64,7 +61,7 @@ class FakeMeter:
         self.note = ""
 
 
-def take(meter: FakeMeter, *advices: Advice, **rates: float) -> tuple[Applied, ...]:
+def take(meter: FakeMeter, *advices: Advice, **rates: float) -> tuple[TriedAdvice, ...]:
     return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, meter, lambda *_: None)
 
 
@@ -73,7 +70,7 @@ def test_a_change_is_measured_in_turn_with_what_was() -> None:
     (taken,) = take(meter, advice("--workers 4", 2000.0, Change(workers=4)))
     four = replace(PRESENT, options={"workers": 4, "prefetch": 3})
     assert [candidate for candidate, *_ in meter.asked] == [PRESENT, four, four, PRESENT]
-    assert taken == Applied(
+    assert taken == TriedAdvice(
         what="--workers 4",
         quantity="loader",
         predicted=220.0,  # twice what was measured beside it, not beside the run
@@ -133,38 +130,6 @@ def test_every_field_of_a_change_reaches_the_candidate() -> None:
         backend="hdf5", decoder="pillow", dtype="uint8", cached=True, options={"workers": 1, "prefetch": 3}
     )
     assert changed(PRESENT, Change(amp="bf16")) == PRESENT
-
-
-def test_the_report_shows_predicted_beside_measured_and_what_did_not_hold() -> None:
-    from rich.console import Console
-
-    def shown(*taken: Applied, others: float = 0.1) -> str:
-        console = Console(width=200, record=True, file=io.StringIO())
-        busy = replace(
-            Measured.of("x", "loader", [1.0]), resources=Resources(cpu_cores=1.0, cpu_share=0.5, others_share=others)
-        )
-        for part in applied_parts(replace(record(), applied=taken, measured=(busy,))):
-            console.print(part)
-        return " ".join(console.export_text().split())
-
-    good = Applied(what="--workers 4", quantity="loader", predicted=220.0, before=110.0, measured=180.0, note="of 9")
-    failed = Applied(what="x", quantity=BOTH, predicted=None, failed="y")
-    text = shown(good, replace(good, quantity=BOTH, measured=99.0), failed)
-    for words in (
-        "220",
-        "180",
-        "2.00",
-        "1.64",
-        "loader, of 9",
-        "loader + model",
-        "--workers 4 did not hold here: 0.90 ",
-    ):
-        assert words in text, words
-    assert "x could not be tried: y" in text
-    assert "did not hold" not in shown(good)
-    assert "Other programs" not in shown(good)
-    assert "Other programs kept 40% of the processors busy" in shown(good, others=0.4)
-    assert shown() == ""
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import sys
 from itertools import cycle
 
 import pytest
@@ -14,17 +13,15 @@ from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.report.lr_plot import plot_sweep
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import check_budget, find_batch_size, step_probe
 from penstock.bench.train.loop import train
-from penstock.bench.train.lr_finder import LrSweep, find_lr, steepest
+from penstock.bench.train.lr_finder import find_lr, steepest
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
 from penstock.bench.train.restored_step import restored
-from penstock.pipelines.errors import LoaderError
 
 SETTINGS = TrainSettings(lr=0.05, schedule="constant")
 
@@ -108,14 +105,6 @@ def test_sweeps_that_cannot_be():
     scheduled = make_step(tiny_model(), TrainSettings(), total_steps=10)
     with pytest.raises(ValueError, match="schedule"):
         find_lr(scheduled, cycle([learnable_batch()]))
-
-
-def test_without_matplotlib_there_is_one_line(tmp_path, monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    sweep = LrSweep(rates=(0.1,), losses=(1.0,), smoothed=(1.0,), suggestion=0.1)
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*penstock\[report\]"):
-        plot_sweep(dataclasses.asdict(sweep), tmp_path / "sweep.png")
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError])

@@ -8,8 +8,8 @@ import pytest
 from bench_records import of_cpu, record
 
 from penstock.bench.measure.worker_time import WorkerTime
-from penstock.bench.verdict.advice import BOTH, LOADER, Advice, Change
-from penstock.bench.verdict.verdict import Verdict, judge
+from penstock.bench.record.advice import BOTH, LOADER, Advice, Change, Verdict
+from penstock.bench.verdict.verdict import judge
 
 SLOW = {"loader": 180.0, "decode": 1000.0, "many": 700.0, "normalise": 20_000.0}
 
@@ -19,7 +19,7 @@ def time(busy: float, read_share: float, *, worker_s: float = 0.011, queue_depth
 
 
 def reading(*, cpu: float = 0.15, read_share: float = 0.9, others: float = 0.0, **rates: float) -> Verdict:
-    """Of a source that two workers wait for, 10 ms an image and 1 ms of work, unless told otherwise."""
+    """Of a source that two workers wait for, 10 ms an image and 1 ms of work, by default."""
     taken = {"loader": of_cpu(cpu, others_share=others)}
     return judge(record(taken=taken, times={"loader": time(0.99, read_share)}, **{**SLOW, **rates}), "photos")
 

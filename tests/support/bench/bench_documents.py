@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from penstock.bench.record.record import BenchRecord
+
 SIMPLEJPEG = "decode + resize, simplejpeg, one thread"
 _RATES = {
     ("ceiling", SIMPLEJPEG): 970.0,
@@ -53,13 +57,14 @@ def document() -> dict[str, Any]:
             {"what": "more memory", "quantity": "both", "predicted": None, "failed": "there is none"},
         ],
         "candidates": [
-            {"name": "torch of the files", "images_per_s": 1700.0, "cpu_cores": 1.9, "memory_mb": 800.0, "why": ""},
-            {"name": "hdf5 of the cache", "images_per_s": 2400.0, "cpu_cores": 1.8, "memory_mb": 850.0, "why": ""},
-            {"name": "dali of the files", "images_per_s": None, "why": "DALI is not installed"},
+            _tried("torch of the files", images_per_s=1700.0, cpu_cores=1.9, memory_mb=800.0),
+            _tried("hdf5 of the cache", images_per_s=2400.0, cpu_cores=1.8, memory_mb=850.0),
+            _tried("dali of the files", why="DALI is not installed"),
         ],
         "cache": {
             "settings": {"batch_size": 64, "rounds": 2, "seconds": 2.0},
-            "data": {"sample": 150},
+            "data": {"sample": 150, "summary": "200 images"},
+            "environment": {},
             "workers": 2,
             "notes": ["raw was left out: no room"],
             "offers": [_offer("files", 110_000, 1790.0), _offer("cache", 112_000, 2420.0)]
@@ -72,6 +77,16 @@ def document() -> dict[str, Any]:
             "call": "loader = create_loader(\n    'DATA',\n)",
         },
     }
+
+
+def restored(made: dict[str, Any]) -> BenchRecord:
+    """The record that `made` is the document of; it may hold what no JSON text can."""
+    return msgspec.convert(made, BenchRecord)
+
+
+def _tried(name: str, **more: Any) -> dict[str, Any]:
+    backend, _, data = name.partition(" of the ")
+    return {"name": name, "backend": backend, "decoder": "simplejpeg", "cached": data == "cache", "options": {}, **more}
 
 
 def _offer(name: str, size: int, rate: float, psnr_db: float | None = None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from penstock.bench.record.record import (
     BenchRecord,
     BenchSettings,
     Measured,
+    Tried,
     bf16_name,
     replayed_model_name,
 )
@@ -70,3 +71,16 @@ def record(
 def of_cpu(cpu: float, **more: float) -> Resources:
     """With a share of two processors busy."""
     return Resources(cpu_cores=2 * cpu, cpu_share=cpu, **more)  # type: ignore[arg-type]
+
+
+def tried(name: str, rate: float | None, **options: int) -> Tried:
+    """Of the backend that the name begins with."""
+    backend = name.partition(" ")[0]
+    return Tried(
+        name=name,
+        backend=backend,
+        decoder="simplejpeg",
+        cached=backend == "hdf5",
+        options=options,  # type: ignore[arg-type]
+        images_per_s=rate,
+    )
