@@ -74,17 +74,17 @@ class ReadCeiling:
         Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
         others hold, kernels that do not tell.
         """
-        extents = list(file_ranges(self._source, self._indices))
-        if not extents:
+        ranges = list(file_ranges(self._source, self._indices))
+        if not ranges:
             raise ValueError("it is not known where in which files the images lie")
         images: list[int] = []
         times: list[float] = []
         expected, came, spent = 0, storage_bytes(), Stopwatch()
-        parts = [slice(first, first + _CHUNK) for first in range(0, len(extents), _CHUNK)]
+        parts = [slice(first, first + _CHUNK) for first in range(0, len(ranges), _CHUNK)]
         for part in cycle(parts):
             if part.start == 0:
-                drop_cached(extents)
-            expected += sum(extent.num_bytes for extent in extents[part])
+                drop_cached(ranges)
+            expected += sum(found.num_bytes for found in ranges[part])
             watch = Stopwatch()
             if isinstance(self._source, WindowSource):
                 self._source.will_need(np.asarray(self._indices[part], np.int64))
@@ -109,16 +109,16 @@ class ReadCeiling:
         Storage that keeps each read waiting scales with the threads; storage whose bandwidth is used up does not. What
         lies in files is dropped from the page cache before each pass, outside the time that counts.
         """
-        extents = list(file_ranges(self._source, self._indices))
+        ranges = list(file_ranges(self._source, self._indices))
         times: list[float] = []
         spent = Stopwatch()
         with ThreadPoolExecutor(many_workers(available_cpus())) as pool:
             while not times or spent.seconds < seconds:
-                drop_cached(extents)
+                drop_cached(ranges)
                 watch = Stopwatch()
                 list(pool.map(_works, self._reads))
                 times.append(watch.seconds)
-        if extents:
+        if ranges:
             self._back_into_the_page_cache()
         return Rate.from_steps([len(self._reads)] * len(times), times)
 
@@ -191,14 +191,14 @@ def bytes_an_image(source: Source) -> int | None:
     return sum(read) // len(read) if read else None
 
 
-def drop_cached(extents: list[FileRange]) -> None:
+def drop_cached(ranges: list[FileRange]) -> None:
     """Have the kernel forget the pages of these bytes, as far as it can.
 
     Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
     is dropped in part.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    for path, offset, num_bytes in _joined(extents):
+    for path, offset, num_bytes in _joined(ranges):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
@@ -210,13 +210,13 @@ def drop_cached(extents: list[FileRange]) -> None:
             os.close(fd)
 
 
-def _joined(extents: list[FileRange]) -> list[FileRange]:
+def _joined(ranges: list[FileRange]) -> list[FileRange]:
     joined: list[FileRange] = []
-    for extent in sorted(set(extents)):
+    for found in sorted(set(ranges)):
         last = joined[-1] if joined else None
-        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.num_bytes:
-            end = max(last.offset + last.num_bytes, extent.offset + extent.num_bytes)
+        if last is not None and last.path == found.path and found.offset <= last.offset + last.num_bytes:
+            end = max(last.offset + last.num_bytes, found.offset + found.num_bytes)
             joined[-1] = last._replace(num_bytes=end - last.offset)
         else:
-            joined.append(extent)
+            joined.append(found)
     return joined

@@ -14,7 +14,7 @@ from penstock.pipelines.errors import LoaderError
 
 MIN_GAIN = 1.03  # a smaller lead is noise
 HOPELESS = 0.7  # of the best backend: no setting makes up for that
-_FIRST_ROUND = 0.6  # of the search's time, at most: what it does not get to is reported as untried
+_FOR_NEW_ONES = 0.6  # of the search's time: the rest is for the rounds between those that were measured once
 _FINAL_TURNS = 3  # at least, of the last two: the median of fewer would be a mean
 _NEED_WORKERS = ("prefetch", "readers", "workers_are")  # options that matter only where there are workers
 
@@ -65,7 +65,8 @@ class HalvingSearch:
     The start of each backend is measured first. Those that are not hopelessly behind are joined by every candidate that
     differs from one of them in one option, and by combinations of the best values. The slower half of all drops out,
     the rest is measured again in reverse order (so that a drift of the machine's speed falls on all alike), and so on
-    until one is left, by the medians of the turns.
+    until one is left, by the medians of the turns. As long as there is time, whatever differs from the winner in one
+    option challenges it in the same way.
     """
 
     def __init__(
@@ -91,11 +92,15 @@ class HalvingSearch:
         """Search. Raises ValueError if nothing fits the budgets, LoaderError if nothing can be opened."""
         spaces = self._starts(spaces)
         chosen = self._halve([space.start for space in spaces] + self._neighbours(spaces) + self._combinations(spaces))
-        return Winners(
-            chosen=chosen,
-            others=tuple(best for backend, best in self._best.items() if backend != chosen.backend),
-            untried={backend: tuple(options) for backend, options in self._untried.items()},
-        )
+        untried = {backend: tuple(options) for backend, options in self._untried.items()}
+        by_backend = {space.start.backend: space for space in spaces}
+        while challengers := self._neighbours([replace(by_backend[chosen.backend], start=chosen)]):
+            winner = self._halve([chosen, *challengers])
+            if self._rate(winner) <= MIN_GAIN * self._rate(chosen):
+                break
+            chosen = winner
+        others = tuple(best for backend, best in self._best.items() if backend != chosen.backend)
+        return Winners(chosen=chosen, others=others, untried=untried)
 
     def log(self, candidate: Candidate) -> CandidateLog:
         """Return the one log of `candidate`."""
@@ -165,20 +170,23 @@ class HalvingSearch:
     def _neighbours(self, spaces: Sequence[SearchSpace]) -> list[Candidate]:
         """Measure once whatever differs from a start in one option; return what fits.
 
-        The first options of all spaces come before the second ones. What there is no time for is noted.
+        The first other value of each option of each space comes before any second one, should the time run out; what
+        there is no time for is noted.
         """
+        ranked: list[tuple[int, Candidate, str]] = []
+        for space in spaces:
+            for name, values in space.options.items():
+                others = [value for value in values if value != space.start.option(name)]
+                worth = [value for value in others if self._is_worth_a_turn(space.start, name, value)]
+                ranked += [(rank, space.start.with_option(name, value), name) for rank, value in enumerate(worth)]
         fitting: list[Candidate] = []
-        for number in range(max(len(space.options) for space in spaces)):
-            for space in spaces:
-                name, values = [*space.options.items(), ("", ())][min(number, len(space.options))]
-                for value in values:
-                    candidate = space.start.with_option(name, value)
-                    if candidate.describe() in self.logs or not self._is_worth_a_turn(space.start, name, value):
-                        continue
-                    if self._time_used() < _FIRST_ROUND:
-                        fitting += [candidate] if self._fits(candidate) else []
-                    elif name not in self._untried.setdefault(space.start.backend, []):
-                        self._untried[space.start.backend].append(name)
+        for _, candidate, name in sorted(ranked, key=lambda found: found[0]):
+            if candidate.describe() in self.logs:
+                continue
+            if self._time_used() < _FOR_NEW_ONES:
+                fitting += [candidate] if self._fits(candidate) else []
+            elif name not in self._untried.setdefault(candidate.backend, []):
+                self._untried[candidate.backend].append(name)
         return fitting
 
     def _is_worth_a_turn(self, start: Candidate, name: str, value: KnobValue) -> bool:

@@ -61,9 +61,9 @@ def values_to_try(
 
 
 def _worker_counts(cpus: int) -> tuple[int, ...]:
-    """Return one worker a CPU, and others: of many CPUs those that differ enough to tell, and the neighbours."""
-    others = (0, cpus // 4, cpus // 2, cpus - 1, cpus + 1, 2 * cpus) if cpus > _FEW else (*range(cpus + 2), 2 * cpus)
-    return tuple(dict.fromkeys((cpus, *others)))
+    """Return one worker a CPU, then others: of few CPUs every number, of many those that differ enough to tell."""
+    others = (cpus + 1, cpus // 2, 2 * cpus, max(0, cpus - 1), cpus // 4, 0)
+    return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
 
 
 def _dali_values(fixed: int | None, largest: ImageSize | None, cpus: int, *, on_gpu: bool) -> Values:

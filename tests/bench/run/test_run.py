@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simplejpeg
 import torch
-from photo_folder import photo, write_folder
+from photo_folder import write_folder
 from typer.testing import CliRunner
 
 from penstock.bench.ceilings import all_ceilings as ceiling_probes
-from penstock.bench.ceilings.decode import DecodeCeiling, usable_decoders
+from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.commands.bench import _save_choice
 from penstock.bench.measure.clock import Rate
-from penstock.bench.measure.environment import describe_environment
 from penstock.bench.record.record import (
     DECODE,
     LOSSLESS_CACHE,
@@ -40,7 +38,7 @@ from penstock.bench.run.run import BenchRun
 from penstock.bench.search import turn
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.loader import Loader
-from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
+from penstock.loaders.profile import load_profile
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -120,43 +118,6 @@ def test_a_cache_is_built_for_the_loader_and_the_baseline_still_reads_the_files(
     assert str(tmp_path) not in json.dumps(record.as_dict())
 
 
-def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "photos.h5"
-    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
-        source = open_source(cache)
-    read: list[int] = []
-    whole = type(source).read
-    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
-        assert ceiling.measure(0.2).median > 0
-        windows = type(source).read_window
-        patch.setattr(
-            type(source), "read_window", lambda self, i, window: (read.append(i), windows(self, i, window))[1]
-        )
-        ceiling.decode(0.05)
-        assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
-        assert len(read) == 7 * 40
-        del read[:]
-        assert ceiling.resize(0.05).images > 0
-    assert len(read) == 32  # decoded once, and resized again and again
-
-
-def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ceiling_probes.tempfile, "tempdir", str(tmp_path))
-    source, pipeline = open_source(photos), imagenet_train(32)
-    ceiling = ceiling_probes.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
-    assert ceiling is not None
-    assert list(tmp_path.iterdir()) == []
-    assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
-    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
-    assert ceiling.measure(0.05).images % 40 == 0
-    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
-    assert ceiling_probes.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
-
-
 def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
@@ -200,40 +161,6 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
         assert loader.describe()["workers"] == 0
     with create_loader(photos, backend="auto", profile=saved, batch_size=8, workers=1) as loader:
         assert loader.describe()["workers"] == 1  # what is said wins over what was saved
-
-
-def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    save_profile(Profile(workers=3, cpus=available_cpus() + 1), path)
-    assert load_profile(path) is None
-    assert load_profile(tmp_path / "none.json") is None
-    path.write_text('{"backend": "torch"}')
-    with pytest.raises(LoaderError, match="E-MISUSE"):
-        load_profile(path)
-    assert profile_path("default").name == "default.json"
-
-
-def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_take(photos: Path, tmp_path: Path) -> None:
-    path, cpus = tmp_path / "p.json", available_cpus()
-    chosen = Profile(
-        backend="dali", workers=2, prefetch=1, cpus=cpus, options={"readers": 2, "preallocate": [640, 480]}
-    )
-    save_profile(chosen, path)
-    assert load_profile(path) == chosen
-    with create_loader(photos, backend="auto", profile=path, batch_size=8, pipeline=imagenet_train(32)) as loader:
-        about = loader.describe()
-    assert [about[name] for name in ("backend", "workers", "prefetch", "readers")] == ["dali", 2, 1, 2]
-    with create_loader(photos, backend="auto", profile=path, batch_size=8, readers=1) as loader:
-        assert loader.describe()["readers"] == 1  # what is said wins over what was saved
-    for wrong, words in (
-        (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' takes .*, not readers"),
-        (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers is at least 1"),
-        (Profile(backend="grain", cpus=cpus), "no backend 'grain'"),
-        (Profile(cpus=cpus, options={"workers": {"all": 2}}), "plain values"),
-    ):
-        save_profile(wrong, path)
-        with pytest.raises(LoaderError, match=f"E-MISUSE.*p.json.*{words}.*delete it"):
-            create_loader(photos, backend="auto", profile=path, batch_size=8)
 
 
 def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
@@ -454,21 +381,8 @@ def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
     app = Typer()
     app.command()(bench)
     written = folder / "bench.json"
-    fast = [
-        "--model",
-        "none",
-        "--workers",
-        "1",
-        "--batch-size",
-        "8",
-        "--size",
-        "32",
-        "--seconds",
-        "0.1",
-        "--rounds",
-        "1",
-        "--no-apply",
-    ]
+    size = ["--model", "none", "--workers", "1", "--batch-size", "8", "--size", "32"]
+    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply"]
     every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
     result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
     assert result.exit_code == 0
@@ -484,30 +398,3 @@ def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> N
     raw = PillowDataset(source, imagenet_train(32), torch.uint8)
     assert raw[0][0].dtype == torch.uint8
     assert abs(float(batches[0][0].mean())) < 2
-
-
-def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_folder(tmp_path, 6, classes=1)
-    (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
-    source = open_source(tmp_path)
-    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
-    sizes = [simplejpeg.decode_jpeg_header(photo(number))[1::-1] for number in (0, 2, 3, 4, 5)]
-    assert ceiling.largest == max(sizes, key=lambda size: size[0] * size[1])
-    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
-    assert ceiling.measure(0.05).images % 5 == 0
-    assert ceiling.measure(0.05, resize=False).median > 0
-    assert ceiling.decode(0.05).median > 0
-    assert ceiling.resize(0.05).median > 0
-
-
-def test_the_environment_names_versions_and_nobody() -> None:
-    import getpass
-    import socket
-
-    text = json.dumps(describe_environment())
-    assert torch.__version__ in text
-    assert "simplejpeg" in text
-    for private in (socket.gethostname(), f"/{getpass.getuser()}/", str(Path.home())):
-        assert private not in text

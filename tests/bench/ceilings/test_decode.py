@@ -1,0 +1,82 @@
+"""Decode ceilings: the stream's own windows, whole files or a cache's parts, bad files left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from photo_folder import photo, write_folder
+
+from penstock.bench.ceilings import all_ceilings
+from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
+from penstock.loaders import create_loader, open_source
+from penstock.pipelines import imagenet_train
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 40)
+
+
+def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
+        source = open_source(cache)
+    read: list[int] = []
+    whole = type(source).read
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
+        assert ceiling.measure(0.2).median > 0
+        windows = type(source).read_window
+        patch.setattr(
+            type(source), "read_window", lambda self, i, window: (read.append(i), windows(self, i, window))[1]
+        )
+        ceiling.decode(0.05)
+        assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
+        assert len(read) == 7 * 40
+        del read[:]
+        assert ceiling.resize(0.05).images > 0
+    assert len(read) == 32  # decoded once, and resized again and again
+
+
+def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_ceilings.tempfile, "tempdir", str(tmp_path))
+    source, pipeline = open_source(photos), imagenet_train(32)
+    ceiling = all_ceilings.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
+    assert ceiling is not None
+    assert list(tmp_path.iterdir()) == []
+    assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
+    assert ceiling.measure(0.05).images % 40 == 0
+    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
+    assert all_ceilings.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
+
+
+def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path, 6, classes=1)
+    (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
+    source = open_source(tmp_path)
+    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
+    sizes = [simplejpeg.decode_jpeg_header(photo(number))[1::-1] for number in (0, 2, 3, 4, 5)]
+    assert ceiling.largest == max(sizes, key=lambda size: size[0] * size[1])
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("the ceiling read a file"))
+    assert ceiling.measure(0.05).images % 5 == 0
+    assert ceiling.measure(0.05, resize=False).median > 0
+    assert ceiling.decode(0.05).median > 0
+    assert ceiling.resize(0.05).median > 0
+
+
+def test_the_ceilings_of_one_run_read_their_samples_once(photos: Path) -> None:
+    asked: list[bool] = []
+    source = open_source(photos)
+    ceilings = DecodeCeilings(lambda *, cached: (asked.append(cached), source)[1], imagenet_train(32), 0)
+    assert ceilings.of("simplejpeg", cached=False) is ceilings.of("simplejpeg", cached=False)
+    assert ceilings.of("simplejpeg", cached=True) is not ceilings.of("simplejpeg", cached=False)
+    assert asked == [False, True]
