@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import penstock.loaders.backends.torch_backend  # noqa: F401  torch is imported once, not once a worker
+from penstock.loaders.cache_encode.encode_workers import run_worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
 from penstock.loaders.workers.settle import SENT_TO_JOBS, start_worker
 
@@ -42,8 +43,9 @@ def _remove_socket() -> None:
 def _heed_signals(_: object) -> None:
     """Have a process that is about to run be terminated as usual, unless it is a worker, which unblocks them itself."""
     process: Any = multiprocessing.current_process()
-    encodes = getattr(process._target, "__module__", None) == "penstock.loaders.cache_encode.encode_workers"
-    worker = encodes or any(given is start_worker or isinstance(given, WorkerStart) for given in process._args)
+    worker = process._target is run_worker or any(
+        given is start_worker or isinstance(given, WorkerStart) for given in process._args
+    )
     if os.getppid() == _SERVER and not worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)
 

@@ -17,7 +17,7 @@ FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": op
 
 
 def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
-    """A Source from a folder, a cache (file or set), a pair (images, labels) of arrays, or a Source, returned as it is.
+    """Open a folder, a cache (file or set) or a pair (images, labels) of arrays; a Source is returned as it is.
 
     `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a path that is not there,
     ValueError for a file or an object that no source is made for, TypeError for an option that the source does not

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from penstock.loaders.system.machine import default_workers
-from penstock.loaders.system.memory_headroom import memory_headroom
+from penstock.loaders.system.machine import default_workers, memory_headroom
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, Progress
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError

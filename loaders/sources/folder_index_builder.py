@@ -1,32 +1,26 @@
-"""Building the packed index of an image folder in a few bytes per image."""
+"""Builds the packed index of an image folder in a few bytes per image."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import mmap
-import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, write_index
+from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
 
 # (path relative to the root, number of its folder, size in bytes, mtime in ns)
 FileEntry = tuple[bytes, int, int, int]
-# Python objects of this many images are alive at once: about 4 MB.
-RUN_LENGTH = 1 << 14
 # A folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
-_RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
 
 
 class FileTable:
-    """Image files in packed columns, in the order they were added; about 48 bytes each."""
+    """Collect image files in packed columns, in the order they were added; about 48 bytes each."""
 
     def __init__(self) -> None:
         self.names = bytearray()
@@ -46,49 +40,8 @@ class FileTable:
         return len(self.folders)
 
 
-class FileSorter:
-    """Files in any order in, by path (bytewise) out, holding no more than RUN_LENGTH of them as Python objects."""
-
-    def __init__(self) -> None:
-        self._loose: list[FileEntry] = []
-        self._runs: list[mmap.mmap] = []
-        self._num_spilled = 0
-
-    def add(self, file: FileEntry) -> None:
-        """Take a file."""
-        self._loose.append(file)
-        if len(self._loose) == RUN_LENGTH:
-            self._loose.sort()
-            self._runs.append(_pack(self._loose))
-            self._num_spilled += RUN_LENGTH
-            self._loose = []
-
-    def __len__(self) -> int:
-        return self._num_spilled + len(self._loose)
-
-    def __iter__(self) -> Iterator[FileEntry]:
-        self._loose.sort()
-        return heapq.merge(*map(_unpack, self._runs), self._loose) if self._runs else iter(self._loose)
-
-
-def _pack(files: list[FileEntry]) -> mmap.mmap:
-    """Files as bytes in a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
-    records = b"".join([_RECORD.pack(len(path), folder, size, time) + path for path, folder, size, time in files])
-    run = mmap.mmap(-1, len(records))
-    run.write(records)
-    return run
-
-
-def _unpack(run: mmap.mmap) -> Iterator[FileEntry]:
-    position = 0
-    while position < len(run):
-        length, folder, size, mtime_ns = _RECORD.unpack_from(run, position)
-        position += _RECORD.size + length
-        yield run[position - length : position], folder, size, mtime_ns
-
-
 class FolderIndexBuilder:
-    """Classes, folders and files added one after another, then written as one FolderIndex file."""
+    """Collect classes, folders and files one after another, then write them as one FolderIndex file."""
 
     def __init__(self) -> None:
         self.classes: list[bytes] = []
@@ -103,13 +56,13 @@ class FolderIndexBuilder:
         return len(self._files)
 
     def add_class(self, name: bytes) -> int:
-        """The number of a new class."""
+        """Add a class and return its number."""
         self.classes.append(name)
         self.class_counts.append(0)
         return len(self.classes) - 1
 
     def add_folder(self, path: bytes, label: int, mtime_ns: int, inode: int) -> int:
-        """The number of a new folder, `path` relative to the root, whose images are of class `label`."""
+        """Add a folder, `path` relative to the root, whose images are of class `label`; return its number."""
         self._folder_names += path
         self._folder_offsets.append(len(self._folder_names))
         self.folder_labels.append(label)
@@ -118,8 +71,8 @@ class FolderIndexBuilder:
         return len(self.folder_labels) - 1
 
     def add_files(self, label: int, files: Iterable[FileEntry]) -> None:
-        """Append the images of class `label`, in the order in which they shall be numbered."""
-        stream = iter(files)
+        """Append the images of class `label`, numbered by path, bytewise."""
+        stream = iter(sorted(files))
         while chunk := list(islice(stream, 4096)):
             paths = [file[0] for file in chunk]
             self._paths.update(b"\0".join(paths) + b"\0")
@@ -127,18 +80,18 @@ class FolderIndexBuilder:
             self.class_counts[label] += len(chunk)
 
     def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index. `root` names the tree it is of; `skipped` counts what was not taken. Raises OSError."""
+        """Write the index of the tree at `root`; `skipped` counts what was not taken. Raises OSError."""
         fingerprint = self._fingerprint()
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
         sizes = np.frombuffer(self._files.sizes, np.uint64)
-        fields = {
-            "fingerprint": fingerprint,
-            "content": content.hexdigest(),
-            "num_bytes": int(sizes.sum()),
-            "flat": flat,
-            "skipped": skipped,
-        }
+        header = IndexHeader(
+            fingerprint=fingerprint,
+            content=content.hexdigest(),
+            num_bytes=int(sizes.sum()),
+            flat=flat,
+            skipped=skipped,
+        )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),
             "class_names": np.frombuffer(b"".join(self.classes), np.uint8),
@@ -155,10 +108,10 @@ class FolderIndexBuilder:
             "file_sizes": _narrow(sizes, np.uint32),
             "file_mtimes": np.frombuffer(self._files.mtimes, np.int64),
         }
-        write_index(file, fields, columns)
+        write_index(file, header, columns)
 
     def _fingerprint(self) -> str:
-        """Hex digest of what the data set is: number of images, their paths, sizes and classes; not when or where."""
+        """Return a digest of what the data set is: number of images, paths, sizes and classes; not when or where."""
         digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
         digest.update(self._paths.digest())

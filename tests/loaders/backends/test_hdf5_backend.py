@@ -20,8 +20,10 @@ from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.backends.hdf5_backend import Hdf5Engine, Hdf5Options
+from penstock.loaders.cache import hdf5_cache
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.engine.process_engine import ProcessEngine
@@ -157,6 +159,25 @@ def test_a_cache_is_not_built_twice_and_never_used_for_a_changed_source(photos: 
     extra.unlink()
     first.rename(first.with_name("renamed.jpg"))
     refused("other images")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_cache_that_is_there_is_opened_once(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """Opening digests all tables: seconds for millions of images."""
+    cache = tmp_path / "cache.h5"
+    build_cache(open_source(photos), cache, shards=shards, workers=0)
+    opened: list[bytes] = []
+
+    class Counted(CacheFile):
+        def __init__(self, path: bytes, **options: Any) -> None:
+            opened.append(path)
+            super().__init__(path, **options)
+
+    monkeypatch.setattr(hdf5_cache, "CacheFile", Counted)
+    create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0).close()
+    assert len(opened) == len(set(opened)) == shards
 
 
 def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.loaders.sources import folder_index, folder_index_builder
+from penstock.loaders.sources import folder_index
 from penstock.loaders.sources.folder_index import DIGEST_BYTES, DamagedIndexError, FolderIndex
-from penstock.loaders.sources.folder_index_builder import FileEntry, FileSorter, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import FileEntry, FolderIndexBuilder
 
 ROOT = b"/data/\xff odd\nroot"
 
@@ -55,7 +55,12 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert index.class_counts.tolist() == [2, 0, 1]
     assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
     assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
-    assert (index.root, index.num_bytes, index.skipped, index.flat) == (ROOT, 300, {"hidden": 3}, False)
+    assert (index.root, index.header.num_bytes, index.header.skipped, index.header.flat) == (
+        ROOT,
+        300,
+        {"hidden": 3},
+        False,
+    )
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
@@ -83,11 +88,11 @@ def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp
     renamed_class = example_builder()
     renamed_class.classes[1] = b"x"
     renamed = write(renamed_class, tmp_path / "4")
-    assert (first.fingerprint, first.content) == (same.fingerprint, same.content)
-    assert first.fingerprint == later.fingerprint
-    assert first.content != later.content
-    assert len({first.fingerprint, larger.fingerprint, renamed.fingerprint}) == 3
-    assert bytes.fromhex(first.fingerprint)
+    assert (first.header.fingerprint, first.header.content) == (same.header.fingerprint, same.header.content)
+    assert first.header.fingerprint == later.header.fingerprint
+    assert first.header.content != later.header.content
+    assert len({first.header.fingerprint, larger.header.fingerprint, renamed.header.fingerprint}) == 3
+    assert bytes.fromhex(first.header.fingerprint)
 
 
 def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path
         builder.add_class(b".")
         builder.add_folder(b"", 0, 0, 0)
         builder.add_files(0, [(name, 0, 1, 1) for name in names])
-        prints.add(write(builder, tmp_path / str(number)).fingerprint)
+        prints.add(write(builder, tmp_path / str(number)).header.fingerprint)
     assert len(prints) == 2
 
 
@@ -128,17 +133,20 @@ def test_every_other_length_is_found(tmp_path: Path, verify: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: [header], "lacks a field"),
-        (lambda header: {**header, "num_bytes": "300"}, "lacks a field"),
-        (lambda header: {**header, "columns": []}, "a column is missing"),
+        (lambda header: [header], "Expected `object`"),
+        (lambda header: {**header, "num_bytes": "300"}, "Expected `int`"),
+        (lambda header: {**header, "columns": []}, "not those of this version"),
         (lambda header: {**header, "columns": header["columns"][::-1]}, "not those of this version"),
         (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<f8", 3]]}, "not those of"),
-        (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", -1]]}, "no length"),
+        (
+            lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", -1]]},
+            "Expected `int` >= 0",
+        ),
         (
             lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", 2]]},
             "differ in length",
         ),
-        (lambda header: {**header, "columns": [*header["columns"], ["more", "<i8", 2]]}, "a column is missing"),
+        (lambda header: {**header, "columns": [*header["columns"], ["more", "<i8", 2]]}, "not those of this version"),
         (lambda header: {**header, "columns": [["root", "|u1", 10**18], *header["columns"][1:]]}, "length is wrong"),
     ],
 )
@@ -164,16 +172,16 @@ def test_no_file_and_another_version_are_refused(tmp_path: Path) -> None:
         FolderIndex(os.fsencode(tmp_path / "index"))
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 100])
-def test_a_sorter_that_spills_yields_the_sorted_files(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 8)
-    files: list[FileEntry] = [(b"%d" % (number * number), number, number * 10, -number) for number in range(count)]
+def test_files_are_numbered_by_path(tmp_path: Path) -> None:
+    builder = example_builder()
+    files: list[FileEntry] = [(b"%d" % (number * number), 0, number * 10, -number) for number in range(100)]
     random.Random(1).shuffle(files)
-    sorter = FileSorter()
-    for file in files:
-        sorter.add(file)
-    assert len(sorter) == count
-    assert list(sorter) == sorted(files)
+    builder.add_files(builder.add_class(b"more"), files)
+    write(builder, tmp_path / "index")
+    index = FolderIndex(os.fsencode(tmp_path / "index"))
+    first = index.num_files - 100
+    found = [index.relative_path(number).rpartition(b"/")[2] for number in range(first, index.num_files)]
+    assert found == sorted(file[0] for file in files)
 
 
 BUILD_A_MILLION = """
@@ -181,7 +189,7 @@ import os, resource, sys
 import numpy as np
 import psutil
 from penstock.loaders.sources.folder_index import FolderIndex
-from penstock.loaders.sources.folder_index_builder import FileSorter, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import FolderIndexBuilder
 
 def resident():
     return psutil.Process().memory_info().rss
@@ -194,10 +202,10 @@ builder = FolderIndexBuilder()
 root = builder.add_folder(b"", 0, 0, 0)
 if flat:
     builder.add_class(b".")
-    sorter = FileSorter()
+    sorter = []
     for k in range(1_000_000):
         name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
-        sorter.add((name, root, 110_000 + k, 1_700_000_000_000_000_000 + k))
+        sorter.append((name, root, 110_000 + k, 1_700_000_000_000_000_000 + k))
     builder.add_files(0, sorter)
     del sorter
 else:
@@ -205,10 +213,10 @@ else:
         name = b"n%08d" % (1_440_764 + c)
         label = builder.add_class(name)
         folder = builder.add_folder(name, label, 1_700_000_000_000_000_000, c)
-        sorter = FileSorter()
+        sorter = []
         for k in range(1000):
             image = b"%s/%s_%d.JPEG" % (name, name, k * 7919 % 100_000)
-            sorter.add((image, folder, 110_000 + k, 1_700_000_000_000_000_000 + k))
+            sorter.append((image, folder, 110_000 + k, 1_700_000_000_000_000_000 + k))
         builder.add_files(label, sorter)
 with open(path, "wb") as file:
     builder.write(file, root=b"/data", flat=flat, skipped={})
