@@ -43,8 +43,9 @@ def _remove_socket() -> None:
 def _unblock_signals(_: object) -> None:
     """Let signals end a process that is about to run; a worker unblocks them itself once it has its handlers."""
     process: Any = multiprocessing.current_process()
-    arguments = process._args
-    worker = process._target is run_worker or any(a is start_worker or isinstance(a, WorkerStart) for a in arguments)
+    worker = process._target is run_worker or any(
+        arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
+    )
     if os.getppid() == _SERVER and not worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)
 

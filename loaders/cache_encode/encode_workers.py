@@ -172,7 +172,7 @@ class _Pool:
         return death_error(ending, sample=sample if sample >= 0 else None, worker=process.pid)
 
     def _stalled(self) -> None:
-        """Count POLL_S without an answer; no clock is used, since it would go on while the job itself is stopped."""
+        """Look at the workers, every POLL_S without an answer; a clock would go on while the job itself is stopped."""
         for number, process in enumerate(self._processes):
             if not process.is_alive():
                 raise self._lost(number)
