@@ -1,4 +1,4 @@
-"""Opens whatever a user names as data: a folder, a cache, a pair of arrays, a source."""
+"""Open whatever a user names as data: a folder, a cache, a pair of arrays, or a source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError, printable
 
-# Suffix of a file that holds a whole data set -> what opens it, given its path and options.
+# Suffix of a file that holds a whole data set -> function that opens it, given its path and options.
 FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": open_cache}
 
 

@@ -25,7 +25,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import describe_exit, receive_message, tell_stacks
+from penstock.loaders.workers.processes import describe_exit, print_stacks, receive_message
 from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
@@ -168,20 +168,22 @@ class _Pool:
         process = self._processes[number]
         process.join(_LEAVE_S)
         sample = int(self._at.array[number])
-        what = f"a worker process was {describe_exit(process.exitcode)}".replace("was exited", "exited")
+        what = f"a worker process was {describe_exit(process.exitcode, self._oom_kills)}".replace(
+            "was exited", "exited"
+        )
         where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": process.pid}
         if oom_kills() > self._oom_kills:
             return LoaderError("E-OOM", f"{what}: out of memory", fix="lower workers, or give it more memory", **where)
         return LoaderError("E-WORKER", what, **where)
 
     def _stalled(self) -> None:
-        """Called every POLL_S without an answer: not a clock, which would go on while the job itself is stopped."""
+        """Look at the workers, every POLL_S without an answer; a clock would go on while the job itself is stopped."""
         for number, process in enumerate(self._processes):
             if not process.is_alive():
                 raise self._lost(number)
         self._silent_s += POLL_S
         if self._silent_s > DEFAULT_WATCHDOG_S:
-            tell_stacks(self._processes, self._processes[0].pid)
+            print_stacks(self._processes, self._processes[0].pid)
             samples = ", ".join(str(sample) for sample in self._at.array.tolist())
             cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
             raise LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")

@@ -17,6 +17,7 @@ import torch
 from cache_files import Item, write_cache
 from faulty_source import FaultySource
 from photo_folder import photo, write_folder
+from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.backends.hdf5_backend import Hdf5Engine, Hdf5Options
@@ -209,18 +210,7 @@ def test_arrays_have_caches_too(tmp_path: Path) -> None:
 
 
 def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> None:
-    from penstock.loaders.engine.producer import ProducerSettings
-    from penstock.loaders.stream.order import Schedule
-
-    schedule = Schedule(n=NUM_PHOTOS, batch_size=4, seed=0, rank=0, world_size=1, shuffle=True, drop_last=True)
-    settings = ProducerSettings(
-        source=open_source(photos),
-        pipeline=imagenet_train(32),
-        schedule=schedule,
-        decoder="auto",
-        substitute=False,
-        evaluation=False,
-    )
+    settings = producer_settings(open_source(photos))
     for workers, kind, expected in (
         (0, {}, ThreadEngine),
         (1, {}, ProcessEngine),
@@ -248,7 +238,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n5\n", "")
 
 
-def test_what_is_wrong_with_the_arguments_is_told_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     for wrong, words in (
         ({"wrkers": 3}, "not wrkers"),
@@ -286,7 +276,7 @@ def test_an_unfinished_set_is_said_to_be_one(photos: Path, tmp_path: Path) -> No
         stream(photos, backend="hdf5", cache=tmp_path / "set")
 
 
-def test_labels_that_no_reader_would_take_are_told_before_anything_is_built(tmp_path: Path) -> None:
+def test_labels_that_no_reader_would_take_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     class Wrong(FaultySource):
         classes = ()
 
@@ -302,7 +292,7 @@ def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> Non
     assert stored.data[-wide.size :] == wide.tobytes()
 
 
-def test_a_missing_pillow_is_told_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
+def test_a_missing_pillow_is_reported_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['PIL'] = None\n"
