@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
+import mmap
+import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Any, BinaryIO
 
@@ -15,8 +18,11 @@ from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, wri
 
 # (path relative to the root, number of its folder, size in bytes, mtime in ns)
 FileEntry = tuple[bytes, int, int, int]
+# Python objects of this many images are alive at once: about 4 MB.
+RUN_LENGTH = 1 << 14
 # A folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
+_RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
 
 
 class FileTable:
@@ -38,6 +44,50 @@ class FileTable:
 
     def __len__(self) -> int:
         return len(self.folders)
+
+
+class FileSorter:
+    """Sort files by path (bytewise), holding no more than RUN_LENGTH of them as Python objects.
+
+    A heap that once held a million of them does not give all of it back.
+    """
+
+    def __init__(self) -> None:
+        self._loose: list[FileEntry] = []
+        self._runs: list[mmap.mmap] = []
+        self._num_spilled = 0
+
+    def add(self, file: FileEntry) -> None:
+        """Take a file."""
+        self._loose.append(file)
+        if len(self._loose) == RUN_LENGTH:
+            self._loose.sort()
+            self._runs.append(_pack(self._loose))
+            self._num_spilled += RUN_LENGTH
+            self._loose = []
+
+    def __len__(self) -> int:
+        return self._num_spilled + len(self._loose)
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        self._loose.sort()
+        return heapq.merge(*map(_unpack, self._runs), self._loose) if self._runs else iter(self._loose)
+
+
+def _pack(files: list[FileEntry]) -> mmap.mmap:
+    """Pack files into a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
+    records = b"".join([_RECORD.pack(len(path), folder, size, time) + path for path, folder, size, time in files])
+    run = mmap.mmap(-1, len(records))
+    run.write(records)
+    return run
+
+
+def _unpack(run: mmap.mmap) -> Iterator[FileEntry]:
+    position = 0
+    while position < len(run):
+        length, folder, size, mtime_ns = _RECORD.unpack_from(run, position)
+        position += _RECORD.size + length
+        yield run[position - length : position], folder, size, mtime_ns
 
 
 class FolderIndexBuilder:
@@ -71,8 +121,8 @@ class FolderIndexBuilder:
         return len(self.folder_labels) - 1
 
     def add_files(self, label: int, files: Iterable[FileEntry]) -> None:
-        """Append the images of class `label`, numbered by path, bytewise."""
-        stream = iter(sorted(files))
+        """Append the images of class `label`, in the order in which they shall be numbered."""
+        stream = iter(files)
         while chunk := list(islice(stream, 4096)):
             paths = [file[0] for file in chunk]
             self._paths.update(b"\0".join(paths) + b"\0")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import BinaryIO
 
-from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileEntry, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
 from penstock.loaders.system.file_read import read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
@@ -52,7 +52,7 @@ class FolderScan:
         self._real_root = os.path.realpath(root)
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
-        top: list[FileEntry] = []
+        top = FileSorter()
         for name, is_link in self._walk_folder(b"", False, 0, top) or []:
             self._walk_class(name, is_link)
         self.flat = len(self.builder) == 0 and len(top) > 0
@@ -72,7 +72,7 @@ class FolderScan:
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
         label = len(self.builder.classes)
-        images: list[FileEntry] = []
+        images = FileSorter()
         subfolders = self._walk_folder(name, is_link, label, images)
         if subfolders is None:
             return
@@ -85,7 +85,7 @@ class FolderScan:
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
         self.builder.add_files(label, images)
 
-    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: list[FileEntry]) -> list[Subfolder] | None:
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileSorter) -> list[Subfolder] | None:
         """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
         path = self.root + b"/" + folder if folder else self.root
         if is_link and self._leads_back(path):
@@ -112,7 +112,7 @@ class FolderScan:
             self.builder.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders)
 
-    def _list(self, fd: int, folder: bytes, number: int, images: list[FileEntry]) -> tuple[list[Subfolder], bool]:
+    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
         prefix = folder + b"/" if folder else b""
         follow, skipped = self.follow_symlinks, self.skipped
@@ -133,7 +133,7 @@ class FolderScan:
                         settled = False
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        images.append((prefix + os.fsencode(name), number, status.st_size, status.st_mtime_ns))
+                        images.add((prefix + os.fsencode(name), number, status.st_size, status.st_mtime_ns))
                         self._count_image()
                     else:
                         skipped[NOT_REGULAR] += 1

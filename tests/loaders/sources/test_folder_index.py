@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.loaders.sources import folder_index
+from penstock.loaders.sources import folder_index, folder_index_builder
 from penstock.loaders.sources.folder_index import DIGEST_BYTES, DamagedIndexError, FolderIndex
-from penstock.loaders.sources.folder_index_builder import FileEntry, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import FileEntry, FileSorter, FolderIndexBuilder
 
 ROOT = b"/data/\xff odd\nroot"
 
@@ -172,16 +172,16 @@ def test_no_file_and_another_version_are_refused(tmp_path: Path) -> None:
         FolderIndex(os.fsencode(tmp_path / "index"))
 
 
-def test_files_are_numbered_by_path(tmp_path: Path) -> None:
-    builder = example_builder()
-    files: list[FileEntry] = [(b"%d" % (number * number), 0, number * 10, -number) for number in range(100)]
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100])
+def test_a_sorter_that_spills_yields_the_sorted_files(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 8)
+    files: list[FileEntry] = [(b"%d" % (number * number), number, number * 10, -number) for number in range(count)]
     random.Random(1).shuffle(files)
-    builder.add_files(builder.add_class(b"more"), files)
-    write(builder, tmp_path / "index")
-    index = FolderIndex(os.fsencode(tmp_path / "index"))
-    first = index.num_files - 100
-    found = [index.relative_path(number).rpartition(b"/")[2] for number in range(first, index.num_files)]
-    assert found == sorted(file[0] for file in files)
+    sorter = FileSorter()
+    for file in files:
+        sorter.add(file)
+    assert len(sorter) == count
+    assert list(sorter) == sorted(files)
 
 
 BUILD_A_MILLION = """
@@ -189,7 +189,7 @@ import os, resource, sys
 import numpy as np
 import psutil
 from penstock.loaders.sources.folder_index import FolderIndex
-from penstock.loaders.sources.folder_index_builder import FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import FileSorter, FolderIndexBuilder
 
 def resident():
     return psutil.Process().memory_info().rss
@@ -202,10 +202,10 @@ builder = FolderIndexBuilder()
 root = builder.add_folder(b"", 0, 0, 0)
 if flat:
     builder.add_class(b".")
-    sorter = []
+    sorter = FileSorter()
     for k in range(1_000_000):
         name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
-        sorter.append((name, root, 110_000 + k, 1_700_000_000_000_000_000 + k))
+        sorter.add((name, root, 110_000 + k, 1_700_000_000_000_000_000 + k))
     builder.add_files(0, sorter)
     del sorter
 else:
@@ -213,10 +213,10 @@ else:
         name = b"n%08d" % (1_440_764 + c)
         label = builder.add_class(name)
         folder = builder.add_folder(name, label, 1_700_000_000_000_000_000, c)
-        sorter = []
+        sorter = FileSorter()
         for k in range(1000):
             image = b"%s/%s_%d.JPEG" % (name, name, k * 7919 % 100_000)
-            sorter.append((image, folder, 110_000 + k, 1_700_000_000_000_000_000 + k))
+            sorter.add((image, folder, 110_000 + k, 1_700_000_000_000_000_000 + k))
         builder.add_files(label, sorter)
 with open(path, "wb") as file:
     builder.write(file, root=b"/data", flat=flat, skipped={})

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from folder_trees import plant
 
-from penstock.loaders.sources import folder_scan
+from penstock.loaders.sources import folder_index_builder, folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
@@ -61,7 +61,9 @@ def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_order_does_not_depend_on_the_listing_nor_on_spilling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     draw = random.Random(seed)
     names = {
         "/".join(draw.choice(string.ascii_letters) for _ in range(draw.randint(2, 4))) + ".jpg" for _ in range(200)
@@ -85,6 +87,7 @@ def test_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytes
             pass
 
     monkeypatch.setattr(folder_scan.os, "scandir", Shuffled)
+    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 5)
     for _ in range(3):
         assert images_of(tmp_path) == expected
 
