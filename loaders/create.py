@@ -1,4 +1,4 @@
-"""create_loader: a source, a pipeline and the name of a backend become a loader."""
+"""create_loader makes a loader of a source, a pipeline and the name of a backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, not_usable
+from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Engine
@@ -54,26 +54,39 @@ def create_loader(
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
-    """A loader of (images, labels): images [batch, 3, height, width], channels_last, on `device`; labels int64, or
-    soft targets float32 [batch, num_classes] where the pipeline mixes samples.
+    """Make a loader of (images, labels).
 
-    source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w, 3],
-    labels), or a Source. backend: who does the work; the stream is the same. "auto" takes what `penstock bench --save`
-    chose on this machine. pipeline: imagenet_train() unless given. batch_size: per rank. dtype: uint8 hands out raw
-    pixels; float32, float16 and bfloat16 are normalised. shuffle: on unless the pipeline draws nothing (imagenet_eval).
-    drop_last: as shuffle; if False the last batch is filled up with label -1. rank, world_size: from torch.distributed
-    or its environment variables. decoder: "auto", "simplejpeg", "turbojpeg" or "pillow". on_bad_sample: "raise", or
-    "replace" with at most `max_bad` an epoch (count, or fraction as a float below 1). with_index: yield (images,
-    labels, index), -1 in padding. options: of the backend; "torch": workers, prefetch, start_method, watchdog_s;
-    "hdf5": the same, workers_are ("threads" or "processes"), and for a source that is no cache yet `cache`, where it
-    lies or is built on first use, and `encoding`, an Encoding; "dali": workers, prefetch, watchdog_s, readers, cache,
-    encoding and the knobs of DaliOptions.
+    Images are [batch, 3, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets float32
+    [batch, num_classes] where the pipeline mixes samples. Raises ValueError for settings that cannot work, LoaderError
+    for data, resources and missing packages.
 
-    Raises ValueError for settings that cannot work, LoaderError for data, resources and missing packages.
+    Args:
+        source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w,
+            3], labels), or a Source.
+        backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
+            does not depend on it.
+        pipeline: imagenet_train() unless given.
+        batch_size: samples a batch on each rank.
+        device: where the batches go.
+        dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
+        seed: seed of order, crops, flips and augmentations.
+        shuffle: on unless the pipeline draws nothing (imagenet_eval).
+        drop_last: as shuffle unless given; if False the last batch is filled up with label -1.
+        rank: number of this process; unless given from torch.distributed or its environment variables.
+        world_size: number of processes; unless given likewise.
+        decoder: "auto", "simplejpeg", "turbojpeg" or "pillow".
+        on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
+        max_bad: count, or fraction as a float below 1.
+        with_index: yield (images, labels, index), with -1 in padding.
+        profile: name or path of the profile that "auto" reads.
+        options: options of the backend. torch: workers, prefetch, start_method, watchdog_s. hdf5: these, workers_are
+            ("threads" or "processes"), and for a source that is no cache yet `cache`, where it lies or is built on
+            first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers, cache, encoding, and
+            the others of DaliOptions.
     """
     pipeline = pipeline or imagenet_train()
     named = open_source(source)
-    backend, decoder, options = _chosen(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
+    backend, decoder, options = _choose(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
     if backend not in _BACKENDS:
         raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
     if decoder not in DECODER_NAMES:
@@ -81,7 +94,7 @@ def create_loader(
     shuffle = pipeline.random if shuffle is None else shuffle
     module = import_module(_BACKENDS[backend][0])
     for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
-    parsed = _parsed(backend, options)
+    parsed = _parse(backend, options)
     place = distributed_place(rank, world_size)
     schedule = Schedule(
         n=len(named),
@@ -102,8 +115,8 @@ def create_loader(
         samples_per_epoch=len(named) // place[1],
         evaluation=evaluation,
     )
-    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # what is missing is said here, not by a worker later
-    # After all that may be wrong with the arguments: this may build a cache, for hours.
+    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
+    # After all checks of the arguments, because it may build a cache, for hours.
     data = module.prepare_source(named, **for_source) if hasattr(module, "prepare_source") else named
     settings = ProducerSettings(
         source=data,
@@ -134,9 +147,9 @@ def loader_needs(
     device: str = "cpu",
     **options: Any,
 ) -> Needs:
-    """What a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
+    """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
     module = import_module(_BACKENDS[backend][0])
-    needs: Needs = module.needs_of(_parsed(backend, options), batch_size, size)
+    needs: Needs = module.needs_of(_parse(backend, options), batch_size, size)
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(batch_size, size, dtype, device))
 
 
@@ -148,7 +161,7 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """`device`; LoaderError E-DEPENDENCY for a CUDA device that torch cannot use."""
+    """Return `device` as torch names it. Raises LoaderError E-DEPENDENCY for a CUDA device that torch cannot use."""
     named = torch.device(device)
     count = torch.cuda.device_count() if named.type == "cuda" else 0
     if named.type == "cuda" and (named.index or 0) >= count:
@@ -158,8 +171,8 @@ def usable_device(device: str | torch.device) -> torch.device:
     return named
 
 
-def _parsed(backend: str, options: dict[str, Any]) -> Any:
-    """The backend's options, checked. Raises ValueError."""
+def _parse(backend: str, options: dict[str, Any]) -> Any:
+    """Return the options of the backend, checked. Raises ValueError."""
     module, _, options_name = _BACKENDS[backend]
     kind = getattr(import_module(module), options_name)
     try:
@@ -173,12 +186,12 @@ def _parsed(backend: str, options: dict[str, Any]) -> Any:
         raise ValueError(f"backend {backend!r} takes {', '.join(known)}, not {others}") from None
 
 
-def _chosen(
+def _choose(
     backend: str, decoder: str | None, options: dict[str, Any], name: str | os.PathLike[str], *, is_cache: bool
 ) -> tuple[str, str, dict[str, Any]]:
-    """Backend, decoder and options, from the saved profile where "auto" asks for it; what was given explicitly wins.
+    """Return backend, decoder and options: for "auto" from the saved profile, under what the arguments say.
 
-    What a profile says of the hdf5 backend is of use where there is a cache, as source or by the option `cache`. Raises
+    A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
     LoaderError E-MISUSE for a profile with options that its backend does not take.
     """
     options = dict(options)
@@ -197,9 +210,9 @@ def _saved_options(saved: Profile, name: str | os.PathLike[str]) -> dict[str, An
     named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     options: dict[str, Any] = {**named, **saved.options}
     if saved.backend not in _BACKENDS:
-        raise not_usable(f"there is no backend {saved.backend!r}", name)
+        raise profile_error(f"there is no backend {saved.backend!r}", name)
     try:
-        _parsed(saved.backend, options)
+        _parse(saved.backend, options)
     except (TypeError, ValueError) as error:
-        raise not_usable(f"its options do not suit its backend ({error})", name) from None
+        raise profile_error(f"its options do not suit its backend ({error})", name) from None
     return options

@@ -1,4 +1,4 @@
-"""The loader: epochs, state, policy, ledger and statistics around an engine."""
+"""Loader adds epochs, saved state, bad-sample policy, ledger and statistics to an engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ from penstock.pipelines.errors import LoaderError
 
 @dataclass(frozen=True)
 class Batch:
-    """A delivered batch with everything that is known of it.
+    """Hold a delivered batch with everything that is known of it.
 
-    images: [batch, 3, height, width], channels_last, on the loader's device; labels: int64 [batch] there, or with mixup
-    or cutmix float32 [batch, num_classes]; index: int64 [batch] positions in the sorted source; windows: int32 [batch,
-    4], x, y, width, height in the source image; flips: bool [batch]. Padding rows have index -1, and label -1 or a row
-    of zeros. step: number of the step within the epoch.
+    Padding rows have index -1, and label -1 or a row of zeros.
+
+    Attributes:
+        images: [batch, 3, height, width], channels_last, on the loader's device.
+        labels: int64 [batch], or with mixup or cutmix float32 [batch, num_classes], on the loader's device.
+        index: int64 [batch], positions in the sorted source.
+        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
+        flips: bool [batch], whether the image is mirrored.
+        epoch: number of the epoch.
+        step: number of the step within the epoch.
     """
 
     images: torch.Tensor
@@ -63,7 +69,7 @@ class Loader:
         self._feed = DeviceFeed(engine.next, engine.ready, stage, seed=schedule.seed)
         self._identity = state
         self._cursor = schedule.settled(Cursor(0, 0))
-        self._fed: Cursor | None = None  # what the feed hands out next
+        self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
         self._with_index, self._about = with_index, about or {}
@@ -71,7 +77,7 @@ class Loader:
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
 
     def __len__(self) -> int:
-        """Steps of a whole epoch; the same on every rank."""
+        """Return the steps of a whole epoch, a number that is equal on all ranks."""
         return self._schedule.steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -82,7 +88,7 @@ class Loader:
                 yield batch.images, batch.labels
 
     def batches(self) -> Iterator[Batch]:
-        """The same iteration, each batch with its index, crop windows, flips, epoch and step."""
+        """Iterate likewise, over batches with their index, crop windows, flips, epoch and step."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self._engine.name)
         if not self._fresh:  # an earlier iteration was left in the middle of its epoch
@@ -108,7 +114,7 @@ class Loader:
     def _take(self) -> DeviceBatch:
         started, ready = time.perf_counter(), self._engine.ready()
         self._started_s = self._started_s or started
-        self._fed = None  # until it is known: Ctrl-C may lose a batch
+        self._fed = None  # unknown for now: Ctrl-C may lose a batch
         try:
             batch = self._feed.next()
         except LoaderError as error:
@@ -156,7 +162,7 @@ class Loader:
         return self._cursor.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: a small JSON-serialisable dict that counts delivered batches, never prefetched ones."""
+        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones."""
         return self._identity.save(self._cursor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -164,21 +170,21 @@ class Loader:
         self._go_to(self._identity.restore(state))
 
     def stats(self) -> LoaderStats:
-        """Where time went so far."""
+        """Return where time went so far."""
         return self._stats
 
     def ledger(self, epoch: int | None = None) -> EpochLedger:
-        """What became of the samples of `epoch`, of the epoch last served by default."""
+        """Return what became of the samples of `epoch`, by default of the epoch last served."""
         if epoch is None:
             epoch = max(self._ledgers, default=self._cursor.epoch)
         return self._ledgers.get(epoch, EpochLedger(epoch))
 
     def ledgers(self) -> list[EpochLedger]:
-        """The ledgers of all epochs served by this loader, in order."""
+        """Return the ledgers of all epochs served by this loader, in order."""
         return [self._ledgers[epoch] for epoch in sorted(self._ledgers)]
 
     def describe(self) -> dict[str, object]:
-        """Settings in force, JSON-serialisable, for records and reports."""
+        """Return the settings in force, JSON-serialisable, for records and reports."""
         return {**self._engine.describe(), **self._about}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens whatever a user names as data: a folder, a cache, a pair of arrays, a source."""
+"""Open whatever a user names as data: a folder, a cache, a pair of arrays, or a source."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError, printable
 
-# Suffix of a file that holds a whole data set -> what opens it, given its path and options.
+# Suffix of a file that holds a whole data set -> function that opens it, given its path and options.
 FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": open_cache}
 
 
 def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
-    """A Source from a folder, a cache (file or set), a pair (images, labels) of arrays, or a Source, returned as it is.
+    """Open a folder, a cache (file or set) or a pair (images, labels) of arrays; a Source is returned as it is.
 
     `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a path that is not there,
     ValueError for a file or an object that no source is made for, TypeError for an option that the source does not

@@ -11,15 +11,15 @@ import psutil
 
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.loaders.drop_in.data_loader import DEFAULT_PREFETCH
-from penstock.loaders.system.control_groups import CGROUP_ROOT
 from penstock.loaders.system.machine import (
     available_cpus,
     cgroup_cpu_quota,
     default_workers,
     ensure_descriptors,
+    memory_headroom,
+    memory_limit,
     process_headroom,
 )
-from penstock.loaders.system.memory_headroom import memory_headroom, memory_limit
 from penstock.loaders.system.needs import (
     DEV_SHM,
     SEMAPHORES,
@@ -48,7 +48,7 @@ def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding
 
 def processors(settings: DoctorSettings) -> Finding:
     """Compare the processors that affinity and control groups leave with the number of workers."""
-    affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota(CGROUP_ROOT)
+    affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota()
     cpus, there = available_cpus(), psutil.cpu_count() or affinity
     text = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
     if quota is not None and quota < 1:

@@ -48,7 +48,7 @@ def build(
     from penstock.loaders.cache.format import Encoding
     from penstock.loaders.cache.shards import shard_range
     from penstock.loaders.cache_build.build_set import build_cache
-    from penstock.loaders.cache_build.progress import BuildDisplay, NoProgress
+    from penstock.loaders.cache_build.progress import BuildDisplay, BuildProgress
     from penstock.loaders.cache_build.ranks import build_ranks
     from penstock.loaders.open_source import open_source
 
@@ -67,7 +67,7 @@ def build(
                 shards=count,
                 ranks=ranks,
                 replace_stale=True,
-                progress=display or NoProgress(),
+                progress=display or BuildProgress(),
             )
         if ranks.rank == 0 or ranks.group is None:
             typer.echo(describe_build(built))

@@ -64,7 +64,7 @@ def _table(record: BenchRecord) -> Table:
     order = list(KIND_NAMES)
     for each in sorted(record.measured, key=lambda m: order.index(m.kind)):
         cells = (KIND_NAMES[each.kind], _name(each), f"{each.images_per_s:,.0f}", spread_text((each.low, each.high)))
-        table.add_row(*cells, *["\n".join(resource_texts(each.resources))] * took)
+        table.add_row(*cells, *["\n".join(resource_texts(each.resources, narrow=True))] * took)
     ceiling = Figures.of(record).decode_ceiling
     if ceiling:
         table.add_row("ceiling", f"decode + resize, {record.decoder}, all workers", f"{ceiling:,.0f}", "computed")

@@ -1,4 +1,4 @@
-"""The dali backend: threads read and plan, DALI decodes, resizes and mirrors, on the GPU or on the CPU."""
+"""Backend "dali": threads read and plan, DALI decodes, resizes and mirrors, on the GPU or on the CPU."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from functools import partial
 
 import torch
 
-from penstock.loaders.backends.dali_producer import crop_task
 from penstock.loaders.backends.dali_stage import DaliStage, Finished
+from penstock.loaders.backends.dali_tasks import crop_task
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
 from penstock.loaders.engine.batch_queue import BatchQueue
+from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, HostBatch
-from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
@@ -34,35 +33,31 @@ _MAX_READERS = 4  # they share one interpreter lock
 
 
 @dataclass(frozen=True, kw_only=True)
-class DaliOptions:
-    """How the dali backend runs; none of it changes the stream.
+class DaliOptions(WorkerOptions):
+    """Say how the dali backend runs; none of it changes the stream. WorkerOptions holds watchdog_s.
 
-    workers: DALI's CPU threads, None for one a processor, 0 to read in the consumer and give DALI one. readers: threads
-    that read and plan, None for one for every four workers (at most 4). prefetch: batches that DALI has under way.
-    watchdog_s: seconds without any progress before a batch that is waited for is given up. On a GPU:
-    hw_decoder_load, the share of the images that the hardware decoder takes where there is one; preallocate, (width,
-    height) of the largest image in pixels, for its memory; device_memory_padding and host_memory_padding, bytes that
-    each thread of nvJPEG allocates at the start (None for DALI's own figures).
+    Attributes:
+        workers: CPU threads of DALI, None for one a processor, 0 to read in the consumer and give DALI one thread.
+        readers: threads that read and plan, None for one for every four workers (at most 4).
+        prefetch: batches that DALI has under way.
+        hw_decoder_load: share of the images, 0 to 1, that a GPU's hardware decoder takes where there is one.
+        preallocate: (width, height) in pixels of the largest image, for the hardware decoder's memory.
+        device_memory_padding: bytes of device memory that each nvJPEG thread allocates at the start, None for DALI's
+            own figure.
+        host_memory_padding: likewise, bytes of host memory.
     """
 
-    workers: int | None = None
     readers: int | None = None
     prefetch: int = 2
-    watchdog_s: float = DEFAULT_WATCHDOG_S
     hw_decoder_load: float = 0.65
     preallocate: tuple[int, int] | None = None
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers is at least 0, not {self.workers}")
+        super().__post_init__()
         if self.readers is not None and self.readers < 1:
             raise ValueError(f"readers is at least 1, not {self.readers}")
-        if self.prefetch < 1:
-            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
-        if self.watchdog_s <= 0:
-            raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
         if not 0 <= self.hw_decoder_load <= 1:
             raise ValueError(f"hw_decoder_load is a share from 0 to 1, not {self.hw_decoder_load}")
         hint = self.preallocate
@@ -74,13 +69,13 @@ class DaliOptions:
 
 
 def default_readers(workers: int) -> int:
-    """Threads that read and plan for so many of DALI's."""
+    """Return the number of threads that read and plan for `workers` threads of DALI."""
     return min(_MAX_READERS, -(-workers // _CPUS_A_READER))
 
 
-def _readers(options: DaliOptions) -> tuple[int, int, int]:
-    """(DALI's threads or 0, readers, batches under way: one with each reader, `prefetch` with DALI, one between)."""
-    workers = default_workers() if options.workers is None else options.workers
+def _thread_counts(options: DaliOptions) -> tuple[int, int, int]:
+    """Return DALI's threads, readers, and batches under way: one a reader, `prefetch` in DALI, one between them."""
+    workers = options.num_workers
     readers = options.readers or default_readers(workers)
     return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)
 
@@ -88,7 +83,7 @@ def _readers(options: DaliOptions) -> tuple[int, int, int]:
 def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
     """Return what the engine takes for batches of `size` (height, width)."""
     own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
-    return thread_needs(_readers(options)[2], batch_size, size, own_bytes)
+    return thread_needs(_thread_counts(options)[2], batch_size, size, own_bytes)
 
 
 def prepare_source(
@@ -99,7 +94,7 @@ def prepare_source(
 
 
 def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], depth: int) -> None:
-    """Keep `depth` batches under way in DALI until the queue is closed: the work of DALI's own thread."""
+    """Keep `depth` batches under way in DALI until the queue is closed; this is what DALI's own thread runs."""
     while not queue.closed:
         while len(stage) < depth and (produced := queue.take(wait=not len(stage))) is not None:
             stage.send(produced)
@@ -131,7 +126,7 @@ def _close_engines() -> None:
 
 
 class DaliEngine:
-    """Engine on DALI; see Engine for the methods' contract, DaliOptions for the settings.
+    """Engine whose images are decoded by DALI; Engine holds the contract of its methods.
 
     It owns a thread engine, whose batches are crop tasks, and finishes those in DALI:
 
@@ -144,19 +139,18 @@ class DaliEngine:
 
     def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
         import_dali()
-        workers, self._num_readers, ahead = _readers(options)
+        workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
         self._settings, self._options = settings, options
         self.consumer_bytes = 0
-        self._readers = ThreadEngine(
-            self.name, settings, self._num_readers, 1, options.watchdog_s, ahead=ahead, make_task=crop_task
-        )
+        reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
+        self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_task=crop_task)
         self._stage: DaliStage | None = None
         self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
         _close_at_exit(self)
 
     def seek(self, cursor: Cursor) -> None:
-        """Start the threads at the first call; see Engine.seek."""
+        """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
         needs = needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
         self._readers.consumer_bytes = self.consumer_bytes + needs.own_bytes
         self._readers.seek(cursor)

@@ -1,4 +1,4 @@
-"""Batches on their way through DALI: sent and received in order, and made again where DALI refuses one."""
+"""DaliStage sends batches through DALI, receives them in order, and makes a batch again that DALI refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.loaders.backends.dali_producer import checked_crop_task
+from penstock.loaders.backends.dali_tasks import checked_crop_task
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
 from penstock.loaders.engine.producer import MakeTask
@@ -18,10 +18,12 @@ from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings
 
 
 class Finished(NamedTuple):
-    """A batch that needs no more work.
+    """Hold a batch that needs no more work.
 
-    produced: the message about it; without images the batch lies in its slot.
-    images: the whole batch, uint8 [batch, height, width, 3], in DALI's own memory on the graph's device.
+    Attributes:
+        produced: the message about it.
+        images: the whole batch, uint8 [batch, height, width, 3], in DALI's own memory on the graph's device; None where
+            the batch lies in its slot.
     """
 
     produced: Produced
@@ -29,11 +31,12 @@ class Finished(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A batch under way.
+    """Hold a batch that DALI is working on.
 
-    produced: what the readers made of it.
-    rows: (whether of JPEGs, rows) of each graph that is working on it.
-    refusal: why it was not even taken in.
+    Attributes:
+        produced: the readers' message about it, with the tasks.
+        rows: for each graph that works on it, whether that is the graph of JPEGs, and the rows.
+        refusal: why DALI did not even accept it, None if it did.
     """
 
     produced: Produced
@@ -42,26 +45,29 @@ class _Sent(NamedTuple):
 
 
 class DaliStage:
-    """Sends batches' crops through DALI and hands them out in order; belongs to one thread.
+    """Sends the crops of batches through DALI and hands the batches out in order; belongs to one thread.
 
-    make_again: returns a maker of batches, with crop tasks or (None) without, for batches that DALI refused.
-    refused: how many it refused.
+    Args:
+        make_again: returns a maker of batches, with crop tasks or (None) without, for batches that DALI refused.
+
+    Attributes:
+        refused: number of batches that DALI refused.
     """
 
     def __init__(
         self, settings: GraphSettings, slots: BatchSlots, make_again: Callable[[MakeTask | None], BatchMaker]
     ) -> None:
         self._settings, self._slots, self._make_again = settings, slots, make_again
-        self._graphs: dict[bool, DaliGraph] = {}  # of JPEGs (True), of pixels (False)
+        self._graphs: dict[bool, DaliGraph] = {}  # True: decodes JPEGs; False: crops pixels
         self._under_way: deque[_Sent] = deque()
         self.refused = 0
 
     def __len__(self) -> int:
-        """Batches under way."""
+        """Count the batches under way."""
         return len(self._under_way)
 
     def send(self, produced: Produced) -> None:
-        """Start a batch; an error is not raised here, but comes out with the batch."""
+        """Start a batch; an error is not raised here, but comes with the batch."""
         self._under_way.append(self._start(produced))
 
     def _start(self, produced: Produced) -> _Sent:
@@ -75,7 +81,7 @@ class DaliStage:
                     self._graphs[coded] = DaliGraph(self._settings, coded=coded)
                 self._graphs[coded].feed([task for _, task in produced.tasks if isinstance(task.data, bytes) == coded])
         except Exception as error:
-            if isinstance(error, LoaderError) and error.code == "E-CORRUPT":  # maybe of a batch before it
+            if isinstance(error, LoaderError) and error.code == "E-CORRUPT":  # perhaps the error of an earlier batch
                 return sent._replace(refusal=error)
             return _Sent(_ended(produced, error), ())
         return sent
@@ -111,9 +117,9 @@ class DaliStage:
         return Finished(produced)
 
     def _repaired(self, sent: _Sent) -> Finished:
-        """Make the batch again: without what our own decoder refuses too, and if DALI still refuses it without DALI.
+        """Make the batch again: without what our own decoder refuses too; if DALI still refuses it, without DALI.
 
-        By itself: until it is out, it may as well be a batch behind it that DALI cannot take.
+        No other batch is under way meanwhile, since DALI does not say which of the batches under way it refused.
         """
         self.refused += 1
         done = None
@@ -126,7 +132,7 @@ class DaliStage:
             except LoaderError as error:
                 if error.code != "E-CORRUPT":
                     raise
-        assert done is not None  # without tasks no row is left to DALI
+        assert done is not None  # the last try has no tasks, so DALI cannot refuse it
         later = [self._under_way.popleft() for _ in range(len(self._under_way))]
         self._under_way.append(sent)
         for other in later[1:]:
@@ -139,12 +145,12 @@ class DaliStage:
         self._graphs.clear()
 
     def close(self) -> None:
-        """Drop the graphs and what is under way in them; a batch sent later builds new ones."""
+        """Drop the graphs and what is under way in them; a batch that is sent later builds new graphs."""
         self._drop_graphs()
         self._under_way.clear()
 
 
 def _ended(produced: Produced, error: Exception) -> Produced:
-    """Turn `error` into the message that it ended the stream at this batch."""
+    """Return the message that `error` ended the stream at this batch."""
     stopped = stopped_by(error, produced.item, -1)
     return stopped._replace(error=error) if isinstance(error, LoaderError) else stopped

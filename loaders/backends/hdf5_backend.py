@@ -1,4 +1,4 @@
-"""The hdf5 backend: threads or processes that read the crops of a cache file."""
+"""Backend "hdf5": processes or threads read the crops out of a cache file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ KINDS = ("processes", "threads")
 
 @dataclass(frozen=True, kw_only=True)
 class Hdf5Options(ProcessOptions):
-    """How the hdf5 backend runs; none of it changes the stream. See ProcessOptions for the rest.
+    """Say how the hdf5 backend runs; ProcessOptions and WorkerOptions hold the rest.
 
-    workers_are: "processes", or "threads", which start at once and take less memory but share one interpreter lock:
-    with two of them it costs 15 % of the images/s of JPEGs and 45 % of those of raw pixels.
+    Attributes:
+        workers_are: "processes", or "threads", which start at once and take less memory but share one interpreter
+            lock: with two of them it costs 15 % of the images/s of JPEGs and 45 % of those of raw pixels.
     """
 
     workers_are: str = "processes"
@@ -33,7 +34,7 @@ class Hdf5Options(ProcessOptions):
 
     @property
     def has_processes(self) -> bool:
-        """Whether there are worker processes, not threads or the consumer alone."""
+        """Say whether there are worker processes, not threads or the consumer alone."""
         return self.workers_are == "processes" and self.num_workers > 0
 
 
@@ -48,4 +49,4 @@ def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:
     """Return the engine that `options` ask for."""
     if options.has_processes:
         return ProcessEngine("hdf5", settings, options)
-    return ThreadEngine("hdf5", settings, options.num_workers, options.prefetch, options.watchdog_s)
+    return ThreadEngine("hdf5", settings, options)

@@ -1,4 +1,4 @@
-"""The torch backend: worker processes of a torch DataLoader over any source."""
+"""Backend "torch": worker processes of a torch DataLoader read and decode the images of any source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ TorchOptions = ProcessOptions
 needs_of = process_needs
 
 
-class TorchEngine(ProcessEngine):
-    """See ProcessEngine."""
-
-    def __init__(self, settings: ProducerSettings, options: TorchOptions) -> None:
-        super().__init__("torch", settings, options)
+def TorchEngine(settings: ProducerSettings, options: TorchOptions) -> ProcessEngine:
+    """Return the engine that `options` ask for."""
+    return ProcessEngine("torch", settings, options)

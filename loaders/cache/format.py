@@ -1,4 +1,4 @@
-"""The bytes of a cache: the record of each sample, what lies before its strips, the text about it all.
+"""Defines the bytes of a cache: the record of each sample, what lies before its strips, the text about it all.
 
 Datasets of the HDF5 file, all in the root group, contiguous, without filters:
 
@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
+
+from penstock.loaders.system.json_file import ByteText, Count, decode_json
 
 SCHEMA = 1  # a reader refuses any other
 DIGEST_BYTES = 32
@@ -56,7 +58,7 @@ RECORD = np.dtype(
 
 
 class Record(NamedTuple):
-    """RECORD as Python values."""
+    """Hold a scalar of RECORD as Python values."""
 
     offset: int
     length: int
@@ -80,7 +82,7 @@ JPEG_STRIP_PIXELS = 16  # a strip is this high, or one row of MCUs where those a
 
 
 def _fastest_crc32() -> Callable[[Any, int], int]:
-    """CRC-32 as zlib defines it. ISA-L's takes 0.9 us for 50 kB, CPython's zlib 7.6 us (measured, EPYC Zen 5)."""
+    """Choose a CRC-32. ISA-L's takes 0.9 us for 50 kB, that of CPython's zlib 7.6 us (measured, EPYC Zen 5)."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -93,15 +95,18 @@ crc32 = _fastest_crc32()
 
 
 class DamagedCacheError(ValueError):
-    """The bytes are not those of a whole cache of this schema."""
+    """Says that bytes are not those of a whole cache of this schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How images are stored. Raises ValueError for settings that contradict each other.
+    """Say how images are stored. Raises ValueError for settings that contradict each other.
 
-    kind: "jpeg" or "raw". resize: pixels of the shorter side (of the longer with `longer_side`), which never grows;
-    None keeps the size. quality: 1 to 100 of re-encoded JPEGs, None keeps the coefficients.
+    Attributes:
+        kind: "jpeg" or "raw".
+        resize: pixels of the shorter side, which never grows; None keeps the size.
+        longer_side: whether `resize` is of the longer side.
+        quality: 1 to 100 of re-encoded JPEGs; None keeps the coefficients.
     """
 
     kind: str = "jpeg"
@@ -129,112 +134,92 @@ class Encoding:
         return self.resize is None and self.quality is None
 
     def describe(self) -> str:
-        """A few words: "jpeg, lossless", "raw, lossy: shorter side 256"."""
+        """Return a few words: "jpeg, lossless", "raw, lossy: shorter side 256"."""
         if self.lossless:
             return f"{self.kind}, lossless"
         side = [f"{'longer' if self.longer_side else 'shorter'} side {self.resize}"] if self.resize else []
         return f"{self.kind}, lossy: " + ", ".join(side + ([f"quality {self.quality}"] if self.quality else []))
 
 
-def is_count(value: object) -> bool:
-    """Whether it is an int (True is none) of 0 to 2**63 - 1: a larger one overflows where it meets a float."""
-    return type(value) is int and 0 <= value < 1 << 63
+@dataclass(frozen=True)
+class Schema:
+    """Hold the version of the format that a JSON text declares, which decides how the rest of it is read."""
+
+    schema: Count
 
 
-def is_text(value: object) -> bool:
-    """Whether it is a str that stands for bytes, as UTF-8 with surrogateescape."""
-    return isinstance(value, str) and not re.search(r"[\ud800-\udc7f\udd00-\udfff]", value)
-
-
-def is_list(value: object, item: Callable[[object], bool]) -> bool:
-    """Whether it is a list of such items."""
-    return isinstance(value, list) and all(map(item, value))
-
-
-def _is_table(value: object, item: Callable[[object], bool]) -> bool:
-    """Whether it is a dict of such items under names that a terminal shows as they are."""
-    return isinstance(value, dict) and all(name.isprintable() and item(value[name]) for name in value)
-
-
-# What JSON may hold in each field: its digest says that it is whole, not that its maker meant well.
-FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "schema": is_count,
-    "encoding": lambda value: _is_table(value, lambda v: v is None or isinstance(v, (str, int))),
-    "fingerprint": is_text,
-    "classes": lambda value: is_list(value, is_text),
-    "source": lambda value: _is_table(value, is_text),
-    "shard": lambda value: is_list(value, is_count) and len(value) == 4,
-    "samples": lambda value: is_count(value) and value >= 1,
-    "payload_bytes": is_count,
-    "source_bytes": is_count,
-    "counts": lambda value: _is_table(value, is_count),
-    "kept": lambda value: _is_table(value, is_count),
-    "psnr_db": lambda value: value is None or isinstance(value, float) or is_count(value),
-    "digests": lambda value: _is_table(value, is_text),
-    "versions": lambda value: _is_table(value, is_text),
-}
+Settings = dict[str, int | bool | str | None]  # of an Encoding, as JSON
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a cache file says of itself; JSON in the file.
+    """Hold what a cache file says of itself; it is JSON in the file.
 
-    classes: names by class number (bytes as surrogateescape text). source: {"root", "fingerprint", "content"}, of which
-    `content` also covers modification times. shard: (this one, of so many), first and last + 1 sample in the source.
-    counts: stored as strips, file or pixels, and `bad` (no decoder takes it; kept as it was). kept: reason -> how many
-    JPEGs were stored as they were. psnr_db: mean over a sample of the images, None for a lossless cache. digests: hex
-    of each of TABLES. versions: of what built it.
+    The digest says that the JSON is whole, not that its maker meant well: every field is checked when it is read.
+
+    Attributes:
+        schema: version of the format.
+        encoding: fields of an Encoding.
+        fingerprint: hex digest that identifies the stream, see cache_fingerprint.
+        classes: names by class number (bytes as surrogateescape text).
+        source: "root", "fingerprint" and "content", of which the last also covers modification times.
+        shard: this one, of so many, first sample in the source, the one after the last.
+        samples: number of images, at least 1.
+        payload_bytes: bytes of the stored images.
+        source_bytes: bytes that were read of the source for them.
+        counts: images stored as strips, file or pixels, and `bad` (no decoder takes it; stored as it was).
+        kept: reason -> how many JPEGs were stored as they were.
+        psnr_db: mean over a sample of the images, None for a lossless cache.
+        digests: hex digest of each of TABLES.
+        versions: name -> version of what built it.
     """
 
-    schema: int = SCHEMA
-    encoding: dict[str, Any]
-    fingerprint: str
-    classes: list[str]
-    source: dict[str, str]
-    shard: list[int]
-    samples: int
-    payload_bytes: int
-    source_bytes: int
-    counts: dict[str, int]
-    kept: dict[str, int] = field(default_factory=dict)
+    schema: Count = SCHEMA
+    encoding: Settings
+    fingerprint: ByteText
+    classes: list[ByteText]
+    source: dict[str, ByteText]
+    shard: Annotated[list[Count], msgspec.Meta(min_length=4, max_length=4)]
+    samples: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    payload_bytes: Count
+    source_bytes: Count
+    counts: dict[str, Count]
+    kept: dict[str, Count] = field(default_factory=dict)
     psnr_db: float | None = None
-    digests: dict[str, str]
-    versions: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, ByteText]
+    versions: dict[str, ByteText] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """The bytes of the dataset `about`."""
+        """Return the bytes of the dataset `about`."""
         text = json.dumps(asdict(self), sort_keys=True).encode("ascii")
         return text + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
     @classmethod
     def unpack(cls, data: bytes) -> About:
-        """As packed. Raises DamagedCacheError."""
+        """Read what `pack` made. Raises DamagedCacheError."""
         text, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
         if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != digest:
             raise DamagedCacheError("the digest of the text about it differs")
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DamagedCacheError("the text about it is not JSON, or nested too deeply") from error
-        found = values.get("schema") if isinstance(values, dict) else None
-        if not is_count(found) or found != SCHEMA:
-            told = repr(found) if is_count(found) else "unknown"
-            raise DamagedCacheError(f"schema {told}; this version of penstock reads schema {SCHEMA}")
-        if set(values) != set(FIELD_CHECKS):
-            raise DamagedCacheError("the text about it lacks a field or has one too many")
-        wrong = [name for name, fits in FIELD_CHECKS.items() if not fits(values[name])]
-        if wrong:
-            raise DamagedCacheError(f"the text about it is impossible in: {', '.join(wrong)}")
-        return cls(**values)
+            schema = decode_json(text, Schema).schema
+            about = decode_json(text, cls) if schema == SCHEMA else None
+        except ValueError as error:
+            raise DamagedCacheError(f"the text about it is not JSON of a known schema: {error}") from error
+        if about is None:
+            raise DamagedCacheError(f"schema {schema}; this version of penstock reads schema {SCHEMA}")
+        for name, table in vars(about).items():
+            if isinstance(table, dict) and not all(key.isprintable() for key in table):
+                raise DamagedCacheError(f"the text about it has names in {name} that a terminal does not show")
+        return about
 
     @property
     def coded(self) -> Encoding:
-        """The encoding as settings. Raises ValueError where they are impossible."""
-        return Encoding(**self.encoding)
+        """The encoding as settings. Raises TypeError, ValueError where they are impossible."""
+        return Encoding(**self.encoding)  # type: ignore[arg-type]
 
 
 def cache_fingerprint(source: str, encoding: Encoding) -> str:
-    """The stream's fingerprint: the source's own while no pixel changes, so that loader states fit both."""
+    """Return the stream's fingerprint: the source's own while no pixel changes, so that loader states fit both."""
     if encoding.lossless:
         return source
     return hashlib.blake2b(

@@ -1,4 +1,4 @@
-"""An HDF5 cache as a source: whole images, or the bytes of a crop alone, each checked by its CRC."""
+"""Serves an HDF5 cache as a source: whole images, or the bytes of a crop alone, each checked by its CRC."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEW = 64
 
 
 class Hdf5Cache:
-    """The images of one cache file, or of the shards of a set, in the order of their source.
+    """Serve the images of one cache file, or of the shards of a set, in the order of their source.
 
     Opening checks the files' structure and their tables; each read checks the CRC of what it reads. The tables, 42
     bytes an image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
@@ -44,7 +44,7 @@ class Hdf5Cache:
         self._take(tuple(files), shared)
 
     def _take(self, files: tuple[CacheFile, ...], shared: SharedArray) -> None:
-        self._files, self._shared, self.records = files, shared, shared.array
+        self.files, self._shared, self.records = files, shared, shared.array
         self._known = np.zeros(len(shared.array), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
@@ -56,23 +56,23 @@ class Hdf5Cache:
         return len(self.records)
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Class numbers (int64) of images `indices` (int64)."""
+        """Return the class numbers (int64) of images `indices` (int64)."""
         labels: npt.NDArray[np.int64] = self.records["label"][indices].astype(np.int64)
         return labels
 
     def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """See WindowSource.will_need: the kernel reads ahead what is not in its cache, for all of a batch at once."""
+        """Have the kernel read ahead what is not in its cache, for all images of a batch at once."""
         places, lengths = self.records["offset"][indices].tolist(), self.records["length"][indices].tolist()
         for index, offset, length in zip(indices.tolist(), places, lengths, strict=True):
             self._place(index)[0].will_need(offset, length)
 
     def stored_size(self, index: int) -> StoredSize | None:
-        """See WindowSource.stored_size: None for images that are stored as they were."""
+        """Return size and orientation of image `index`; None for one that is stored as it was."""
         record = self._record(index)
         return None if record.kind == FILE else StoredSize(record.width, record.height, record.orientation)
 
     def read_window(self, index: int, window: Window) -> ImagePart:
-        """See WindowSource.read_window. Raises LoaderError E-CACHE where the bytes are not those that were stored."""
+        """Read a part that holds `window`. Raises LoaderError E-CACHE where the bytes are not as stored."""
         record, (file, place) = self._record(index), self._place(index)
         try:
             if record.kind == PIXELS:
@@ -84,7 +84,7 @@ class Hdf5Cache:
             raise _located(error, file, place, index) from error
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """The whole image: the source's own bytes, a restart-indexed JPEG, or pixels [h, w, 3]; LoaderError E-CACHE."""
+        """Read a whole image: the source's bytes, a JPEG with restart markers, or pixels [h, w, 3]. Raises E-CACHE."""
         record, (file, place) = self._record(index), self._place(index)
         try:
             if record.kind == PIXELS:
@@ -97,26 +97,26 @@ class Hdf5Cache:
             raise _located(error, file, place, index) from error
 
     def stored(self, index: int) -> bytes:
-        """All stored bytes of image `index`, unchecked."""
+        """Read all stored bytes of image `index`, unchecked."""
         record, (file, _) = self._record(index), self._place(index)
         return file.read(record.offset, record.length)
 
     def name(self, index: int) -> bytes:
-        """What the source called image `index`."""
+        """Return the name that the source gave image `index`."""
         file, place = self._place(index)
         return file.name(place)
 
     def path(self, index: int) -> bytes:
-        """What error texts call image `index`: the cache file's path, a colon, the image's name."""
+        """Return what error texts call image `index`: the cache file's path, a colon, the image's name."""
         file, place = self._place(index)
         return file.path + b":" + file.name(place)
 
     def describe(self) -> str:
-        """One line: images, classes, bytes, how they are stored."""
+        """Return one line: images, classes, bytes, how they are stored."""
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
         num_bytes = sum(about.payload_bytes for about in self.about)
-        shards = f" in {len(self._files):,} shards" * (len(self._files) > 1)
+        shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
         return f"{images}, {classes}, {size_text(num_bytes)} (HDF5 cache{shards}: {self.about[0].coded.describe()})"
 
     def _record(self, index: int) -> Record:
@@ -125,16 +125,16 @@ class Hdf5Cache:
         return Record._make(self.records[index].item())
 
     def _place(self, index: int) -> tuple[CacheFile, int]:
-        """The file that holds image `index`, and its number there."""
-        shard = bisect_right(self._starts, index) - 1 if len(self._files) > 1 else 0
-        return self._files[shard], index - self._starts[shard]
+        """Return the file that holds image `index`, and its number there."""
+        shard = bisect_right(self._starts, index) - 1 if len(self.files) > 1 else 0
+        return self.files[shard], index - self._starts[shard]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self._files, self._shared)
+        return _attach, (self.files, self._shared)
 
 
 def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
-    """The cache at `path`, one file or a folder of shards.
+    """Open the cache at `path`, one file or a folder of shards.
 
     `any_owner` also takes files of other users. Raises LoaderError E-CACHE, E-MISSING, E-ACCESS, E-DEPENDENCY.
     """
@@ -148,7 +148,7 @@ def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False)
 
 
 def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
-    """What the cache at `path` (of a set, its first shard) says of itself; None where there is none that is whole."""
+    """Read what the cache at `path` (of a set, its first shard) says of itself; None where none is whole."""
     name = os.fsencode(path)
     try:
         part = os.path.join(name, read_manifest(name).names[0]) if os.path.isdir(name) else name
@@ -158,7 +158,7 @@ def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
 
 
 def is_cache_set(path: bytes) -> bool:
-    """Whether `path` is a folder with shards in it, be the set complete or not."""
+    """Return whether `path` is a folder with shards in it, be the set complete or not."""
     if not os.path.isdir(path):
         return False
     with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
@@ -172,9 +172,10 @@ def _attach(files: tuple[CacheFile, ...], shared: SharedArray) -> Hdf5Cache:
 
 
 def _located(error: LoaderError, file: CacheFile, place: int, index: int) -> LoaderError:
-    told = LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=file.path + b":" + file.name(place))
-    told.__cause__ = error.__cause__
-    return told
+    path = file.path + b":" + file.name(place)
+    located = LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path)
+    located.__cause__ = error.__cause__
+    return located
 
 
 def _checked(data: bytes, before: int, expected: int) -> bytes:
@@ -189,7 +190,7 @@ def _num_strips(record: Record) -> int:
 
 
 def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
-    """(head, coded bytes of strips `first` to `end`, excluded) of a restart-indexed JPEG, checked."""
+    """Read (head, coded bytes of strips `first` to `end`, excluded) of a JPEG with restart markers, and check them."""
     head = _checked(file.read(record.offset, record.head), 0, record.crc)
     start, before = _STRIP.unpack_from(head, _STRIP.size * (first - 1)) if first else (0, 0)
     stop, after = _STRIP.unpack_from(head, _STRIP.size * (end - 1))
@@ -199,7 +200,7 @@ def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[byte
 
 
 def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
-    """The part of a restart-indexed JPEG that holds `window`, as a JPEG."""
+    """Cut the part of a JPEG with restart markers that holds `window`, as a JPEG."""
     geometry = geometry_of(record)
     cut = plan_cut(geometry, window)
     first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
@@ -216,25 +217,25 @@ def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool)
 
 
 def geometry_of(record: Record) -> StripGeometry:
-    """How a restart-indexed JPEG is laid out, as its record says."""
+    """Return how a JPEG with restart markers is laid out, as its record says."""
     return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
 
 
 def header_fault(data: bytes, record: Record) -> str:
-    """How a JPEG's bytes before its first coded one differ from what its record tells of them; "" if they do not."""
+    """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
     try:
         header = parse_header(data)
     except LoaderError as error:
         return f"its JPEG header: {error.cause}"
     geometry, offsets = geometry_of(record), (header.height_offset, header.scan_offset)
-    told = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
-    if told != geometry or offsets != (record.height_offset, len(data)):
-        return f"its JPEG header tells of {told}, its record of {tuple(geometry)}"
+    found = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
+    if found != geometry or offsets != (record.height_offset, len(data)):
+        return f"its JPEG header says {found}, its record {tuple(geometry)}"
     return "" if header.ordinary and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
 
 
 def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
-    """Rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
+    """Read rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
     head = _checked(file.read(record.offset, record.head), 0, record.crc)
     first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
     y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)

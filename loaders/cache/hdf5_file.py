@@ -1,4 +1,4 @@
-"""One cache file, opened and checked: its tables, and reads of its payload."""
+"""Opens and checks one cache file: its tables, and reads of its payload."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_FILE = "check the path, or build it: penstock cache build SOURCE CACHE"
 
 
 class CacheFile:
-    """A cache file. Opening checks owner, structure and digests; afterwards the file is known by inode and time.
+    """Read a cache file. Opening checks owner, structure and digests; afterwards it is known by inode and time.
 
     `any_owner` takes files that neither this user nor root owns, or that others may write. Reads may come from any
     thread. Pickles as its name and identity: another process opens it again and refuses a file that took its place.
@@ -48,7 +48,7 @@ class CacheFile:
         self.path = os.path.abspath(path)
         self._prepare()
         fd = self._fd()
-        with self._damage_told():
+        with self._damage_as_error():
             status = os.fstat(fd)
             _check_owner(status, self.path, any_owner)
             layout = read_layout(fd)
@@ -99,7 +99,7 @@ class CacheFile:
             return self._descriptor
 
     def load_records(self, out: npt.NDArray[np.void]) -> None:
-        """Fill `out` (RECORD [samples]) and check that every record makes sense; LoaderError E-CACHE."""
+        """Fill `out` (RECORD [samples]) and check that every record makes sense. Raises LoaderError E-CACHE."""
         view = out.data.cast("B")
         done = 0
         while done < len(view):
@@ -107,12 +107,12 @@ class CacheFile:
             if not got:
                 raise self.damaged("the file ends inside its tables")
             done += got
-        with self._damage_told():
+        with self._damage_as_error():
             for start in range(0, len(out), _CHECKED_ROWS):
                 _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Bytes of the payload. Raises LoaderError E-CACHE if the file has become shorter, E-READ."""
+        """Read bytes of the payload. Raises LoaderError E-CACHE if the file has become shorter, E-READ."""
         at = self._payload.offset + offset
         try:
             data = os.pread(self._fd(), num_bytes, at)
@@ -150,7 +150,7 @@ class CacheFile:
             raise read_error(error, self.path) from error
 
     def name(self, index: int) -> bytes:
-        """What image `index` of this file was called in the source; b"" where that can no longer be read."""
+        """Return the name of image `index` of this file in the source; b"" where it can no longer be read."""
         first = max(0, index - 1)
         ends = self._table(self._name_ends, 8 * first, 8 * (index + 1 - first))
         if len(ends) != 8 * (index + 1 - first):
@@ -171,11 +171,11 @@ class CacheFile:
         return digest.hexdigest()
 
     def damaged(self, cause: str) -> LoaderError:
-        """The error for this file."""
+        """Return the error that says `cause` of this file."""
         return LoaderError("E-CACHE", cause, path=self.path)
 
     @contextlib.contextmanager
-    def _damage_told(self) -> Iterator[None]:
+    def _damage_as_error(self) -> Iterator[None]:
         try:
             yield
         except DamagedCacheError as error:

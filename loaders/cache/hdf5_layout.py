@@ -1,4 +1,4 @@
-"""Where the datasets of a cache file lie, asked of HDF5 once.
+"""Finds out where the datasets of a cache file lie, asked of HDF5 once.
 
 A file that could make HDF5 read anything else is refused. Nothing is read through HDF5 but its own metadata: no filter
 runs, no link is followed, no other file is opened. What is checked comes before what would act on it, so each entry is
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 class Extent(NamedTuple):
-    """A dataset's place in the file: offset and length in bytes and in items."""
+    """Hold a dataset's place in the file: offset and length in bytes, and its number of items."""
 
     offset: int
     num_bytes: int
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 
 
 def import_h5py() -> ModuleType:
-    """The package. Raises LoaderError E-DEPENDENCY with what to install."""
+    """Import h5py. Raises LoaderError E-DEPENDENCY with what to install."""
     try:
         import h5py
     except ImportError as error:
@@ -44,7 +44,7 @@ def import_h5py() -> ModuleType:
 
 
 def read_layout(fd: int) -> dict[str, Extent]:
-    """Name -> place of each dataset of the cache file open as `fd`.
+    """Return name -> place of each dataset of the cache file open as `fd`.
 
     Raises DamagedCacheError for anything but exactly the datasets of a cache, stored contiguously and without filters
     inside this file; LoaderError E-DEPENDENCY.

@@ -1,4 +1,4 @@
-"""A cache of several files: their names, and the manifest that makes them one set."""
+"""Names the files of a cache of several shards, and keeps the manifest that makes them one set."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
 
-from penstock.loaders.cache.format import DIGEST_BYTES, FIELD_CHECKS, SCHEMA, About, is_count, is_list, is_text
+import msgspec
+
+from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Schema, Settings
 from penstock.loaders.system.durable_file import replace_file
 from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.json_file import ByteText, Count, decode_json
 from penstock.pipelines.errors import LoaderError
 
 MANIFEST = b"penstock-cache.json"
@@ -21,38 +24,46 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 
 def shard_name(shard: int, shards: int) -> bytes:
-    """File name of shard `shard` of `shards`, counted from 0."""
+    """Return the file name of shard `shard` of `shards`, counted from 0."""
     return b"shard-%05d-of-%05d.h5" % (shard, shards)
 
 
 def is_shard_name(name: bytes) -> bool:
-    """Whether a file of this name is a shard, of whatever set."""
+    """Return whether a file of this name is a shard, of whatever set."""
     return _SHARD_NAME.fullmatch(name) is not None
 
 
 def shard_range(shard: int, shards: int, samples: int) -> tuple[int, int]:
-    """First sample of a shard, and the one after its last."""
+    """Return the first sample of a shard, and the one after its last."""
     return shard * samples // shards, (shard + 1) * samples // shards
 
 
 def about_digest(about: About) -> str:
-    """Hex digest by which a manifest knows a shard; it covers the tables and, through their CRCs, the images."""
+    """Return the digest by which a manifest knows a shard: of its tables and, through their CRCs, its images."""
     return about.pack()[-DIGEST_BYTES:].hex()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSet:
-    """What the manifest says: samples and digest of each shard in order, what they are of, how they are coded."""
+    """Hold what the manifest of a set says.
 
-    schema: int = SCHEMA
-    encoding: dict[str, Any]
-    fingerprint: str
-    samples: list[int]
-    digests: list[str]
+    Attributes:
+        schema: version of the format.
+        encoding: fields of the Encoding of all shards.
+        fingerprint: hex digest that identifies the stream.
+        samples: number of images of each shard, in order.
+        digests: hex digest of each shard, see about_digest.
+    """
+
+    schema: Count = SCHEMA
+    encoding: Settings
+    fingerprint: ByteText
+    samples: list[Count]
+    digests: Annotated[list[ByteText], msgspec.Meta(min_length=1, max_length=MAX_SHARDS)]
 
     @classmethod
     def of(cls, abouts: list[About]) -> ShardSet:
-        """The set of these shards, in order."""
+        """Make the set of these shards, in order."""
         return cls(
             encoding=abouts[0].encoding,
             fingerprint=abouts[0].fingerprint,
@@ -66,7 +77,7 @@ class ShardSet:
         return [shard_name(shard, len(self.digests)) for shard in range(len(self.digests))]
 
     def pack(self) -> bytes:
-        """The bytes of the manifest: one line of JSON, then its digest."""
+        """Return the bytes of the manifest: one line of JSON, then its digest."""
         text = json.dumps(asdict(self), sort_keys=True).encode("ascii")
         return text + b"\n" + _digest(text) + b"\n"
 
@@ -81,7 +92,7 @@ def write_manifest(folder: bytes, shards: ShardSet) -> None:
 
 
 def read_manifest(folder: bytes) -> ShardSet:
-    """The set in `folder`. Raises LoaderError E-CACHE where it is incomplete or damaged, E-ACCESS, E-READ."""
+    """Read the set in `folder`. Raises LoaderError E-CACHE where it is incomplete or damaged, E-ACCESS, E-READ."""
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path, "rb") as file:
@@ -96,14 +107,12 @@ def read_manifest(folder: bytes) -> ShardSet:
     if rest != _digest(text) + b"\n":
         raise LoaderError("E-CACHE", "the digest of the manifest differs", path=path)
     try:
-        values = json.loads(text)
-        if values.get("schema") != SCHEMA:
-            raise LoaderError("E-CACHE", f"schema {values.get('schema')!r}; this version reads {SCHEMA}", path=path)
-        shards = ShardSet(**values)
-        sound = all(FIELD_CHECKS[name](values[name]) for name in ("schema", "encoding", "fingerprint"))
-        sound = sound and is_list(shards.samples, is_count) and is_list(shards.digests, is_text)
-        sound = sound and len(shards.digests) == len(shards.samples) and 1 <= len(shards.digests) <= MAX_SHARDS
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        schema = decode_json(text, Schema).schema
+        if schema != SCHEMA:
+            raise LoaderError("E-CACHE", f"schema {schema}; this version reads {SCHEMA}", path=path)
+        shards = decode_json(text, ShardSet)
+        sound = len(shards.digests) == len(shards.samples)
+    except ValueError:
         sound = False
     if not sound:
         raise LoaderError("E-CACHE", "the manifest is not that of a set of shards", path=path)
@@ -111,12 +120,12 @@ def read_manifest(folder: bytes) -> ShardSet:
 
 
 def shard_paths(folder: bytes) -> list[bytes]:
-    """Paths of the shards of a complete set, in order. Raises LoaderError as read_manifest."""
+    """Return the paths of the shards of a complete set, in order. Raises LoaderError as read_manifest."""
     return [os.path.join(folder, name) for name in read_manifest(folder).names]
 
 
 def check_shards(folder: bytes, shards: ShardSet, abouts: list[About]) -> None:
-    """Raises LoaderError E-CACHE where a shard is not the one that the manifest was written for."""
+    """Raise LoaderError E-CACHE where a shard is not the one that the manifest was written for."""
     for name, digest, about in zip(shards.names, shards.digests, abouts, strict=True):
         if about_digest(about) != digest:
             raise LoaderError("E-CACHE", "this shard belongs to another set", path=os.path.join(folder, name))

@@ -1,4 +1,4 @@
-"""Building a cache: under a lock, in a folder of its own, verified, then put in place at once."""
+"""Builds a cache file: under a lock, in a folder of its own, verified, then put in place at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint, crc32
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import shard_range
-from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_told
+from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.journal import Block
 from penstock.loaders.cache_build.lock import BuildLock
-from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
+from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
-from penstock.loaders.cache_encode.chunks import EncodeJob
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
 from penstock.loaders.sources.contract import Source
@@ -43,10 +42,16 @@ _COUNTED = ("file", "strips", "pixels")  # by FILE, STRIPS, PIXELS
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to build, and how. workers: processes, 0 for none. shard: (this one, of so many).
+    """Say what to build, and how.
 
-    replace_stale: build anew what is damaged or stale, instead of raising. wait: for another builder, instead of
-    raising.
+    Attributes:
+        source: images and labels.
+        encoding: how images are stored.
+        workers: processes that encode, 0 for none.
+        shard: (this one, of so many).
+        replace_stale: whether to build anew what is damaged or stale, instead of raising.
+        wait: whether to wait for another builder, instead of raising.
+        progress: shown or called while it builds.
     """
 
     source: Source
@@ -55,17 +60,25 @@ class BuildRequest:
     shard: tuple[int, int] = (0, 1)
     replace_stale: bool = False
     wait: bool = True
-    progress: BuildProgress = field(default_factory=NoProgress)
+    progress: BuildProgress = field(default_factory=BuildProgress)
 
     @property
     def range(self) -> tuple[int, int]:
-        """First sample, and the one after the last."""
+        """First sample of the shard, and the one after its last."""
         return shard_range(*self.shard, len(self.source))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltFile:
-    """A whole cache file. built, resumed: samples that were encoded now, and by a builder that came to no end."""
+    """Describe a whole cache file.
+
+    Attributes:
+        path: where it is.
+        about: what it says of itself.
+        built: samples that were encoded now.
+        resumed: samples that a builder that came to no end had encoded.
+        seconds: time that it took.
+    """
 
     path: bytes
     about: About
@@ -75,7 +88,7 @@ class BuiltFile:
 
 
 def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> BuiltFile:
-    """The cache file at `path`: the one that is there if it is whole and of this source and encoding, or a new one.
+    """Return the cache file at `path`: the one that is there if it is whole and fresh, or a new one.
 
     One builder at a time; whoever waited for another takes over what that one made. A builder that is killed leaves
     `path.tmp.PID`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
@@ -85,24 +98,24 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     dest = os.path.realpath(os.fsencode(path))
     build_versions()  # raises without h5py, before any work
     import_module("penstock.pipelines.sample.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
-    about = existing(request, dest)
+    about = usable_file(request, dest)
     if about is not None:
-        _sweep(dest)
+        remove_dead_builds(dest)
         return BuiltFile(path=dest, about=about)
     lock = BuildLock(dest + b".lock")
-    with write_errors_told(dest):
+    with write_errors_as_loader_errors(dest):
         make_private_folder(os.path.dirname(dest))
         lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
     with lock:
-        about = existing(request, dest)
+        about = usable_file(request, dest)
         if about is not None:
             _remove_unfinished(dest)
             return BuiltFile(path=dest, about=about)
         return _build(request, dest, lock)
 
 
-def existing(request: BuildRequest, dest: bytes) -> About | None:
-    """What the file at `dest` says of itself, if it may be used; None if it is to be built. Raises as build_file."""
+def usable_file(request: BuildRequest, dest: bytes) -> About | None:
+    """Read what the file at `dest` says of itself; None if it is to be built. Raises as build_file."""
     try:
         status = os.lstat(dest)
         ours = is_cache_file(dest)
@@ -132,7 +145,7 @@ def existing(request: BuildRequest, dest: bytes) -> About | None:
     return about
 
 
-def _sweep(dest: bytes) -> None:
+def remove_dead_builds(dest: bytes) -> None:
     """Remove what dead builders of a finished cache left, where this process may."""
     with contextlib.suppress(OSError, LoaderError):
         if find_folders(dest) or os.path.exists(dest + b".lock"):
@@ -145,7 +158,7 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
     started_s = time.monotonic()
     _check_labels(request.source, *request.range)
     try:
-        with write_errors_told(dest):
+        with write_errors_as_loader_errors(dest):
             folder = take_folder(dest, build_key(request.source, request.encoding, request.shard))
         with contextlib.closing(folder):
             resumed = folder.num_samples
@@ -154,7 +167,7 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
             request.progress.stage("verifying")
             _verify(folder)
             lock.check()
-            with write_errors_told(dest):
+            with write_errors_as_loader_errors(dest):
                 folder.commit(dest)
     except LoaderError as error:
         if error.code == "E-NOSPC":
@@ -165,13 +178,13 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
 
 
 def _remove_unfinished(dest: bytes) -> None:
-    """Under the lock, which makes all of them dead builders'."""
+    """Remove unfinished caches. Call it under the lock: then all of them are those of dead builders."""
     for folder in find_folders(dest):
         remove_folder(folder)
 
 
 def _check_labels(source: Source, first: int, end: int) -> None:
-    """Raises LoaderError E-DATASET for labels that name no class: a cache of them would be refused by every reader."""
+    """Raise LoaderError E-DATASET for labels that name no class: a cache of them would be refused by every reader."""
     labels = source.labels(np.arange(first, end))
     strange = np.flatnonzero((labels < 0) | (labels >= len(source.classes)))
     if len(strange):
@@ -187,15 +200,15 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
         request.progress.note(_NO_JPEGTRAN)
     request.progress.begin(dest, end - first, folder.num_samples)
     _ensure_room(request, dest, folder, estimate=_estimate(request))
-    job = EncodeJob(request.source, request.encoding)
     checked = folder.num_bytes
-    with contextlib.closing(encode_in_order(job, first + folder.num_samples, end, request.workers)) as chunks:
+    chunks = encode_in_order(request.source, request.encoding, first + folder.num_samples, end, request.workers)
+    with contextlib.closing(chunks):
         for chunk in chunks:
             lock.check()
             payload = chunk.payload
             crc = crc32(payload, 0)
             block = Block(chunk.records, len(payload), crc, chunk.source_bytes, chunk.kept, chunk.bad)
-            with write_errors_told(dest):
+            with write_errors_as_loader_errors(dest):
                 folder.append(block, payload)
             request.progress.advance(len(chunk.records), len(payload))
             if folder.num_bytes - checked >= SYNC_BYTES:
@@ -205,7 +218,7 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
 
 
 def _estimate(request: BuildRequest) -> int:
-    """Bytes of the payload, as far as they can be known before."""
+    """Estimate the bytes of the payload; 0 where they cannot be known before."""
     num_bytes: int | None = getattr(request.source, "num_bytes", None)
     if num_bytes is None or not (request.encoding.kind == "jpeg" and request.encoding.lossless):
         return 0
@@ -223,7 +236,7 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     """Make a whole cache file in the folder."""
     tables = _tables(request, folder.records())
     about = _about(request, folder, tables)
-    with write_errors_told(dest):
+    with write_errors_as_loader_errors(dest):
         ensure_room(folder.path, dest, folder.num_bytes, folder.num_bytes + frame_bytes(tables))
         folder.finish(tables, about)
     if request.encoding.lossless:
@@ -234,13 +247,13 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     indices = [first + number for number in sample_indices(about.samples)]
     psnr = sample_psnr(request.source, open_cache(folder.data_path), indices, first=first)
     about = replace(about, psnr_db=None if psnr is None else round(psnr, 3))
-    with write_errors_told(dest):
+    with write_errors_as_loader_errors(dest):
         folder.finish(tables, about)
     return about
 
 
 def _tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
-    """samples, names and name_ends of a file."""
+    """Make the tables samples, names and name_ends of a file."""
     source, prefix = request.source, getattr(request.source, "root", b"").rstrip(b"/") + b"/"
     name_of = getattr(source, "name", source.path)
     rooted = hasattr(source, "root")

@@ -1,4 +1,4 @@
-"""Building a cache as one file, or as a set of shards that several processes and machines build together."""
+"""Builds a cache as one file, or as a set of shards that several processes and machines build together."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, existing
-from penstock.loaders.cache_build.disk_space import write_errors_told
-from penstock.loaders.cache_build.progress import BuildProgress, NoProgress
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, remove_dead_builds, usable_file
+from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
+from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.durable_file import make_private_folder, sync_folder
+from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 
@@ -32,9 +32,12 @@ _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tm
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltCache:
-    """A cache as it is after a build: its path, the files that this process saw to, and whether it is whole now.
+    """Describe a cache after a build.
 
-    It is not while other tasks of a job array still build their shards.
+    Attributes:
+        path: the file, or the folder of shards.
+        files: those that this process saw to.
+        complete: whether the cache is whole now; not while other tasks of a job array still build their shards.
     """
 
     path: bytes
@@ -54,7 +57,7 @@ def build_cache(
     wait: bool = True,
     progress: BuildProgress | None = None,
 ) -> BuiltCache:
-    """The cache of `source` at `dest`: what is there if it is whole and fresh, else built, resumed or waited for.
+    """Return the cache of `source` at `dest`: what is there if it is whole and fresh, else built or waited for.
 
     encoding: Encoding(), lossless JPEG, unless given. workers: processes that encode, one a processor unless given, 0
     for none. shards: files; of more than one, `dest` is a folder, and each of `ranks` builds its part of them.
@@ -69,10 +72,10 @@ def build_cache(
         workers=default_workers() if workers is None else workers,
         replace_stale=replace_stale,
         wait=wait,
-        progress=progress or NoProgress(),
+        progress=progress or BuildProgress(),
     )
     path = os.path.realpath(os.fsencode(dest))
-    _refuse_inside(source, path)
+    refuse_inside(source, path)
     ranks = ranks or Ranks()
     if shards > 1:
         return _build_set(request, path, shards, ranks)
@@ -80,8 +83,8 @@ def build_cache(
     return BuiltCache(path=path, files=[build_file(request, path)])
 
 
-def _refuse_inside(source: Source, dest: bytes) -> None:
-    """A cache among the images would change the folder that it is a cache of."""
+def refuse_inside(source: Source, dest: bytes) -> None:
+    """Raise LoaderError E-MISUSE for a cache among its images, which would change the folder that it is a cache of."""
     root: bytes | None = getattr(source, "root", None)
     if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
         raise LoaderError(
@@ -93,12 +96,19 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     abouts = _whole_set(request, folder, shards)
     if abouts is None:
         _prepare(request, folder)
-    files = [build_file(_of_shard(request, n, shards), _path(folder, n, shards)) for n in ranks.shards(shards)]
+    files = []
+    for shard in ranks.shards(shards):
+        path = _path(folder, shard, shards)
+        if abouts is None:
+            files.append(build_file(_of_shard(request, shard, shards), path))
+        else:
+            remove_dead_builds(path)
+            files.append(BuiltFile(path=path, about=abouts[shard]))
     ranks.meet()
     if abouts is None and (ranks.group is None or ranks.rank == 0):
         abouts = _abouts(request, folder, shards)
         if abouts is not None:
-            with write_errors_told(folder):
+            with write_errors_as_loader_errors(folder):
                 write_manifest(folder, ShardSet.of(abouts))
                 _remove_others(folder, shards)
     ranks.meet()
@@ -114,10 +124,10 @@ def _of_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
 
 
 def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """What all shards say of themselves; None while one of them is missing. Raises for one that may not be used."""
+    """Read what all shards say of themselves; None while one is missing. Raises for one that may not be used."""
     found = []
     for shard in range(shards):
-        about = existing(_of_shard(request, shard, shards), _path(folder, shard, shards))
+        about = usable_file(_of_shard(request, shard, shards), _path(folder, shard, shards))
         if about is None:
             return None
         found.append(about)
@@ -125,7 +135,7 @@ def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | 
 
 
 def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """The shards of the complete set that is there, None where there is none that may be used."""
+    """Read what the shards of a complete set say of themselves; None where there is none that may be used."""
     if not os.path.lexists(folder):
         return None
     if not os.path.isdir(folder):
@@ -153,15 +163,12 @@ def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About]
 
 def _prepare(request: BuildRequest, folder: bytes) -> None:
     """Make the folder; a set that is not whole, or not of this source, is none from here on."""
-    with write_errors_told(folder):
+    with write_errors_as_loader_errors(folder):
         make_private_folder(folder)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, MANIFEST))
             sync_folder(folder)
-        for name in os.listdir(folder):
-            if name.startswith(MANIFEST + b".tmp."):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(folder, name))
+        remove_leftovers(folder, re.escape(MANIFEST), older_than_s=0)
 
 
 def _remove_others(folder: bytes, shards: int) -> None:

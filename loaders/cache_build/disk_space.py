@@ -1,4 +1,4 @@
-"""Room on the disk for a cache: asked for before it is needed, and named when it is missing."""
+"""Asks for room on the disk before it is needed, and says what is missing when a write fails."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def room(folder: bytes) -> tuple[int, int]:
-    """Bytes that are free for this user where `folder` is, and that one file may have."""
+    """Return the bytes that are free for this user where `folder` is, and those that one file may have."""
     status = os.statvfs(folder)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return status.f_bavail * status.f_frsize, 2**63 - 1 if limit == resource.RLIM_INFINITY else limit
 
 
 def ensure_room(folder: bytes, path: bytes, written: int, total: int) -> None:
-    """Raises LoaderError E-NOSPC unless a file of `total` bytes fits, `written` of which are there already."""
+    """Raise LoaderError E-NOSPC unless a file of `total` bytes fits, `written` of which are there already."""
     free, limit = room(folder)
     if total - written > free:
         raise LoaderError("E-NOSPC", f"need={total - written:,} more bytes, have={free:,}", path=path)
@@ -33,7 +33,7 @@ def ensure_room(folder: bytes, path: bytes, written: int, total: int) -> None:
 
 
 @contextlib.contextmanager
-def write_errors_told(path: bytes) -> Iterator[None]:
+def write_errors_as_loader_errors(path: bytes) -> Iterator[None]:
     """Turn an OSError of the block, which writes for `path`, into the LoaderError that it means."""
     try:
         yield

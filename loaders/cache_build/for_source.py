@@ -1,14 +1,18 @@
-"""The cache that stands for a source: opened where it is there, built where it is not."""
+"""Finds the cache that stands for a source: opens it where it is there, builds it where it is not."""
 
 from __future__ import annotations
 
 import os
 
 from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import known_cache, open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache.shards import MANIFEST
+from penstock.loaders.cache_build.build_file import remove_dead_builds
+from penstock.loaders.cache_build.build_set import build_cache, refuse_inside
+from penstock.loaders.cache_build.freshness import why_stale
 from penstock.loaders.cache_build.progress import BuildDisplay
 from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.errors import LoaderError
 
 SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes beside the source
 
@@ -32,8 +36,26 @@ def prepare_source(
             "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
             "path of a cache that `penstock cache build` made as the source"
         )
-    there = known_cache(cache)
-    wanted = encoding or (there.coded if there else Encoding())
-    with BuildDisplay(len(source)) as progress:
-        build_cache(source, cache, wanted, shards=there.shard[1] if there else 1, progress=progress)
-    return open_cache(cache)
+    path = os.path.realpath(os.fsencode(cache))
+    refuse_inside(source, path)
+    there = _opened(path)
+    if there is None:
+        with BuildDisplay(len(source)) as progress:
+            build_cache(source, path, encoding, progress=progress)
+        return open_cache(path)
+    for shard, file in enumerate(there.files):
+        reason = why_stale(file.about, source, encoding or there.about[0].coded, (shard, len(there.files)))
+        if reason:
+            raise LoaderError("E-STALE", reason, path=file.path)
+        remove_dead_builds(file.path)
+    return there
+
+
+def _opened(path: bytes) -> Hdf5Cache | None:
+    """Open the cache at `path`; None for what build_cache is to judge, if only to say what is wrong with it."""
+    try:
+        return open_cache(path)
+    except LoaderError:
+        if os.path.exists(os.path.join(path, MANIFEST)):
+            raise
+        return None

@@ -1,4 +1,4 @@
-"""What a cache must agree with to be used: its source, its settings, the libraries that made its pixels."""
+"""Says whether a cache may be used: it must agree with its source, its settings and the libraries of its pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PIXEL_LIBRARIES = ("simplejpeg", "torch")
 
 @functools.cache
 def build_versions() -> dict[str, str]:
-    """Name -> version of what a cache is built by. Raises LoaderError E-DEPENDENCY without h5py."""
+    """Return name -> version of what a cache is built by. Raises LoaderError E-DEPENDENCY without h5py."""
     try:
         own = importlib.metadata.version("penstock")
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
@@ -34,21 +34,21 @@ def build_versions() -> dict[str, str]:
 
 
 def source_identity(source: Source) -> dict[str, str]:
-    """`About.source`: where it is, which images and labels, and a digest that also covers modification times."""
+    """Return `About.source`: where it is, which images and labels, a digest that also covers modification times."""
     root: bytes = getattr(source, "root", b"")
     content: str = getattr(source, "content", source.fingerprint)
     return {"root": root.decode("utf-8", "surrogateescape"), "fingerprint": source.fingerprint, "content": content}
 
 
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
-    """Hex digest of all that decides the bytes of a cache file; an unfinished one goes on under the same key only."""
+    """Return a digest of all that decides the bytes of a cache file; an unfinished one goes on under it only."""
     identity = source_identity(source)
     parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, build_versions()]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode("ascii"), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int, int] = (0, 1)) -> str:
-    """Why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
+    """Say why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
     identity = source_identity(source)
     if about.coded != encoding:
         return f"it holds {about.coded.describe()}; asked for is {encoding.describe()}"
@@ -67,7 +67,7 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
 
 
 def why_improvable(about: About) -> str:
-    """Why building it again would make it better; "" if it would not."""
+    """Say why building it again would make it better; "" if it would not."""
     if about.kept.get(MISSING) and jpegtran_path():
         return f"{about.kept[MISSING]:,} of its JPEGs have no restart markers, because jpegtran was missing"
     return ""

@@ -1,4 +1,4 @@
-"""The frame of a cache file: HDF5's own bytes around a payload that is already in place.
+"""Writes the frame of a cache file: HDF5's own bytes around a payload that is already in place.
 
 The payload of a cache is written first, from PAYLOAD_OFFSET on, by plain writes. HDF5 then lays out a file with the
 same datasets in memory, sparse, and is asked where they lie; what it wrote outside the payload goes into the file, the
@@ -32,7 +32,7 @@ Tables = Mapping[str, npt.NDArray[Any]]
 
 
 def is_cache_file(path: bytes) -> bool:
-    """Whether the file was built by penstock, be it damaged since. Raises OSError."""
+    """Return whether the file was built by penstock, be it damaged since. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.pread(fd, len(_MARK), _MARK_OFFSET) == _MARK
@@ -41,12 +41,12 @@ def is_cache_file(path: bytes) -> bool:
 
 
 def table_digests(tables: Tables) -> dict[str, str]:
-    """Hex digest of each of TABLES, as `About.digests` has them."""
+    """Return the hex digest of each of TABLES, for `About.digests`."""
     return {name: hashlib.blake2b(tables[name].tobytes(), digest_size=DIGEST_BYTES).hexdigest() for name in TABLES}
 
 
 def frame_bytes(tables: Tables) -> int:
-    """Room that a file needs beside its payload, at most."""
+    """Return the bytes that a file needs beside its payload, at most."""
     return _SMALLEST_FRAME + sum(table.nbytes + _ALIGNMENT for table in tables.values())
 
 
@@ -79,13 +79,13 @@ def write_frame(fd: int, tables: Tables, about: About) -> None:
 
 
 def _written(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of what lies in the frame from `start` to `end`."""
+    """Yield (offset, bytes) of what lies in the frame from `start` to `end`."""
     for offset in range(start, end, _COPY_BYTES):
         yield offset, os.pread(frame, min(_COPY_BYTES, end - offset), offset)
 
 
 def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
-    """Make `frame` (an empty memory file) an HDF5 file but for its payload, which stays a hole; its size in bytes."""
+    """Make `frame` (an empty memory file) an HDF5 file whose payload stays a hole; return its size in bytes."""
     h5py = import_h5py()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
@@ -110,7 +110,7 @@ def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
 
 
 def _dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) -> int | None:
-    """Make a contiguous dataset with room but no content; its offset in the file, None if it holds nothing."""
+    """Make a contiguous dataset without content; return its offset in the file, None if it holds nothing."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -123,6 +123,6 @@ def _dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) 
 
 
 def hdf5_versions() -> dict[str, str]:
-    """Versions of h5py and of its HDF5. Raises LoaderError E-DEPENDENCY without h5py."""
+    """Return the versions of h5py and of its HDF5. Raises LoaderError E-DEPENDENCY without h5py."""
     h5py = import_h5py()
     return {"h5py": h5py.version.version, "hdf5": h5py.version.hdf5_version}

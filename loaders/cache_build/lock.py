@@ -1,4 +1,4 @@
-"""One builder at a time: a lock file that tells who holds it, and outlives nobody."""
+"""Lets one builder work at a time: a lock file says who holds it, and is replaced once that process is dead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from penstock.loaders.system.durable_file import open_private, write_all
+from penstock.loaders.system.durable_file import open_private, remove_old_files, write_all
+from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
 HEARTBEAT_S = 5.0
@@ -26,7 +27,15 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, so that no other one is taken for it: start in clock ticks since boot; pids: its pid namespace."""
+    """Identify a process, so that no other one is taken for it.
+
+    Attributes:
+        host: name of the machine.
+        pid: process id.
+        boot: id of the machine's boot.
+        start: when the process started, in clock ticks since boot.
+        pids: its pid namespace.
+    """
 
     host: str
     pid: int
@@ -36,33 +45,28 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """The process that asks."""
+        """Identify the process that asks."""
         boot = _read("/proc/sys/kernel/random/boot_id").strip()
         return cls(host=platform.node(), pid=os.getpid(), boot=boot, start=_start_time(os.getpid()), pids=_namespace())
 
     @classmethod
     def parse(cls, data: bytes) -> Owner | None:
-        """As in a lock file; None for anything else."""
+        """Read what is in a lock file; None for anything that is no owner."""
         try:
-            values = json.loads(data)
-            owner = cls(**values)
-        except (ValueError, TypeError):
+            return decode_json(data, cls)
+        except ValueError:
             return None
-        return owner if all(type(v) is type(getattr(_SHAPE, n)) for n, v in asdict(owner).items()) else None
 
     def alive(self) -> bool | None:
-        """Whether the process runs; None where this process cannot see it: another host, another container."""
+        """Return whether the process runs; None where this process cannot see it: another host, another container."""
         here = Owner.this_process()
         if (self.host, self.boot, self.pids) != (here.host, here.boot, here.pids):
             return None
         return _start_time(self.pid) == self.start
 
     def describe(self) -> str:
-        """For people: "process 4242 on node7"."""
+        """Return words for people: "process 4242 on node7"."""
         return f"process {self.pid} on {self.host}"
-
-
-_SHAPE = Owner(host="", pid=0, boot="", start=0, pids="")
 
 
 def _read(path: str) -> str:
@@ -81,17 +85,17 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
 
 
 class BuildLock:
-    """The lock at `path`, held from acquire() to release(); a context manager that releases.
+    """Hold the lock at `path` from acquire() to release(); a context manager that releases.
 
     It is made whole, content and all, by a hard link. An owner that died is found by its process id, start time and
-    boot; one on another host by its silence: a holder touches the file every HEARTBEAT_S. A holder that was taken for
-    dead is told so by check().
+    boot; one on another host by its silence: a holder touches the file every HEARTBEAT_S. check() raises for a
+    holder that was taken for dead.
     """
 
     def __init__(self, path: bytes) -> None:
@@ -119,13 +123,15 @@ class BuildLock:
             if on_wait is not None:
                 on_wait(seen.owner)
             time.sleep(POLL_S)
-        self._sweep()
+        # Of processes that were killed while they made a lock; by the clock of the file system.
+        folder, name = os.path.split(self._path)
+        remove_old_files(folder, re.escape(name) + rb"\.[0-9a-f]{16}", os.fstat(self._fd).st_mtime - SILENT_S)
         self._done.clear()
         self._beat = threading.Thread(target=self._keep_beating, name="penstock-lock", daemon=True)
         self._beat.start()
 
     def _make(self) -> bool:
-        """Make the lock file unless there is one."""
+        """Make the lock file unless there is one; return whether it was made."""
         private, fd = self._private()
         try:
             os.link(private, self._path)
@@ -158,7 +164,7 @@ class BuildLock:
         return True
 
     def _private(self) -> tuple[bytes, int]:
-        """A file that nobody else knows, with the content of a lock: path, descriptor."""
+        """Make a file that nobody else knows, with the content of a lock; return its path and descriptor."""
         private = b"%s.%s" % (self._path, os.urandom(8).hex().encode())
         fd = open_private(private, os.O_RDWR | os.O_EXCL)
         try:
@@ -194,22 +200,12 @@ class BuildLock:
             os.close(old)
 
     def _is(self, fd: int) -> bool:
-        """Whether the file open as `fd` is the one at the lock's path."""
+        """Return whether the file open as `fd` is the one at the lock's path."""
         try:
             there, ours = os.stat(self._path), os.fstat(fd)
         except OSError:
             return False
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def _sweep(self) -> None:
-        """Remove the private files of processes that were killed while they made a lock."""
-        folder, name = os.path.split(self._path)
-        pattern = re.compile(re.escape(name) + rb"\.[0-9a-f]{16}")
-        now_s = os.fstat(self._fd).st_mtime  # by the clock of the file system
-        with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
-            for entry in entries:
-                if pattern.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < now_s - SILENT_S:
-                    os.unlink(entry.path)
 
     def _keep_beating(self) -> None:
         while not self._done.wait(HEARTBEAT_S):
@@ -217,7 +213,7 @@ class BuildLock:
                 os.utime(self._fd)
 
     def check(self) -> None:
-        """Raises LoaderError E-CACHE if the lock was taken from this process, which must then write no more."""
+        """Raise LoaderError E-CACHE if the lock was taken from this process, which must then write no more."""
         if not self._is(self._fd):
             cause = "the lock is gone: another process took this one for dead, or someone removed it"
             raise LoaderError("E-CACHE", cause, fix="wait for it to finish", path=self._path)
@@ -256,7 +252,7 @@ def _mark(status: os.stat_result) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Seen:
-    """A lock file at one moment: who holds it, whether that is over, and the file's identity and time."""
+    """Describe a lock file at one moment: who holds it, whether that is over, and the file's identity and time."""
 
     owner: str
     dead: bool
@@ -264,14 +260,14 @@ class Seen:
 
 
 class _Watched:
-    """A lock file looked at again and again, to notice when it is no longer touched."""
+    """Look at a lock file again and again, to notice when it is no longer touched."""
 
     def __init__(self) -> None:
         self._mark: tuple[int, int, int] | None = None
         self._since_s = 0.0
 
     def look(self, path: bytes) -> Seen | None:
-        """What is there now; None if nothing is."""
+        """Return what is there now; None if nothing is."""
         try:
             with open(path, "rb") as file:
                 content, status = file.read(4096), os.fstat(file.fileno())
@@ -283,11 +279,11 @@ class _Watched:
         owner = Owner.parse(content)
         alive = owner.alive() if owner else None
         silent = now_s - self._since_s > SILENT_S or (owner is not None and _rebooted(owner, status))
-        told = owner.describe() if owner else "a process that is not known"
-        return Seen(told, alive is False or (alive is None and silent), mark)
+        name = owner.describe() if owner else "a process that is not known"
+        return Seen(name, alive is False or (alive is None and silent), mark)
 
 
 def _rebooted(owner: Owner, status: os.stat_result) -> bool:
-    """Whether the owner ran before this host was started again: another boot, and long silent."""
+    """Return whether the owner ran before this host was started again: another boot, and long silent."""
     here = Owner.this_process()
     return owner.host == here.host and owner.boot != here.boot and time.time() - status.st_mtime > SILENT_S

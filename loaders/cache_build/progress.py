@@ -1,10 +1,10 @@
-"""How far a build is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Shows how far a build is: a bar on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.pipelines.errors import printable
 
@@ -12,66 +12,41 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LINE_EVERY_S = 30.0
-_LOOKS = 5  # at a lock, before it is told who holds it
+_LOOKS = 5  # at a lock, before its holder is shown
 
 
-class BuildProgress(Protocol):
-    """What a build tells while it runs."""
-
-    def begin(self, path: bytes, samples: int, done: int) -> None:
-        """A file of so many samples is built, of which some were there already."""
-        ...
-
-    def advance(self, samples: int, num_bytes: int) -> None:
-        """So many more samples are stored, in so many bytes."""
-        ...
-
-    def stage(self, text: str) -> None:
-        """What is done now, after the samples."""
-        ...
-
-    def waiting(self, owner: str) -> None:
-        """Another process is building the file; told again and again."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something the user should know, perhaps more than once."""
-        ...
-
-
-class NoProgress:
-    """Shows nothing."""
+class BuildProgress:
+    """Take what a build reports while it runs, and show nothing of it."""
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
-        """See BuildProgress."""
+        """Begin a file of so many samples, of which some were there already."""
 
     def advance(self, samples: int, num_bytes: int) -> None:
-        """See BuildProgress."""
+        """Count so many more samples that are stored, in so many bytes."""
 
     def stage(self, text: str) -> None:
-        """See BuildProgress."""
+        """Say what is done now, after the samples."""
 
     def waiting(self, owner: str) -> None:
-        """See BuildProgress."""
+        """Say that another process is building the file; called again and again."""
 
     def note(self, text: str) -> None:
-        """See BuildProgress."""
+        """Say something that the user should know, perhaps more than once."""
 
 
-class BuildDisplay:
-    """BuildProgress on stderr, for `samples` in all files together; a context manager: the bar goes away at the end."""
+class BuildDisplay(BuildProgress):
+    """Show a build of `samples` in all files together on stderr; a context manager: the bar goes away at the end."""
 
     def __init__(self, samples: int) -> None:
         self._total, self._done, self._built, self._bytes = samples, 0, 0, 0
         self._text = ""
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._looks: dict[str, int] = {}
         self._line_s = time.monotonic()
         self._first: tuple[float, int] | None = None  # when the first images came, how many; workers start slowly
         self._bar: Progress | None = None
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
-        """See BuildProgress."""
         if done:
             self._say(f"going on with {printable(path)}: {done:,} of {samples:,} images are there already")
         self._done += done
@@ -79,7 +54,6 @@ class BuildDisplay:
         self._show()
 
     def advance(self, samples: int, num_bytes: int) -> None:
-        """See BuildProgress."""
         self._done += samples
         self._built += samples
         self._bytes += num_bytes
@@ -87,20 +61,17 @@ class BuildDisplay:
         self._show()
 
     def stage(self, text: str) -> None:
-        """See BuildProgress."""
         self._text = text
         self._show()
 
     def waiting(self, owner: str) -> None:
-        """See BuildProgress."""
         self._looks[owner] = self._looks.get(owner, 0) + 1
         if self._looks[owner] > _LOOKS:  # one that only looks whether there is anything to do is soon done
             self.note(f"waiting: {owner} is building it")
 
     def note(self, text: str) -> None:
-        """See BuildProgress."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._noted:
+            self._noted.add(text)
             self._say(text)
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""Which of several processes, on several machines, builds which shards, and how they meet at the end."""
+"""Says which of several processes, on several machines, builds which shards, and lets them meet at the end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ _BUILD = timedelta(days=14)  # until the slowest has built its shards
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place. group: of torch.distributed, None where the processes cannot meet (a job array)."""
+    """Describe the place of a process among those that build.
+
+    Attributes:
+        rank: its number, from 0.
+        world_size: number of processes.
+        group: of torch.distributed; None where the processes cannot meet (a job array).
+    """
 
     rank: int = 0
     world_size: int = 1
     group: Any = None
 
     def shards(self, shards: int) -> list[int]:
-        """The shards that this rank builds."""
+        """Return the shards that this rank builds."""
         return list(range(self.rank, shards, self.world_size))
 
     def own_workers(self) -> int:
-        """Worker processes for this rank: the machine's processors, shared with the ranks that torchrun put on it."""
+        """Return the worker processes for this rank, which shares the machine with those that torchrun put on it."""
         return max(1, default_workers() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
     def meet(self) -> None:
@@ -49,7 +55,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
-    """The ranks of torchrun (or whatever else set torch.distributed's variables), else of a SLURM job array, else one.
+    """Find the ranks of torchrun (or whatever else set its variables), else of a SLURM job array, else one.
 
     Those of torch.distributed meet in a gloo group, which is left at the end. `arrays`: whether a job array counts;
     its tasks may as well have nothing to do with each other.
@@ -71,7 +77,7 @@ def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
 
 
 def array_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """(rank, world size) of a task of a SLURM job array, None outside of one."""
+    """Return (rank, world size) of a task of a SLURM job array, None outside of one."""
     try:
         task, count = int(environment["SLURM_ARRAY_TASK_ID"]), int(environment["SLURM_ARRAY_TASK_COUNT"])
         first = int(environment.get("SLURM_ARRAY_TASK_MIN", "0"))

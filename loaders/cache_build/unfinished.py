@@ -1,4 +1,4 @@
-"""The folder of an unfinished cache file: its payload so far and its journal, which any later builder may take up."""
+"""Keeps an unfinished cache file: its payload so far and a journal, which any later builder may take up."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _READ_BYTES = 1 << 20
 
 
 class BuildFolder:
-    """`DEST.tmp.PID` with the files `data` and `journal`; only the holder of the cache's lock may have one.
+    """Write to the folder `DEST.tmp.PID`, which only the holder of the cache's lock may have. Raises OSError.
 
-    Blocks are appended to `data`, then told to the journal. Raises OSError.
+    Blocks are appended to the file `data`, then to the file `journal`.
     """
 
     def __init__(self, path: bytes, key: str) -> None:
@@ -49,7 +49,7 @@ class BuildFolder:
             raise
 
     def _resume(self, end: int) -> int:
-        """Take up the blocks whose payload is what was written; where the last of them ends in the journal."""
+        """Take up the blocks whose payload is what was written; return where the last of them ends in the journal."""
         for block, block_end in read_blocks(self._journal_path):
             if not self._is_whole(block, self.num_bytes):
                 break
@@ -58,7 +58,7 @@ class BuildFolder:
         return end
 
     def is_whole(self) -> bool:
-        """Whether all of the payload reads back as it was when it was written."""
+        """Return whether all of the payload reads back as it was when it was written."""
         start = 0
         for block in self.blocks:
             if not self._is_whole(block, start):
@@ -67,7 +67,7 @@ class BuildFolder:
         return True
 
     def _is_whole(self, block: Block, start: int) -> bool:
-        """Whether the payload from `start` on is what the block says."""
+        """Return whether the payload from `start` on is what the block says."""
         if len(block.records) == 0 or int(block.records["length"].sum(dtype=np.int64)) != block.num_bytes:
             return False
         at, left, crc = PAYLOAD_OFFSET + start, block.num_bytes, 0
@@ -100,7 +100,7 @@ class BuildFolder:
             self._unsynced = 0
 
     def records(self) -> npt.NDArray[np.void]:
-        """All samples so far, RECORD [n]."""
+        """Return the records of all samples so far, RECORD [n]."""
         return np.concatenate([block.records for block in self.blocks]) if self.blocks else np.zeros(0, RECORD)
 
     @property
@@ -139,7 +139,7 @@ def remove_folder(path: bytes) -> None:
 
 
 def find_folders(dest: bytes) -> list[bytes]:
-    """Folders of unfinished caches of `dest` that are this user's own."""
+    """List the folders of unfinished caches of `dest` that are this user's own."""
     parent, name = os.path.split(dest)
     pattern = re.compile(re.escape(name) + rb"\.tmp\.\d+")
     found = []
@@ -154,7 +154,7 @@ def find_folders(dest: bytes) -> list[bytes]:
 
 
 def take_folder(dest: bytes, key: str) -> BuildFolder:
-    """The folder for building `dest`, under its lock: the most advanced of those that were left, or a new one.
+    """Take the folder for building `dest`, under its lock: the most advanced of those that were left, or a new one.
 
     The others are removed: their builders are dead, or the lock would not be ours.
     """

@@ -1,4 +1,4 @@
-"""A cache checked from end to end: against itself, and against the source that it was built from."""
+"""Checks a cache from end to end: against itself, and against the source that it was built from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GENERAL = ("E-STALE", "E-DEPENDENCY")  # these tell of the whole file or of the
 
 
 class Finding(NamedTuple):
-    """What is wrong with one sample."""
+    """Say what is wrong with one sample."""
 
     sample: int
     name: bytes
@@ -42,7 +42,15 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What a check found. `differing` is of a comparison with a source; kinds counts file, strips and pixels."""
+    """Hold what a check found.
+
+    Attributes:
+        samples: number of images.
+        num_bytes: bytes that they take.
+        kinds: file, strips, pixels -> how many are stored so.
+        damaged: images whose bytes are not those that were stored.
+        differing: images that are not those of the source.
+    """
 
     samples: int
     num_bytes: int
@@ -56,7 +64,7 @@ class CacheReport:
         return not (self.damaged or self.differing)
 
     def describe(self, most: int = 20) -> str:
-        """A line on all, then one for each of the first `most` findings."""
+        """Return a line on all, then one for each of the first `most` findings."""
         found = [("damaged", finding) for finding in self.damaged] + [("differs", f) for f in self.differing]
         lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: " + (f"{len(found):,} bad" if found else "sound")]
         lines += [f"  {what} sample={f.sample} name={printable(f.name)}: {f.cause}" for what, f in found[:most]]
@@ -100,7 +108,7 @@ def verify_against(
 
 
 def difference(cache: Hdf5Cache, source: Source) -> str:
-    """How the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
+    """Say how the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
     if len(source) != len(cache):
         return f"the source has {len(source):,} images, the cache {len(cache):,}"
     if source.classes != cache.classes:
@@ -129,7 +137,7 @@ def _later(cache: Hdf5Cache, source: Source) -> str:
 
 
 def damage(record: Record, stored: bytes, num_classes: int) -> str:
-    """What is wrong with a sample, of which `stored` are all bytes; "" if nothing is."""
+    """Say what is wrong with a sample, of which `stored` are all bytes; "" if nothing is."""
     head, rest = stored[: record.head], np.frombuffer(stored, np.uint8)[record.head :]
     if crc32(stored if record.kind == FILE else head, 0) != record.crc:
         return "the CRC of its head differs" if record.kind != FILE else "the CRC of its bytes differs"
@@ -159,13 +167,13 @@ def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
         return found
     bounds = np.append(strips.segment_ends(scan), len(scan))
     if len(bounds) != geometry.rows * geometry.segments:
-        return f"it has {len(bounds)} segments, its record tells of {geometry.rows * geometry.segments}"
+        return f"it has {len(bounds)} segments, its record says {geometry.rows * geometry.segments}"
     rows = [*range(record.strip_rows, geometry.rows, record.strip_rows), geometry.rows]
     return "" if bounds[[row * geometry.segments - 1 for row in rows]].tolist() == ends else "its strips end elsewhere"
 
 
 def _chain(data: Pixels, ends: list[int], crcs: list[int]) -> str:
-    """What is wrong with strips that end there and have these running CRCs."""
+    """Say what is wrong with strips that end there and have these running CRCs."""
     if len(ends) != len(crcs) or not ends or ends[-1] != len(data):
         return f"{len(crcs)} strips that do not cover its {len(data):,} bytes"
     begin = crc = 0
@@ -178,7 +186,7 @@ def _chain(data: Pixels, ends: list[int], crcs: list[int]) -> str:
 
 
 class _Comparison:
-    """Whether samples are what the source gives; belongs to one thread."""
+    """Compare samples with what the source gives; belongs to one thread."""
 
     def __init__(self, cache: Hdf5Cache, source: Source) -> None:
         self._cache, self._source = cache, source
@@ -186,7 +194,7 @@ class _Comparison:
         self._decoders = ImageDecoder(ImagePipeline()), ImageDecoder(ImagePipeline())
 
     def __call__(self, index: int) -> str:
-        """How image `index` differs, "" if it does not."""
+        """Say how image `index` differs, "" if it does not."""
         cached, original = self._cache.read(index), self._source.read(index)
         kind = int(self._cache.records["kind"][index])
         if self._encoder.encoding.lossless:
@@ -212,7 +220,7 @@ class _Comparison:
 
 
 def _whole(stored: Stored) -> bytes | Pixels:
-    """A sample that was just encoded, as Source.read gives images."""
+    """Return a sample that was just encoded as Source.read gives images."""
     record = Record._make(stored.record.item())
     if record.kind == FILE:
         return stored.data
@@ -225,14 +233,14 @@ def _whole(stored: Stored) -> bytes | Pixels:
 def _findings(
     cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: Progress | None, workers: int | None
 ) -> list[Finding]:
-    """What the check that `make` gives each thread says of every sample, in order."""
+    """Collect what the check that `make` gives each thread says of every sample, in order."""
     local = threading.local()
 
     def check(first: int) -> list[tuple[int, str]]:
         if not hasattr(local, "check"):
             local.check = make()
         last = min(first + _CHUNK_SAMPLES, len(cache))
-        return [(index, _told(local.check, index)) for index in range(first, last)]
+        return [(index, _cause(local.check, index)) for index in range(first, last)]
 
     found: list[Finding] = []
     with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
@@ -247,7 +255,7 @@ def _findings(
     return found
 
 
-def _told(check: Callable[[int], str], index: int) -> str:
+def _cause(check: Callable[[int], str], index: int) -> str:
     try:
         return check(index)
     except LoaderError as error:

@@ -1,4 +1,4 @@
-"""A run of samples as a cache stores it: what one worker encodes at a time."""
+"""Encodes runs of samples as a cache stores them: what one worker does at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD, Encoding
-from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.cache.format import RECORD
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
@@ -21,7 +20,7 @@ FIRST_CHUNK_SAMPLES = 4  # before
 
 
 class Task(NamedTuple):
-    """Samples to encode, the end excluded."""
+    """Name samples to encode: the first, and the one after the last."""
 
     first: int
     end: int
@@ -29,9 +28,15 @@ class Task(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Encoded samples: RECORD [n] with offset 0, their bytes one after another, what they were in the source.
+    """Hold encoded samples.
 
-    source_bytes: what was read. kept, bad: reason or error code -> how many.
+    Attributes:
+        task: which samples.
+        records: RECORD [n] with offset 0.
+        payload: their bytes, one after another.
+        source_bytes: what was read for them.
+        kept: reason -> how many JPEGs are stored as they were.
+        bad: error code -> how many images no decoder takes.
     """
 
     task: Task
@@ -42,21 +47,17 @@ class Chunk:
     bad: dict[str, int]
 
 
-@dataclass(frozen=True)
-class EncodeJob:
-    """What the workers do: `make` gives the encoder (SampleEncoder but in tests)."""
-
-    source: Source
-    encoding: Encoding
-    make: Callable[[Encoding], Any] = SampleEncoder
-
-
 class ChunkCutter:
-    """Samples cut into tasks of about CHUNK_BYTES, by the mean size of those that are done."""
+    """Cut samples into tasks of about CHUNK_BYTES, by the mean size of those that are done."""
 
     def __init__(self, first: int, end: int) -> None:
         self.next, self.end = first, end
         self._samples = self._bytes = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether there are samples left."""
+        return self.next < self.end
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk into account."""
@@ -64,7 +65,7 @@ class ChunkCutter:
         self._bytes += max(len(chunk.payload), chunk.source_bytes)
 
     def cut(self) -> Task:
-        """The next task."""
+        """Cut the next task."""
         count = FIRST_CHUNK_SAMPLES
         if self._samples:
             count = int(max(1, min(MAX_CHUNK_SAMPLES, CHUNK_BYTES * self._samples // max(1, self._bytes))))

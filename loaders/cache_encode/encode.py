@@ -1,4 +1,4 @@
-"""One image of a source as the bytes and the record of a cache.
+"""Encodes one image of a source as the bytes and the record of a cache.
 
 - jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, once its pixels have been compared with
   the source's: all of them, and those of a window cut out of it. What cannot be copied so is stored as it is (FILE),
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
+import torch
 
 from penstock.loaders.cache.format import (
     FILE,
@@ -30,7 +31,6 @@ from penstock.loaders.cache.format import (
     Encoding,
     crc32,
 )
-from penstock.loaders.cache_encode.resize import shrunk
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
@@ -38,6 +38,7 @@ from penstock.pipelines.jpeg import strips
 from penstock.pipelines.jpeg.recode import FAILED, RecodeError, recode
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
+from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
 # From one restart marker to the next. Of 32 pixels, the copies are 1.003 times as large as the photos and cropping
@@ -52,11 +53,13 @@ _CHECK_PIXELS = 24  # side of the window that is cut out as a check
 
 
 class Stored(NamedTuple):
-    """An image as a cache holds it.
+    """Hold an image as a cache stores it.
 
-    record: a scalar of RECORD with offset 0. data: head and strips, pixels or file, record["length"] bytes. kept: why a
-    JPEG was stored without restart markers, in words that stay the same, "" otherwise. bad: the code of the error that
-    reading the source gives, "" for an image that can be decoded.
+    Attributes:
+        record: scalar of RECORD with offset 0.
+        data: head and strips, pixels or file, record["length"] bytes.
+        kept: why a JPEG was stored without restart markers, in words that stay the same; "" otherwise.
+        bad: code of the error that reading the source gives; "" for an image that can be decoded.
     """
 
     record: np.void
@@ -66,7 +69,7 @@ class Stored(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """What a record says of an image however it is stored; sides in pixels as stored, orientation by EXIF."""
+    """Hold what a record says of an image however it is stored; sides in pixels as stored, orientation by EXIF."""
 
     label: int
     width: int = 0
@@ -75,7 +78,7 @@ class _Origin(NamedTuple):
 
 
 class SampleEncoder:
-    """Images to what a cache stores of them; belongs to one thread, whose memory it uses again from image to image.
+    """Turn images into what a cache stores of them; belongs to one thread, whose memory it uses again.
 
     Raises LoaderError E-DEPENDENCY where simplejpeg, or Pillow for an image that needs it, is missing.
     """
@@ -91,7 +94,7 @@ class SampleEncoder:
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
 
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
-        """The image `data`, encoded or uint8 [h, w, 3], with its class number.
+        """Encode the image `data` (encoded, or uint8 [h, w, 3]) with its class number.
 
         Of pixels a lossless cache holds the pixels, also with encoding "jpeg". An image of more than the default
         max_pixels is stored as it is with the size it declares: the reader's own max_pixels decides. Raises
@@ -141,7 +144,7 @@ class SampleEncoder:
             return _as_file(data, origin, kept=error.reason)
 
     def _encoded(self, pixels: Pixels, origin: _Origin) -> Stored:
-        """A new JPEG of the pixels; one without restart markers where these cannot be had."""
+        """Make a new JPEG of the pixels; one without restart markers where these cannot be had."""
         height, width = pixels.shape[:2]
         origin = origin._replace(width=width, height=height)
         if max(height, width) > _MAX_JPEG_SIDE:
@@ -154,7 +157,7 @@ class SampleEncoder:
             return _as_file(data, origin, kept=error.reason)
 
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
-        """The copy with restart markers, once it is proven equal to `pixels`. Raises RecodeError."""
+        """Make the copy with restart markers, and prove it equal to `pixels`. Raises RecodeError."""
         segment_mcus = _segment_mcus(data, header)
         copy = recode(data, header, segment_mcus)
         found = _copy_header(copy, header, segment_mcus)
@@ -176,7 +179,7 @@ class SampleEncoder:
         return Stored(_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
     def _compare(self, copy: bytes, pixels: Pixels) -> None:
-        """Raises RecodeError if the JPEG `copy` does not decode, without a warning, to `pixels`."""
+        """Raise RecodeError if the JPEG `copy` does not decode, without a warning, to `pixels`."""
         height, width = pixels.shape[:2]
         try:
             decoded = self._copy.rgb(copy, height, width)
@@ -196,7 +199,7 @@ class SampleEncoder:
         strip_ends: npt.NDArray[np.uint32],
         pixels: Pixels,
     ) -> None:
-        """Cut one window out of the copy as a reader does, placed by the bytes' CRC; RecodeError if it differs."""
+        """Cut one window out of the copy as a reader does, placed by the bytes' CRC. Raises RecodeError."""
         draw = crc32(copy, 0)
         w, h = min(_CHECK_PIXELS, geometry.width), min(_CHECK_PIXELS, geometry.height)
         x, y = (draw & 0xFFFF) % (geometry.width - w + 1), (draw >> 16) % (geometry.height - h + 1)
@@ -215,8 +218,30 @@ class SampleEncoder:
             raise RecodeError("a window differs", self._copy.warning)
 
 
+def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
+    """Return (width, height) in pixels after the encoding's resize: aspect kept, sides at least 1, never enlarged.
+
+    The other side is rounded down, as torchvision's Resize and FFCV do.
+    """
+    given = max(width, height) if encoding.longer_side else min(width, height)
+    target = encoding.resize
+    if target is None or given <= target:
+        return width, height
+    return max(1, width * target // given), max(1, height * target // given)
+
+
+def shrunk(pixels: Pixels, encoding: Encoding) -> Pixels:
+    """Shrink an image, uint8 [h, w, 3], antialiased; it comes back contiguous, as it is where it is small enough."""
+    width, height = shrunk_size(pixels.shape[1], pixels.shape[0], encoding)
+    if (height, width) == pixels.shape[:2]:
+        return np.ascontiguousarray(pixels)
+    slot = torch.empty((1, 3, height, width), dtype=torch.uint8, memory_format=torch.channels_last)
+    resize_torch(pixels, slot)
+    return np.ascontiguousarray(slot.permute(0, 2, 3, 1)[0].numpy())
+
+
 def _as_stored(upright: ImageInfo, label: int) -> tuple[_Origin, ImageInfo]:
-    """What a probe says of the image, and the probe, before any EXIF orientation."""
+    """Return what a probe says of the image, and the probe, before any EXIF orientation."""
     width, height = upright.width, upright.height
     if swaps_sides(upright.orientation):
         width, height = height, width
@@ -237,7 +262,7 @@ def _segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
 
 
 def _copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
-    """The header of what jpegtran wrote. Raises RecodeError if that is not the kind of JPEG that was asked for."""
+    """Read the header of what jpegtran wrote. Raises RecodeError if that is not the kind of JPEG that was asked for."""
     try:
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
     except LoaderError as error:
@@ -251,7 +276,7 @@ def _copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpe
 
 
 def _equal(a: Pixels, b: Pixels) -> bool:
-    """Whether two contiguous images hold the same; by words of 8 bytes, which takes a third of the time."""
+    """Return whether two contiguous images are equal; by words of 8 bytes, which takes a third of the time."""
     if a.shape != b.shape:
         return False
     words = a.size // 8 * 8
@@ -292,7 +317,7 @@ def _as_file(data: bytes, origin: _Origin, *, kept: str = "", bad: str = "") -> 
 def _record(
     kind: int, length: int, head: int, crc: int, origin: _Origin, layout: tuple[int, int, int, int, int]
 ) -> np.void:
-    """A scalar of RECORD; `layout` is its last five fields."""
+    """Make a scalar of RECORD; `layout` is its last five fields."""
     made = np.zeros((), RECORD)
     made[()] = (0, length, head, crc, origin.width, origin.height, origin.label, kind, origin.orientation, *layout)
     record: np.void = made[()]  # type: ignore[assignment]

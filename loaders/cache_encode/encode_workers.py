@@ -1,4 +1,9 @@
-"""The images of a source encoded for a cache by worker processes, in the order of the source."""
+"""Encodes the images of a source for a cache in worker processes, and hands them out in the order of the source.
+
+Not by concurrent.futures: the semaphores of its queues have names in /dev/shm, which stay there where a whole group of
+processes is killed. Its processes also share one pipe, in which the rest of a message is waited for though its sender
+is dead.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,21 @@ import contextlib
 import os
 import pickle
 import signal
-import traceback
 from collections.abc import Generator
 from multiprocessing import connection, current_process
 from typing import Any
 
 import numpy as np
 
-from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, EncodeJob, Task, encode_chunk
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, ChunkCutter, Task, encode_chunk
+from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.loaders.workers.failures import death_error, exception_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import describe_exit, receive_message, tell_stacks
+from penstock.loaders.workers.processes import describe_exit, print_stacks, receive_message
 from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
@@ -28,8 +36,10 @@ _LEAVE_S = 5.0
 _DESCRIPTORS_A_WORKER = 6
 
 
-def encode_in_order(job: EncodeJob, first: int, end: int, workers: int) -> Generator[Chunk, None, None]:
-    """Samples `first` to `end` in chunks, in order, encoded by `workers` processes or, if 0, in this one.
+def encode_in_order(
+    source: Source, encoding: Encoding, first: int, end: int, workers: int
+) -> Generator[Chunk, None, None]:
+    """Encode samples `first` to `end` (excluded) in chunks, in order, by `workers` processes or, if 0, in this one.
 
     How they are cut into chunks differs from run to run; their bytes do not. Close the iterator to end the workers.
     Raises what the source raises (LoaderError, with `sample`); LoaderError E-WORKER, E-OOM, E-TIMEOUT for a worker
@@ -38,24 +48,26 @@ def encode_in_order(job: EncodeJob, first: int, end: int, workers: int) -> Gener
     workers = min(workers, -(-(end - first) // FIRST_CHUNK_SAMPLES))
     if workers and current_process().daemon:
         workers = 0  # a worker itself: it may not start any
-    return _here(job, first, end) if workers == 0 else _in_workers(job, first, end, workers)
+    cutter = ChunkCutter(first, end)
+    return _encode_in_workers(source, encoding, cutter, workers) if workers else _encode_here(source, encoding, cutter)
 
 
-def _here(job: EncodeJob, first: int, end: int) -> Generator[Chunk, None, None]:
-    cutter, encoder = ChunkCutter(first, end), job.make(job.encoding)
-    while cutter.next < end:
-        chunk = encode_chunk(job.source, encoder, cutter.cut(), lambda sample: None)
+def _encode_here(source: Source, encoding: Encoding, cutter: ChunkCutter) -> Generator[Chunk, None, None]:
+    encoder = SampleEncoder(encoding)
+    while cutter.more:
+        chunk = encode_chunk(source, encoder, cutter.cut(), lambda sample: None)
         cutter.learn(chunk)
         yield chunk
 
 
-def _in_workers(job: EncodeJob, first: int, end: int, workers: int) -> Generator[Chunk, None, None]:
-    with _Pool(job, workers) as pool:
-        cutter = ChunkCutter(first, end)
+def _encode_in_workers(
+    source: Source, encoding: Encoding, cutter: ChunkCutter, workers: int
+) -> Generator[Chunk, None, None]:
+    with _Pool(source, encoding, workers) as pool:
         order: list[int] = []  # first samples of the tasks that are handed out or done, in order
         done: dict[int, Chunk] = {}
-        while cutter.next < end or order:
-            while cutter.next < end and len(order) < _AHEAD * workers and pool.has_room():
+        while cutter.more or order:
+            while cutter.more and len(order) < _AHEAD * workers and pool.has_room():
                 task = cutter.cut()
                 order.append(task.first)
                 pool.hand_out(task)
@@ -63,16 +75,16 @@ def _in_workers(job: EncodeJob, first: int, end: int, workers: int) -> Generator
                 chunk = pool.receive()
                 cutter.learn(chunk)
                 done[chunk.task.first] = chunk
-                if cutter.next < end and len(order) < _AHEAD * workers:
+                if cutter.more and len(order) < _AHEAD * workers:
                     break  # the worker that has just become free comes first
             if order and order[0] in done:
                 yield done.pop(order.pop(0))
 
 
 class _Pool:
-    """Worker processes with a pipe each: nobody else holds its other end, so no message is waited for in vain."""
+    """Run worker processes with a pipe each: nobody else holds its other end, so no message is waited for in vain."""
 
-    def __init__(self, job: EncodeJob, workers: int) -> None:
+    def __init__(self, source: Source, encoding: Encoding, workers: int) -> None:
         self._at = SharedArray.create((workers,), np.int64, name="penstock-build")
         self._at.array[:] = -1
         self._oom_kills = oom_kills()
@@ -82,27 +94,26 @@ class _Pool:
         self._held: list[int] = []  # tasks that each worker has
         ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
         try:
-            with without_main(job.source):
+            with without_main(source):
                 context = worker_context("forkserver")
                 with deferred_signals():
                     for number in range(workers):
-                        self._start(context, job, number)
+                        self._start(context, source, encoding, number)
         except BaseException as error:
             self._end(0)
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
-                kind = type(job.source).__name__
+                kind = type(source).__name__
                 raise ValueError(f"{kind} does not go to worker processes ({error}): build with workers=0") from error
-            told = start_error(error)
-            if told is error:
+            meant = start_error(error)
+            if meant is error:
                 raise
-            raise told from error
+            raise meant from error
 
-    def _start(self, context: Any, job: EncodeJob, number: int) -> None:
+    def _start(self, context: Any, source: Source, encoding: Encoding, number: int) -> None:
         ours, theirs = context.Pipe()
         self._pipes.append(ours)
-        process = context.Process(
-            target=_work, args=(theirs, job, self._at, number), name=f"penstock-build-{number}", daemon=True
-        )
+        arguments = (theirs, source, encoding, self._at, number)
+        process = context.Process(target=run_worker, args=arguments, name=f"penstock-build-{number}", daemon=True)
         try:
             process.start()
         finally:
@@ -113,7 +124,7 @@ class _Pool:
         ours._recv = lambda size: receive_message(ours, size, POLL_S, self._stalled)
 
     def has_room(self) -> bool:
-        """Whether a worker would take another task at once."""
+        """Return whether a worker would take another task at once."""
         return min(self._held) < 2
 
     def hand_out(self, task: Task) -> None:
@@ -126,7 +137,7 @@ class _Pool:
         self._held[number] += 1
 
     def receive(self) -> Chunk:
-        """The next chunk that any worker has done. Raises what stopped a worker."""
+        """Wait for the next chunk of any worker. Raises what stopped a worker."""
         while True:
             ready = connection.wait([*self._pipes, *(p.sentinel for p in self._processes)], timeout=POLL_S)
             if not ready:
@@ -157,20 +168,17 @@ class _Pool:
         process = self._processes[number]
         process.join(_LEAVE_S)
         sample = int(self._at.array[number])
-        what = f"a worker process was {describe_exit(process.exitcode)}".replace("was exited", "exited")
-        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": process.pid}
-        if oom_kills() > self._oom_kills:
-            return LoaderError("E-OOM", f"{what}: out of memory", fix="lower workers, or give it more memory", **where)
-        return LoaderError("E-WORKER", what, **where)
+        ending = describe_exit(process.exitcode, self._oom_kills)
+        return death_error(ending, sample=sample if sample >= 0 else None, worker=process.pid)
 
     def _stalled(self) -> None:
-        """Called every POLL_S without an answer: not a clock, which would go on while the job itself is stopped."""
+        """Look at the workers, every POLL_S without an answer; a clock would go on while the job itself is stopped."""
         for number, process in enumerate(self._processes):
             if not process.is_alive():
                 raise self._lost(number)
         self._silent_s += POLL_S
         if self._silent_s > DEFAULT_WATCHDOG_S:
-            tell_stacks(self._processes, self._processes[0].pid)
+            print_stacks(self._processes, self._processes[0].pid)
             samples = ", ".join(str(sample) for sample in self._at.array.tolist())
             cause = f"no worker has answered for {DEFAULT_WATCHDOG_S:.0f} s; they are at the samples {samples}"
             raise LoaderError("E-TIMEOUT", cause, fix="look at these files: slow or dead storage")
@@ -199,8 +207,10 @@ class _Pool:
         self._at.close()
 
 
-def _work(pipe: connection.Connection[Any, Any], job: EncodeJob, at: SharedArray, number: int) -> None:
-    """What a worker process does: tasks in, chunks out, until it is told to leave."""
+def run_worker(
+    pipe: connection.Connection[Any, Any], source: Source, encoding: Encoding, at: SharedArray, number: int
+) -> None:
+    """Be a worker process: tasks in, chunks out, until None comes; the fork server knows it by this function."""
     start_worker(number)
     for other in OUTLASTED:
         # What a worker starts inherits this, or an image would be stored as one that jpegtran cannot take.
@@ -213,23 +223,11 @@ def _work(pipe: connection.Connection[Any, Any], job: EncodeJob, at: SharedArray
     with contextlib.suppress(EOFError, OSError):  # the builder has gone
         while (task := pipe.recv()) is not None:
             try:
-                encoder = encoder or job.make(job.encoding)
-                chunk = encode_chunk(job.source, encoder, task, working_on)
+                encoder = encoder or SampleEncoder(encoding)
+                chunk = encode_chunk(source, encoder, task, working_on)
             except Exception as error:
-                pipe.send(_told(error, int(at.array[number])))
+                pipe.send(exception_error(error, int(at.array[number]), worker=os.getpid()))
                 continue
             payload, chunk.payload = chunk.payload, b""
             pipe.send(chunk)
             pipe.send_bytes(payload)
-
-
-def _told(error: Exception, sample: int) -> tuple[LoaderError, str]:
-    """(error, traceback) for the builder; the traceback of an exception that is not ours."""
-    worker = os.getpid()
-    if isinstance(error, LoaderError):
-        return error.located(worker=worker), ""
-    where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "worker": worker}
-    if isinstance(error, MemoryError):
-        return LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where), ""
-    fix = "see the traceback; with workers=0 a debugger stops there"
-    return LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where), traceback.format_exc()

@@ -1,4 +1,4 @@
-"""How far a lossy cache is from its source: PSNR of the crops that evaluation sees."""
+"""Measures how far a lossy cache is from its source: PSNR of the crops that evaluation sees."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SAMPLE_IMAGES = 64
 
 
 class Readable(Protocol):
-    """What gives an encoded image, or pixels [h, w, 3], by its number: any Source, any cache."""
+    """Read images by their number, as any source and any cache does."""
 
     def read(self, index: int) -> bytes | Pixels:
-        """See Source.read."""
+        """Read an encoded image, or pixels [h, w, 3]."""
         ...
 
 
 def sample_indices(num_images: int, most: int = SAMPLE_IMAGES) -> list[int]:
-    """At most `most` numbers below `num_images`, at equal distances."""
+    """Return at most `most` numbers below `num_images`, at equal distances."""
     count = min(num_images, most)
     return [i * num_images // count for i in range(count)]
 
 
 def psnr_db(a: Pixels, b: Pixels) -> float:
-    """Peak signal-to-noise ratio of two uint8 images of one shape, in dB; MAX_PSNR_DB where they are equal."""
+    """Return the peak signal-to-noise ratio of two uint8 images of one shape, in dB; MAX_PSNR_DB if equal."""
     error = float(np.mean(np.square(a.astype(np.float64) - b)))
     return min(MAX_PSNR_DB, 10 * math.log10(255**2 / error)) if error else MAX_PSNR_DB
 
@@ -48,7 +48,7 @@ def sample_psnr(
     first: int = 0,
     pipeline: ImagePipeline | None = None,
 ) -> float | None:
-    """Mean PSNR in dB between what the source and the cache give for images `indices` of the source.
+    """Return the mean PSNR in dB between what the source and the cache give for images `indices` of the source.
 
     The cache's image is number `index - first`. `pipeline` is without draws and without EXIF (the default: a centre
     crop of 224 pixels). Images that no decoder takes are left out; None if none is left. Raises LoaderError where a
@@ -69,7 +69,7 @@ def sample_psnr(
 
 
 def _served(decoder: ImageDecoder, pipeline: ImagePipeline, data: bytes | Pixels) -> Pixels:
-    """The image as the sample stage serves it, uint8 [height, width, 3]."""
+    """Return the image as the sample stage serves it, uint8 [height, width, 3]."""
     pixels = data if isinstance(data, np.ndarray) else decoder.full(data)
     width, height = (np.array([side]) for side in (pixels.shape[1], pixels.shape[0]))
     x, y, w, h = plan_batch(pipeline, 0, 0, np.zeros(1, np.int64), width, height).windows[0].tolist()

@@ -1,4 +1,4 @@
-"""The worker processes of the drop-in DataLoader, watched: what each has in hand, what has arrived, how it ended."""
+"""BatchIterator watches the worker processes of the drop-in DataLoader: what each is at, and how one ended."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
+from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
-from penstock.loaders.workers.processes import is_stopped, receive_message, tell_stacks
-from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, Progress
+from penstock.loaders.workers.processes import receive_message
+from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
-_EXIT_S = 1.0  # a process that ends closes its sockets some time before its end can be seen
+_EXIT_S = 1.0  # a process that ends closes its sockets some time before its end is visible
 _THREAD_S = 5.0  # longer than the pinning of one batch
 _BACKEND = "torch"
 _START_FIX = f"see its traceback above; a script that starts workers needs its main part under `{MAIN_GUARD}`"
@@ -29,20 +30,20 @@ _SHORT.maxlist = _SHORT.maxtuple = 64
 
 
 class BatchIterator(WatchedIterator):
-    """torch's iterator over a DataLoader's batches, which tells what happened instead of waiting for ever.
+    """DataLoader iterator of torch that raises what happened to its workers instead of waiting for ever.
 
     Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
     """
 
-    # Values until torch sets them, for an end in the middle of the construction.
+    # Values until torch sets them, in case the construction is interrupted.
     _shutdown = True
     _in_order = True
 
     def __init__(self, loader: Any, watchdog_s: float) -> None:
         self._watchdog = Watchdog(watchdog_s)
-        self._handed: dict[int, Any] = {}  # task -> the indices it is made of
-        self._progress = Progress(loader.num_workers, shared=True)
-        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector comes
+        self._handed_out: dict[int, Any] = {}  # number of a task -> its sample indices
+        self._progress = WorkerProgress(loader.num_workers, shared=True)
+        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
         loader.worker_init_fn = WorkerStart(user_init, self._progress)
         try:
@@ -63,43 +64,43 @@ class BatchIterator(WatchedIterator):
 
     @property
     def spent(self) -> bool:
-        """Whether its processes are gone."""
+        """Say whether its processes are gone."""
         return bool(self._shutdown)
 
     def ready(self) -> int:
-        """Batches that can be had without waiting."""
+        """Count the batches that can be had without waiting."""
         if self._shutdown:
             return 0
         if self._dataset_kind == _DatasetKind.Iterable or not self._in_order:
             return int(self._data_queue.qsize())
         while self._tasks_outstanding and not self._data_queue.empty():
-            self._take_in()
+            self._receive_early()
         count = 0
         while len(self._task_info.get(self._rcvd_idx + count, ())) == 2:
             count += 1
         return count
 
-    def _take_in(self) -> None:
-        """Take in one finished task, ahead of its turn."""
+    def _receive_early(self) -> None:
+        """Receive one finished task before its turn."""
         task, data = self._get_data()
         self._tasks_outstanding -= 1
         self._task_info[task] += (data,)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter and self._dataset_kind == _DatasetKind.Map:
-            # torch forgets the tasks of an epoch that was left before it waits for them: a hang would have no name.
+            # torch forgets the tasks of an epoch that was left before it waits for them: a hang could not be explained.
             while self._tasks_outstanding:
                 self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
-                self._take_in()
+                self._receive_early()
         self._index_sampler = loader._index_sampler  # starts elsewhere after load_state_dict or set_epoch
-        self._handed = {}
+        self._handed_out = {}
         super()._reset(loader, first_iter)
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
-        if len(self._handed) > 2 * self._prefetch_factor * self._num_workers:
-            self._handed = {task: self._handed[task] for task in self._task_info}
-        self._handed[self._send_idx] = index
+        if len(self._handed_out) > 2 * self._prefetch_factor * self._num_workers:
+            self._handed_out = {task: self._handed_out[task] for task in self._task_info}
+        self._handed_out[self._send_idx] = index
         return index
 
     def _get_data(self) -> Any:
@@ -107,24 +108,24 @@ class BatchIterator(WatchedIterator):
         try:
             return super()._get_data()  # type: ignore[no-untyped-call]
         except BaseException as error:
-            told = self._told(error)
-            if told is error and self._timeout > 0 and type(error) is RuntimeError:  # torch's goes on after a timeout
+            found = self._diagnose(error)
+            if found is error and self._timeout > 0 and type(error) is RuntimeError:  # torch goes on after its timeout
                 raise
             self.shut_down()
-            if told is error:
+            if found is error:
                 raise
-            raise told from error
+            raise found from error
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
         try:
             return super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            if "</torch_" not in str(error):  # torch's name for a batch's shared memory
+            if "</torch_" not in str(error):  # torch names the shared memory of a batch so
                 raise
             raise LoaderError("E-SHM", str(error).splitlines()[-1], backend=_BACKEND) from error
 
-    def _told(self, error: BaseException) -> BaseException:
-        """`error` as the LoaderError that says what happened, where it is not one and there is more to say."""
+    def _diagnose(self, error: BaseException) -> BaseException:
+        """Return a LoaderError that says what happened, where more is known than `error` says; else `error` itself."""
         if isinstance(error, LoaderError):
             return error
         thread = self._pin_memory_thread if self._pin_memory else None
@@ -143,7 +144,7 @@ class BatchIterator(WatchedIterator):
 
     def _raise_if_silent(self) -> None:
         super()._raise_if_silent()
-        if self._rcvd_idx not in self._task_info:  # the workers are to say that they begin an epoch
+        if self._rcvd_idx not in self._task_info:  # the workers have yet to confirm that they begin an epoch
             silence = self._silent(None, 0)
             if silence is not None:
                 raise silence
@@ -154,7 +155,7 @@ class BatchIterator(WatchedIterator):
         super()._raise_if_dead(cause)
 
     def shut_down(self) -> None:
-        """See WatchedIterator; the thread that pins memory goes first, since it reads from the queue that is closed."""
+        """End all workers within seconds, and first the thread that pins memory, which reads from their queue."""
         if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
             self._pin_memory_thread.join(_THREAD_S)
@@ -162,7 +163,7 @@ class BatchIterator(WatchedIterator):
         self._progress.close()
 
     def _in_hand(self, worker: int) -> tuple[str, int | None]:
-        """What a worker is at: in words, and the sample."""
+        """Return what a worker is at, in words, and the sample."""
         row = self._progress.table[worker]
         if not row[PID]:
             return " while it was being started", None
@@ -171,38 +172,30 @@ class BatchIterator(WatchedIterator):
         if not row[BUSY]:
             return " between two batches", None
         sample = int(row[SAMPLE])
-        tasks = [self._handed.get(task) for task, info in self._task_info.items() if info == (worker,)]
+        tasks = [self._handed_out.get(task) for task, info in self._task_info.items() if info == (worker,)]
         batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
         words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
         return words, sample if sample >= 0 else None
 
-    def _died(self, worker: int, pid: int, what: str) -> LoaderError:
-        words, sample = self._in_hand(worker)
-        code, fix = "E-OOM" if what.endswith("for memory") else "E-WORKER", None
-        if "SIGBUS" in what:
-            code = "E-SHM"
-        elif what == "exited with 1" and not self._progress.table[worker, PID]:
+    def _died(self, worker: int, pid: int, ending: str) -> LoaderError:
+        doing, sample = self._in_hand(worker)
+        where: dict[str, Any] = {"sample": sample, "worker": pid, "backend": _BACKEND}
+        if "SIGBUS" in ending:
+            return LoaderError("E-SHM", f"worker process {ending}{doing}", **where)
+        look = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
+        fix = f"{look}; run with num_workers=0 to see a crash of the dataset itself"
+        if ending == "exited with 1" and not self._progress.table[worker, PID]:
             fix = _START_FIX
-        elif code == "E-WORKER":
-            where = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
-            fix = f"{where}; run with num_workers=0 to see a crash of the dataset itself"
-        return LoaderError(code, f"worker process {what}{words}", fix=fix, sample=sample, worker=pid, backend=_BACKEND)
+        return death_error(ending, doing, fix=fix, **where)
 
     def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
-        """The error for no message and no new sample within `watchdog_s`, after every worker has told its stack."""
+        """Return the error for no message and no new sample within `watchdog_s`, None if that is not so."""
         if not self._watchdog.expired(b"" if worker is None else self._progress.table[worker].tobytes()):
             return None
-        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
-        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        tell_stacks(self._workers, pid)
-        words, sample = ("", None) if worker is None else self._in_hand(worker)
-        return LoaderError(
-            "E-TIMEOUT",
-            f"worker process is {state}{words}: nothing heard for {self._watchdog.silent_s:.0f} s",
-            fix="look at what these samples are read from (slow or dead storage), or raise watchdog_s",
-            sample=sample,
-            worker=pid or None,
-            backend=_BACKEND,
+        doing, sample = ("", None) if worker is None else self._in_hand(worker)
+        fix = "look at what these samples are read from (slow or dead storage), or raise watchdog_s"
+        return silence_error(
+            self._workers, pid, self._watchdog.silent_s, doing, fix=fix, sample=sample, backend=_BACKEND
         )
 
 
@@ -213,7 +206,7 @@ def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
 
 
 def _no_descriptor(error: BaseException) -> LoaderError | None:
-    """What a lack of descriptors looks like: to open, and to a message that should have brought one."""
+    """Return the error for a lack of descriptors, in whichever form torch reports it; None for another `error`."""
     lack = isinstance(error, OSError) and error.errno == errno.EMFILE
     if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
         fix = "keep fewer batches at a time, or raise the limit of open files (ulimit -n 4096)"
@@ -222,10 +215,10 @@ def _no_descriptor(error: BaseException) -> LoaderError | None:
 
 
 def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
-    """Queue.get for the thread that pins memory: looks up often, and ends the thread quietly where a worker ended.
+    """Return a Queue.get for the thread that pins memory, which ends the thread quietly where a worker ended.
 
-    Whoever waits for the thread's batches sees that it is gone, and says why. Without this a message that was cut short
-    by its sender's death would be waited for; the other workers hold the pipe open, so no end of file tells of it.
+    Whoever waits for the thread's batches sees that it is gone, and says why. Without this the thread would wait for
+    the rest of a message whose sender died: the other workers hold the pipe open, so there is no end of file.
     """
     get, reader = results.get, results._reader
 

@@ -1,4 +1,4 @@
-"""The drop-in DataLoader: torch's arguments for any map-style dataset, tuned, watched, resumable."""
+"""DataLoader takes the place of torch's for any map-style dataset: with tuned defaults, watched and resumable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from penstock.loaders.drop_in.batch_iterator import BatchIterator
 from penstock.loaders.drop_in.iteration import Iteration, Place
 from penstock.loaders.drop_in.samplers import OrderedSampler, ShuffledSampler, SkippingSampler
-from penstock.loaders.drop_in.worker_start import choose_context, refuse_without_main_guard, workers_unless_told
+from penstock.loaders.drop_in.worker_start import choose_context, drop_in_workers, refuse_without_main_guard
 from penstock.loaders.stream.contract import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import DataLoaderState
 from penstock.loaders.system.needs import drop_in_needs, ensure
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.errors import LoaderError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -30,21 +30,23 @@ DEFAULT_PREFETCH = 3
 
 
 class DataLoader(TorchDataLoader[T_co]):
-    """torch.utils.data.DataLoader with tuned defaults, a named cause for every stop, and a place to resume from.
+    """Drop-in replacement of torch.utils.data.DataLoader that names the cause of every stop and can resume.
 
-    torch's arguments keep their names, order and meaning. Those that are not given are chosen: num_workers, one for
-    each processor that this process may use; pin_memory, if CUDA is there and `device` is not the CPU;
-    persistent_workers, if there are workers; prefetch_factor 3; the start method, a fork server if dataset, collate_fn
-    and worker_init_fn pickle.
+    The arguments of torch keep their names, order and meaning. Defaults: num_workers, one for each processor that this
+    process may use; pin_memory, if CUDA is there and `device` is not the CPU; persistent_workers, if there are workers;
+    prefetch_factor 3; the start method, a fork server if dataset, collate_fn and worker_init_fn pickle.
 
-    device: where the tensors of each batch go, in nested tuples, lists and mappings; on CUDA one batch ahead of the
-    consumer. None leaves them as torch does. watchdog_s: seconds without a sign of the workers before E-TIMEOUT.
+    Args:
+        device: where the tensors of each batch go, in nested tuples, lists and mappings; on CUDA one batch ahead of the
+            consumer. None leaves them as torch does.
+        seed: seed of the order, 0 to 2**64 - 1.
+        watchdog_s: seconds without a sign of life of the workers before E-TIMEOUT.
 
-    Order: with shuffle=True and no sampler, batch_sampler or generator, the order is a function of `seed` and the epoch
-    number alone, a new one each epoch, and nothing is drawn for it. With one of these it is torch's own, and a resumed
-    epoch draws from the sampler and drops what was delivered before: exact if the sampler repeats itself.
-    Random transforms are the dataset's own: torch seeds each worker (base seed plus worker number), here as there, so
-    they depend on the number of workers, and do not repeat after a resume.
+    With shuffle=True and no sampler, batch_sampler or generator, the order is a function of `seed` and the epoch number
+    alone, a new one each epoch, and nothing is drawn for it. With one of these it is that of torch, and a resumed epoch
+    draws from the sampler and drops what was delivered before: exact if the sampler repeats itself.
+    Random transforms are the dataset's own: torch seeds each worker (base seed plus worker number), with this class as
+    without it, so they depend on the number of workers, and do not repeat after a resume.
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
     that was left early. `state_dict()` counts delivered batches only. An exception of the dataset is raised as torch
@@ -77,11 +79,10 @@ class DataLoader(TorchDataLoader[T_co]):
     ) -> None:
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed lies in [0, 2**64), not {seed}")
-        if watchdog_s <= 0:
-            raise ValueError(f"watchdog_s is above 0 seconds, not {watchdog_s}")
+        check_watchdog(watchdog_s)
         self.device = None if device is None else torch.device(device)
         self.seed, self.watchdog_s = operator.index(seed), watchdog_s
-        num_workers = workers_unless_told() if num_workers is None else num_workers
+        num_workers = drop_in_workers() if num_workers is None else num_workers
         if pin_memory is None:
             pin_memory = torch.cuda.is_available() and (self.device is None or self.device.type != "cpu")
         order = _order(dataset, shuffle, sampler, batch_sampler, generator)
@@ -114,7 +115,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @property
     def _index_sampler(self) -> Any:
-        """What torch asks for indices: the sampler from the current place on; its `len()` is the whole epoch's."""
+        """The sampler that torch takes indices from, at the current place; its `len()` is that of the whole epoch."""
         if self._own_sampler is not None:
             sampler = self._own_sampler.at(self._place.epoch, self._place.step * (self.batch_size or 1))
             return sampler if self.batch_size is None else BatchSampler(sampler, self.batch_size, self.drop_last)
@@ -136,20 +137,20 @@ class DataLoader(TorchDataLoader[T_co]):
         return iterator
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class
-        """The batches that are left of the epoch. Raises LoaderError E-MISUSE after close()."""
+        """Return an iterator over the rest of the epoch. Raises LoaderError E-MISUSE after close()."""
         if self._place.closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader")
         if isinstance(self._iterator, BatchIterator) and self._iterator.spent:
             self._iterator = None
         self._place.begin()
         if isinstance(self._own_sampler, ShuffledSampler):
-            self._own_sampler.epoch = self._place.epoch  # for those who ask the sampler itself
+            self._own_sampler.epoch = self._place.epoch  # for whoever reads it from the sampler
         shared = self.persistent_workers and self.num_workers > 0
         return Iteration(self, self._place, super().__iter__(), steps=self._steps(), shared=shared, device=self.device)
 
     def _steps(self) -> int | None:
-        """Batches of a whole epoch, where the sampler says so."""
-        if isinstance(self.dataset, IterableDataset):  # torch notes that it was asked, and warns by it
+        """Count the batches of a whole epoch; None where the sampler does not know."""
+        if isinstance(self.dataset, IterableDataset):  # len() would make torch warn later
             return None
         try:
             return len(self)
@@ -159,20 +160,20 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict).
 
-        A sampler of the user's with a set_epoch of its own (DistributedSampler) is told.
+        The epoch is passed on to a sampler of the user that has a set_epoch of its own (DistributedSampler).
         """
         self._need_an_order("set_epoch")
         if epoch < 0:
             raise ValueError(f"epoch is at least 0, not {epoch}")
         if epoch != self._place.epoch or not self._place.fresh:
             self._place.go_to(epoch, 0)
-        self._tell_sampler()
+        self._pass_epoch_on()
 
-    def _tell_sampler(self) -> None:
+    def _pass_epoch_on(self) -> None:
         for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            tell: Callable[[int], Any] | None = getattr(sampler, "set_epoch", None)
-            if tell is not None:
-                tell(self._place.epoch)
+            set_epoch: Callable[[int], Any] | None = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(self._place.epoch)
 
     def _need_an_order(self, what: str) -> None:
         if isinstance(self.dataset, IterableDataset):
@@ -195,7 +196,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: a small JSON-serialisable dict that counts delivered batches, never prefetched ones."""
+        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones."""
         self._need_an_order("state_dict")
         return self._identity().save(self._place.epoch, self._place.step)
 
@@ -203,10 +204,10 @@ class DataLoader(TorchDataLoader[T_co]):
         """Continue where `state` was taken. Raises LoaderError E-STATE if it belongs to another stream."""
         self._need_an_order("load_state_dict")
         self._place.go_to(*self._identity().restore(state))
-        self._tell_sampler()
+        self._pass_epoch_on()
 
     def stats(self) -> LoaderStats:
-        """Where time went so far; images counts the first tensor's rows, produce_s is not known here and 0."""
+        """Return where time went so far; images counts the rows of the first tensor, produce_s is unknown and 0."""
         return self._place.stats
 
     def close(self) -> None:
@@ -226,7 +227,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
 
 def _order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any) -> str:
-    """Who decides the order: "iterable", "batch_sampler", "sampler", "generator", "sequential" or our permutation."""
+    """Name what decides the order: "iterable", "batch_sampler", "sampler", "generator", "sequential" or SAMPLER."""
     if isinstance(dataset, IterableDataset):
         return "iterable"
     if batch_sampler is not None or sampler is not None:

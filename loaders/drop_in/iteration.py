@@ -1,4 +1,4 @@
-"""One pass over the rest of an epoch of the drop-in DataLoader: what it delivers is booked here."""
+"""Iteration is one pass over the rest of an epoch of the drop-in DataLoader, and counts what it delivers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from penstock.pipelines.errors import LoaderError
 
 @dataclass
 class Place:
-    """Where a DataLoader is in its stream: `step` batches of `epoch` are delivered.
+    """Hold where a DataLoader is in its stream.
 
-    fresh: nothing of the epoch was delivered since it was chosen. iteration, moves: how often one began, how often the
-    place was set from outside.
+    Attributes:
+        epoch: number of the epoch.
+        step: batches of it that are delivered.
+        fresh: whether nothing of the epoch was delivered since it was chosen.
+        iteration: number of iterations that have begun.
+        moves: how often the place was set from outside.
+        closed: whether the DataLoader is closed.
+        stats: where time went so far.
+        started_s: when the first batch was asked for (perf_counter), 0 before.
     """
 
     epoch: int = 0
@@ -33,18 +40,18 @@ class Place:
     started_s: float = 0.0
 
     def begin(self) -> None:
-        """A new iteration: it goes on where a state was loaded, and to the next epoch if this one was left early."""
+        """Begin an iteration: where a state was loaded, or at the next epoch if this one was left early."""
         if not self.fresh:
             self.epoch, self.step, self.fresh = self.epoch + 1, 0, True
         self.iteration += 1
 
     def go_to(self, epoch: int, step: int) -> None:
-        """The place is set from outside; iterators over the old one end with an error."""
+        """Set the place from outside; iterators over the old one end with an error."""
         self.epoch, self.step, self.fresh = epoch, step, True
         self.moves += 1
 
     def count(self, batch: Any, ready: int, asked_s: float) -> None:
-        """Book a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
+        """Count a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
         now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
         images = 0 if first is None else first.shape[0] if first.ndim else 1
@@ -52,10 +59,14 @@ class Place:
 
 
 class Iteration:
-    """The iterator that a DataLoader hands out.
+    """Iterator that a DataLoader hands out.
 
-    source: torch's iterator. steps: batches of a whole epoch, None if unknown. shared: later iterations use the same
-    workers, which ends this one. owner: kept alive, since the workers end with it.
+    Args:
+        owner: the DataLoader, referenced because the workers end with it.
+        source: the iterator of torch.
+        steps: batches of a whole epoch, None if unknown.
+        shared: whether later iterations use the same workers, which ends this one.
+        device: where the batches go, None to leave them where torch puts them.
     """
 
     def __init__(
@@ -101,7 +112,7 @@ class Iteration:
         return self._number == self._place.iteration
 
     def _refuse_if_outdated(self) -> None:
-        """Independent iterators may run side by side, as torch's; those that share the workers may not."""
+        """Raise LoaderError E-MISUSE if the loader moved on; only iterators without shared workers run side by side."""
         why = None
         if self._place.closed:
             why = "the loader was closed"

@@ -1,4 +1,4 @@
-"""The order in which the drop-in DataLoader asks a dataset for its samples, from any place in any epoch."""
+"""Samplers of the drop-in DataLoader give the order of the samples from any place in any epoch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CHUNK = 4096  # positions computed at once: 32 KiB, whatever the size of the da
 
 
 class ShuffledSampler(Sampler[int]):
-    """Every sample once, in the order of (seed, epoch), from position `start` on; nothing is stored, nothing drawn.
+    """Serves every sample once, in the order of (seed, epoch), from position `start` on; stores and draws nothing.
 
-    `len()` is that of the whole epoch. Raises ValueError, as torch's RandomSampler, for an empty dataset.
+    `len()` is that of the whole epoch. Raises ValueError for an empty dataset, as torch's RandomSampler does.
     """
 
     def __init__(self, data_source: Sized, seed: int, epoch: int = 0, start: int = 0) -> None:
@@ -35,12 +35,12 @@ class ShuffledSampler(Sampler[int]):
         return len(self.data_source)
 
     def at(self, epoch: int, start: int) -> ShuffledSampler:
-        """The same order elsewhere."""
+        """Return a sampler of this order at `epoch`, from position `start` on."""
         return ShuffledSampler(self.data_source, self.seed, epoch, start)
 
 
 class OrderedSampler(SequentialSampler):
-    """Every sample once, in order, from position `start` on. `len()` is that of the whole epoch."""
+    """Serves every sample once, in index order, from position `start` on. `len()` is that of the whole epoch."""
 
     def __init__(self, data_source: Sized, start: int = 0) -> None:
         super().__init__(data_source)
@@ -50,13 +50,13 @@ class OrderedSampler(SequentialSampler):
         return iter(range(self.start, len(self.data_source)))
 
     def at(self, epoch: int, start: int) -> OrderedSampler:
-        """The same order elsewhere; every epoch has it."""
+        """Return a sampler from position `start` on; all epochs have the same order."""
         del epoch
         return OrderedSampler(self.data_source, start)
 
 
 class SkippingSampler:
-    """A sampler of the user's without its first `skip` items, which are drawn and dropped. `len()` is the sampler's."""
+    """Serves what a sampler of the user draws, without the first `skip` items. `len()` is the sampler's own."""
 
     def __init__(self, sampler: Iterable[Any], skip: int) -> None:
         self.sampler, self.skip = sampler, skip

@@ -1,4 +1,4 @@
-"""How the workers of the drop-in DataLoader are started, and what each of them does first."""
+"""Choose how the workers of the drop-in DataLoader are started, and set each of them up."""
 
 from __future__ import annotations
 
@@ -20,51 +20,56 @@ import numpy.typing as npt
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from penstock.loaders.system.machine import default_workers
-from penstock.loaders.system.memory_headroom import memory_headroom
-from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, Progress
+from penstock.loaders.system.machine import default_workers, memory_headroom
+from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'
-_MAX_DESCRIPTORS = 200  # one start passes at most 256, and the queues need a few
+_MAX_DESCRIPTORS = 200  # a process is started with at most 256, and the queues need a few
 _COPIES_SHARE = 4  # the workers' copies of a dataset may take one part in so many of the free memory
 
 
-def workers_unless_told() -> int:
-    """One worker a processor; none in a daemonic process (a worker itself), which may not start any."""
+def drop_in_workers() -> int:
+    """Return the default num_workers: one a processor; 0 in a daemonic process (a worker), which may not start any."""
     return 0 if multiprocessing.current_process().daemon else default_workers()
 
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """The worker_init_fn that torch is given: settles the process, lets its progress be seen, then calls the user's."""
+    """Serve torch as worker_init_fn: set the process up, have it report its progress, then call the user's function.
+
+    Attributes:
+        user_init: the worker_init_fn of the user, if any.
+        progress: where the worker notes what it is doing.
+    """
 
     user_init: Callable[[int], None] | None
-    progress: Progress
+    progress: WorkerProgress
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id)
         row = self.progress.table[worker_id]
         row[PID] = os.getpid()
-        _tell_samples(row)
-        _tell_unsendable(worker_id)
+        _report_samples(row)
+        _report_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
 
 
-def _tell_samples(row: npt.NDArray[np.int64]) -> None:
-    """Write down in `row`, from now on, which sample this process is at.
+def _report_samples(row: npt.NDArray[np.int64]) -> None:
+    """Have torch note in `row`, from now on, which sample this process is at.
 
-    What a worker has sent is lost with it if it has not been received, so the parent cannot tell from what is missing.
+    What a worker has sent but nobody received is lost with it, so the parent cannot infer the sample from what is
+    missing.
     """
     plain: Callable[..., Any] = _MapDatasetFetcher.fetch
 
     def fetch(self: Any, index: Any) -> Any:
         try:
             if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
-                return plain(self, _told(index, row))
-            next(iter(_told(index if self.auto_collation else [index], row)), None)
+                return plain(self, _noted(index, row))
+            next(iter(_noted(index if self.auto_collation else [index], row)), None)
             return plain(self, index)
         finally:
             row[BUSY] = 0
@@ -72,10 +77,10 @@ def _tell_samples(row: npt.NDArray[np.int64]) -> None:
     _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
 
 
-def _tell_unsendable(worker_id: int) -> None:
+def _report_unsendable(worker_id: int) -> None:
     """Send the error in place of a batch that cannot be sent: it does not pickle, or there is no shared memory for it.
 
-    Python's queue prints the error and drops the batch, for which the parent would wait.
+    Python's queue would print the error and drop the batch, and the parent would wait for it.
     """
     where = f"in DataLoader worker process {worker_id}, sending a batch"
 
@@ -88,7 +93,8 @@ def _tell_unsendable(worker_id: int) -> None:
     queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
-def _told(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+def _noted(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+    """Pass `indices` on one by one, and note in `row` which one is asked for."""
     for index in indices:
         row[SAMPLE] = index if isinstance(index, (int, np.integer)) else -1
         row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
@@ -96,7 +102,7 @@ def _told(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
 
 
 def refuse_without_main_guard() -> None:
-    """Raises LoaderError E-MISUSE in a new worker that runs the user's script, which would start workers again."""
+    """Raise LoaderError E-MISUSE in a new worker that imports the user's script, which would start workers again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise LoaderError(
             "E-MISUSE",
@@ -106,10 +112,10 @@ def refuse_without_main_guard() -> None:
 
 
 def choose_context(num_workers: int, *payload: Any) -> BaseContext:
-    """The start method for workers that are handed `payload`: forkserver, which inherits no locks and no CUDA state.
+    """Return the context for workers that are handed `payload`: forkserver, which inherits no locks and no CUDA state.
 
-    A method other than fork that the program chose by multiprocessing.set_start_method is kept. Where a worker could
-    not receive the payload it is fork, with a RuntimeWarning that says why.
+    A method other than fork that the program chose by multiprocessing.set_start_method takes precedence. Where a worker
+    could not receive the payload it is fork, with a RuntimeWarning that says why.
     """
     chosen = multiprocessing.get_start_method(allow_none=True)
     if chosen not in (None, "fork") or "forkserver" not in multiprocessing.get_all_start_methods():
@@ -128,10 +134,10 @@ def choose_context(num_workers: int, *payload: Any) -> BaseContext:
 
 
 def why_not_started_clean(num_workers: int, *payload: Any) -> str | None:
-    """What stands in the way of sending `payload` to `num_workers` processes that inherit nothing, if anything does."""
+    """Return why `payload` cannot be sent to `num_workers` processes that inherit nothing; None if it can."""
     sink, start = _NullSink(), _DryStart()
     starting: Any = start
-    context.set_spawning_popen(starting)  # what locks and tensors ask for when they are pickled for a new process
+    context.set_spawning_popen(starting)  # locks and tensors consult it when they are pickled
     try:
         ForkingPickler(sink).dump(payload)
     except Exception as error:
@@ -151,7 +157,7 @@ def why_not_started_clean(num_workers: int, *payload: Any) -> str | None:
 
 
 class _NullSink:
-    """A file that keeps nothing of what is written to it but its size, and whether something of `__main__` is meant."""
+    """File that drops what is written to it, but counts the bytes and notes whether they name `__main__`."""
 
     def __init__(self) -> None:
         self.num_bytes, self.names_main = 0, False
@@ -159,13 +165,13 @@ class _NullSink:
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
         self.num_bytes += size
-        # A pickler writes whole frames: a name is never cut in two.
+        # A pickler writes whole frames, so no name is split between two writes.
         self.names_main = self.names_main or (isinstance(data, bytes) and b"__main__" in data)
         return size
 
 
 class _DryStart:
-    """Stands for the process being started: counts the descriptors it would be handed."""
+    """Stands for the process being started, and counts the descriptors that it would be handed."""
 
     def __init__(self) -> None:
         self.num_descriptors = 0

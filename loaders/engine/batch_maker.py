@@ -1,50 +1,55 @@
-"""One batch at a time for a worker, process or thread: the work item, what comes back, who does what."""
+"""BatchMaker makes one batch at a time in a worker, process or thread: a work item goes in, a message comes out."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-import traceback
-from typing import Any
+
+from torch.utils.data import Dataset, get_worker_info
 
 from penstock.loaders.engine.producer import Aborted, MakeTask, Producer, ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots, Produced, WorkItem
-from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, Progress
-from penstock.pipelines.errors import LoaderError
+from penstock.loaders.workers.failures import exception_error
+from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, WorkerProgress
 
 
-class BatchMaker:
-    """Makes batches for one worker; belongs to one thread.
+class BatchMaker(Dataset[Produced]):
+    """Makes batches for one worker.
 
-    own_process: whether the worker is a process of its own.
-    make_task: see Producer.
+    It is a map-style dataset too, whose keys are work items and whose values are messages about filled slots: that is
+    how torch's worker processes run it.
+
+    Args:
+        worker: row of the worker in the progress table; None for the worker process of torch that it is used in, or
+            for the consumer where there is none.
+        make_task: see Producer.
     """
 
     def __init__(
         self,
         settings: ProducerSettings,
         slots: BatchSlots,
-        progress: Progress,
-        worker: int,
-        *,
-        own_process: bool,
+        progress: WorkerProgress,
+        worker: int | None = None,
         make_task: MakeTask | None = None,
     ) -> None:
         self._settings, self._slots, self._progress = settings, slots, progress
-        self._mine = progress.table[worker]
-        self._own_process = own_process
-        self._make_task = make_task
-        self._producer: Producer | None = None
+        self._worker, self._make_task = worker, make_task
+        self._process: int | None = None  # id of the worker process, None in the consumer's
+        self._producer: Producer | None = None  # is made in the worker, since decoders do not pickle
 
     @property
     def sample(self) -> int:
         """The sample in work, or the latest."""
-        return int(self._mine[SAMPLE])
+        return int(self._progress.table[self._worker or 0, SAMPLE])
 
     def make(self, item: WorkItem) -> Produced:
-        """Fill the slot of `item`; what goes wrong is told in the message, not raised."""
-        mine = self._mine
+        """Fill the slot of `item`; the message says what went wrong, nothing is raised."""
+        if self._worker is None:
+            info = get_worker_info()
+            self._worker, self._process = (info.id, os.getpid()) if info else (0, None)
+        mine = self._progress.table[self._worker]
 
         def working_on(sample: int) -> None:
             mine[SAMPLE], mine[SINCE_NS] = sample, time.monotonic_ns()
@@ -70,22 +75,11 @@ class BatchMaker:
         mine[BUSY] = 0
         return produced
 
+    __getitem__ = make
+
     def _stopped(self, item: WorkItem, error: Exception, sample: int) -> Produced:
-        """What is said of an exception: the source's own, unless it is one of ours."""
-        worker = os.getpid() if self._own_process else None
-        if isinstance(error, LoaderError):
-            ours = error.located(worker=worker)
-            ours.__cause__ = error.__cause__
-            return Produced(item, (), 0.0, False, ours)
         path = None
         with contextlib.suppress(Exception):
             path = self._settings.source.path(sample)
-        where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}
-        if isinstance(error, MemoryError):
-            told = LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where)
-        else:
-            fix = "see the traceback; with workers=0 a debugger stops there"
-            told = LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where)
-        told.__cause__ = error  # in the consumer's own process; a message carries no causes
-        trace = traceback.format_exc() if worker else ""
-        return Produced(item, (), 0.0, False, told, trace)
+        found, trace = exception_error(error, sample, path=path, worker=self._process)
+        return Produced(item, (), 0.0, False, found, trace)

@@ -1,4 +1,4 @@
-"""What the threads of an engine share: the batches to make, and those that are made, in the stream's order."""
+"""BatchQueue is what the threads of an engine share: the batches to make, and those made, in the stream's order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.stream.contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
-from penstock.loaders.workers.progress import Progress
+from penstock.loaders.workers.progress import WorkerProgress
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
@@ -19,24 +19,30 @@ class BatchQueue:
 
     Threads hold this and never the engine, so that an engine that is dropped can end them.
 
-    ahead: batches that are handed out to be made before the consumer has them, at most.
-    progress: a row for each of `workers` threads, and one for whoever makes a batch beside them.
-    changed: notified at every change.
+    Attributes:
+        slots: memory of the batches, three slots more than may be under way.
+        recycler: hands the numbers of free slots out.
+        progress: a row for each of `workers` threads, and one for whoever makes a batch beside them.
+        changed: the lock; notified at every change.
+        cursor: place in the stream of the next batch to hand out.
+        made: batches that are made and not yet taken, by number.
+        closed: whether the threads are to end.
     """
 
     def __init__(self, settings: ProducerSettings, workers: int, ahead: int, cursor: Cursor) -> None:
+        """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered."""
         self._settings, self._ahead = settings, ahead
         self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.schedule.batch_size, settings.pipeline, shared=False)
         self.recycler = Recycler(ahead + SPARE_SLOTS)
-        self.progress = Progress(workers + 1, shared=False)
+        self.progress = WorkerProgress(workers + 1, shared=False)
         self.changed = threading.Condition()
         self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
         self.made: dict[int, Produced] = {}
         self.closed = False
 
     def maker(self, worker: int, make_task: MakeTask | None) -> BatchMaker:
-        """Return a maker of batches for thread `worker`; the last + 1 is whoever makes a batch beside the threads."""
-        return BatchMaker(self._settings, self.slots, self.progress, worker, own_process=False, make_task=make_task)
+        """Return a maker of batches for thread `worker`; one more than the last makes batches beside the threads."""
+        return BatchMaker(self._settings, self.slots, self.progress, worker, make_task)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
         """Hand out the next batch to make and its number, once there is room for it; None at the end."""
@@ -53,11 +59,11 @@ class BatchQueue:
         return number, item
 
     def is_wanted(self, item: WorkItem) -> bool:
-        """Tell whether nobody has called seek() or close() since `item` was handed out."""
+        """Say whether nobody has called seek() or close() since `item` was handed out."""
         return item.generation == self.progress.generation and not self.closed
 
     def put(self, number: int, produced: Produced) -> None:
-        """Book a batch that is made; one that is no longer wanted gives its slot back."""
+        """Store a batch that is made; one that is no longer wanted gives its slot back."""
         with self.changed:
             if self.is_wanted(produced.item):
                 self.made[number] = produced
@@ -76,13 +82,13 @@ class BatchQueue:
             return self.made.pop(self._taken - 1)
 
     def make_room(self) -> None:
-        """Let another batch be made: the consumer has one more."""
+        """Count a delivered batch, so that another one may be made."""
         with self.changed:
             self._delivered += 1
             self.changed.notify_all()
 
     def seek(self, cursor: Cursor) -> None:
-        """Go on at `cursor`; what was made for another place is dropped."""
+        """Go on at `cursor`, and drop what was made for another place."""
         with self.changed:
             self.progress.next_generation()
             for produced in self.made.values():
@@ -92,7 +98,7 @@ class BatchQueue:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Let the threads go; nothing is handed out any more."""
+        """Hand out nothing any more, so that the threads end."""
         with self.changed:
             self.closed = True
             self.progress.next_generation()
@@ -101,7 +107,7 @@ class BatchQueue:
 
 
 def make_batches(queue: BatchQueue, maker: BatchMaker) -> None:
-    """Make batches until the queue is closed: the work of one thread."""
+    """Make batches until the queue is closed; this is what a thread runs."""
     while (work := queue.wait_for_work()) is not None:
         number, item = work
         try:
@@ -113,6 +119,6 @@ def make_batches(queue: BatchQueue, maker: BatchMaker) -> None:
 
 def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
     """Turn an exception in a thread that worked on `sample` (-1 for none) of `item` into the message about it."""
-    told = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
-    told.__cause__ = error
-    return Produced(item, (), 0.0, False, told)
+    found = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
+    found.__cause__ = error
+    return Produced(item, (), 0.0, False, found)

@@ -1,4 +1,4 @@
-"""An engine of worker processes: those of a torch DataLoader, filling shared slots with whole batches."""
+"""ProcessEngine makes batches in the worker processes of a torch DataLoader, which fill slots in shared memory."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from penstock.loaders.engine.batch_maker import BatchMaker
+from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
-from penstock.loaders.engine.slot_dataset import SlotDataset
 from penstock.loaders.engine.slot_needs import slot_bytes
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.stream.contract import Cursor, HostBatch
-from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.processes import is_stopped, tell_stacks
-from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, Progress, WorkerTraceback
+from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
+from penstock.loaders.workers.watchdog import Watchdog
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
@@ -31,46 +31,32 @@ _START_METHODS = ("forkserver", "spawn", "fork")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessOptions:
-    """How an engine of processes runs; none of it changes the stream.
+class ProcessOptions(WorkerOptions):
+    """Say how an engine of processes runs; WorkerOptions holds the rest.
 
-    workers: processes, None for one a processor, 0 to work in the consumer. prefetch: batches ahead for each worker.
-    start_method: "forkserver" (default), "spawn" or "fork". watchdog_s: seconds of a worker's silence before it is
-    given up.
+    Attributes:
+        start_method: "forkserver" (default), "spawn" or "fork".
     """
 
-    workers: int | None = None
-    prefetch: int = 3
     start_method: str = "forkserver"
-    watchdog_s: float = DEFAULT_WATCHDOG_S
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers is at least 0, not {self.workers}")
-        if self.prefetch < 1:
-            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
+        super().__post_init__()
         if self.start_method not in _START_METHODS:
             raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
-        if self.watchdog_s <= 0:
-            raise ValueError(f"watchdog_s is above 0 seconds, not {self.watchdog_s}")
-
-    @property
-    def num_workers(self) -> int:
-        """Processes in number, 0 to work in the consumer."""
-        return default_workers() if self.workers is None else self.workers
 
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
-    """What an engine of processes takes for batches of `size` (height, width)."""
+    """Return the needs of an engine of processes for batches of `size` (height, width)."""
     workers = options.num_workers
     slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
     return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
 
 class _Dispatch:
-    """The sampler that torch asks for work: endless, across epochs; `cursor` can be moved at any time."""
+    """Sampler that torch takes its work from: endless, across epochs; `cursor` can be moved at any time."""
 
-    def __init__(self, settings: ProducerSettings, slots: Recycler, progress: Progress) -> None:
+    def __init__(self, settings: ProducerSettings, slots: Recycler, progress: WorkerProgress) -> None:
         self._schedule, self._slots, self._progress = settings.schedule, slots, progress
         self.cursor = Cursor(0, 0)
 
@@ -84,11 +70,11 @@ class _Dispatch:
 
 
 class _SlotLoader(DataLoader[Produced]):
-    """torch's DataLoader over work items, watched."""
+    """DataLoader of torch over work items, whose workers are watched."""
 
     def __init__(self, engine: ProcessEngine, **settings: Any) -> None:
         self._engine = engine
-        # A generator of its own: torch draws a seed for each iterator, and that must not disturb the user's.
+        # A generator of its own: torch draws a seed for each iterator, which must not disturb the user's generator.
         super().__init__(batch_size=None, collate_fn=_as_is, generator=torch.Generator(), **settings)
 
     def check_worker_number_rationality(self) -> None:
@@ -105,7 +91,7 @@ def _as_is(value: Any) -> Any:
 
 
 class ProcessEngine:
-    """Engine on torch.utils.data.DataLoader; see Engine for the methods' contract, ProcessOptions for the settings."""
+    """Engine whose workers are those of a torch DataLoader; Engine holds the contract of its methods."""
 
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         self.name, self._settings, self._options = name, settings, options
@@ -119,7 +105,7 @@ class ProcessEngine:
         self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
-        """Start the workers at the first call; see Engine.seek."""
+        """Make `cursor` the next batch, as Engine.seek; the first call starts the workers."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if cursor == self._next and self._iterator is not None:
@@ -138,25 +124,27 @@ class ProcessEngine:
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
         self._recycler = Recycler(count)
-        self._progress = Progress(max(1, self._workers), shared=shared)
+        self._progress = WorkerProgress(max(1, self._workers), shared=shared)
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
-        for worker in range(self._workers):  # torch hands out the first batches in turn; until then this is in hand
+        for worker in range(
+            self._workers
+        ):  # torch hands the first batches out in turn: until then a worker is at this sample
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
         try:
-            self._iterator = self._started(SlotDataset(self._settings, self._slots, self._progress))
+            self._iterator = self._start_workers(BatchMaker(self._settings, self._slots, self._progress))
         except BaseException as error:
             self._slots.close()
             self._progress.close()
-            told = start_error(error)
-            if isinstance(told, LoaderError):
-                raise told.located(backend=self.name, rank=schedule.rank) from error
+            found = start_error(error)
+            if isinstance(found, LoaderError):
+                raise found.located(backend=self.name, rank=schedule.rank) from error
             raise
 
-    def _started(self, dataset: SlotDataset) -> Any:
-        """torch's iterator over `dataset`, its workers running."""
+    def _start_workers(self, dataset: BatchMaker) -> Any:
+        """Return the iterator of torch over `dataset`, its workers running."""
         if not self._workers:
             return iter(_SlotLoader(self, dataset=dataset, sampler=self._dispatch))
         with without_main(self._settings.source):
@@ -178,12 +166,12 @@ class ProcessEngine:
         while True:
             try:
                 if self._workers:
-                    self._iterator.raise_if_dead()  # now, not when what it left behind is used up
+                    self._iterator.raise_if_dead()  # now, not when the batches that it has left are used up
                 produced: Produced = next(self._iterator)
             except LoaderError:  # torch's iterator would go on with the batch after the failed one
                 self.close()
                 raise
-            except Exception as error:  # of torch's, such as a worker's that failed before its first batch
+            except Exception as error:  # raised by torch, for instance of a worker that failed before its first batch
                 self.close()
                 lines = str(error).strip().splitlines() or ["no details"]
                 what = f"{type(error).__name__}: {lines[-1]}"
@@ -215,33 +203,29 @@ class ProcessEngine:
             "start_method": self._options.start_method if self._workers else None,
         }
 
-    def worker_died(self, worker: int, pid: int, what: str) -> LoaderError:
-        """The error that names a dead worker and the sample it had in hand."""
-        row, fix = self._progress.table[worker], None
-        code = "E-OOM" if what.endswith("for memory") else "E-WORKER"
+    def worker_died(self, worker: int, pid: int, ending: str) -> LoaderError:
+        """Return the error that names a dead worker and the sample that it was at."""
+        row, doing, fix = self._progress.table[worker], "", None
         if not row[PID]:
-            what += " before its first sample"
-            fix = _START_FIX if what.startswith("exited") else None
+            doing = " before its first sample"
+            fix = _START_FIX if ending.startswith("exited") else None
         elif not row[BUSY]:
-            what += " after this sample, between two batches"
-        return LoaderError(code, f"worker process {what}", fix=fix, worker=pid, **self._where(int(row[SAMPLE])))
+            doing = " after this sample, between two batches"
+        return death_error(ending, doing, fix=fix, worker=pid, **self._where(int(row[SAMPLE])))
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
-        """The error for a worker that has not moved for `watchdog_s`, after every worker has told its stack."""
+        """Return the error for a worker that has made no progress for `watchdog_s`, None if that is not so."""
         row = self._progress.table[worker]
         if not self._watchdog.expired(row.tobytes()):
             return None
-        # A worker takes no signal while it is stopped, so what the kernel says of it is asked first.
-        state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
-        tell_stacks(self._iterator._workers if self._iterator is not None else (), pid)
-        cause = f"worker process is {state}: no progress for {self._watchdog.silent_s:.0f} s"
-        return LoaderError("E-TIMEOUT", cause, worker=pid, **self._where(int(row[SAMPLE])))
+        workers = self._iterator._workers if self._iterator is not None else ()
+        return silence_error(workers, pid, self._watchdog.silent_s, **self._where(int(row[SAMPLE])))
 
     def _where(self, sample: int) -> dict[str, Any]:
         where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
         if sample >= 0:
             where["sample"] = sample
-            with contextlib.suppress(Exception):  # a source of the user's must not hide what happened
+            with contextlib.suppress(Exception):  # an error of the user's source must not hide what happened
                 where["path"] = self._settings.source.path(sample)
         return where
 
@@ -253,7 +237,7 @@ class ProcessEngine:
         if self._iterator is None:
             return
         iterator, self._iterator, self._taken = self._iterator, None, 0
-        self._progress.next_generation()  # what is being made now is abandoned at the next sample
+        self._progress.next_generation()  # workers abandon what they are making at its next sample
         if self._workers:
             iterator.shut_down()
         self._slots.close()

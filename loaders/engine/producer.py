@@ -1,4 +1,4 @@
-"""The sample stage over one batch: read, plan, decode, resize, into a slot."""
+"""Producer runs the sample stage over one batch: read, plan, decode and resize each sample into a slot."""
 
 from __future__ import annotations
 
@@ -22,37 +22,50 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
-# What is written down of each row beside its pixels; int64 index and label, the window, the mirror flag.
+# What is noted of each row beside its pixels: int64 index and label, crop window (x, y, width, height), mirror flag.
 ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
-# Makes a row a task for another decoder: (reader, sample, window, mirrored) -> task, or None to have it decoded here.
+# Turns a row into a task for another decoder: (reader, sample, window, mirrored) -> task, or None to decode it here.
 MakeTask = Callable[[SampleReader, Loaded, Window, bool], Any]
 
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
 
 
 class Aborted(Exception):
-    """The batch is no longer wanted."""
+    """Signals that the batch is no longer wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSettings:
-    """All that decides a batch's content, sent to every worker."""
+    """Hold all that decides a batch's content; it is sent to every worker.
+
+    Attributes:
+        source: images and labels.
+        pipeline: crops, size and resampling.
+        schedule: which samples make a batch.
+        decoder: name of the JPEG decoder, or "auto".
+        substitute: policy "replace": put the next good sample in the row of a bad one.
+        evaluation: serve each sample at most once: a bad one's row becomes padding instead.
+        device: device of the loader's batches, for engines that make them there.
+    """
 
     source: Source
     pipeline: ImagePipeline
     schedule: Schedule
     decoder: str
-    substitute: bool  # policy "replace": put the next good sample in a bad one's row
-    evaluation: bool  # each sample at most once: a bad one's row becomes padding instead
-    device: str = "cpu"  # of the loader's batches, for engines that make them there
+    substitute: bool
+    evaluation: bool
+    device: str = "cpu"
 
 
 class Producer:
     """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes.
 
-    make_task: asked for each row first; the pixels of a row that becomes a task are left as they are.
-    tasks: the latest batch's tasks by row, in the rows' order.
-    read_s: seconds of the latest batch that went by inside the source.
+    Args:
+        make_task: called for each row first; the pixels of a row that becomes a task are left as they are.
+
+    Attributes:
+        tasks: tasks of the latest batch by row, in the order of the rows.
+        read_s: seconds of the latest batch that were spent inside the source.
     """
 
     def __init__(self, settings: ProducerSettings, make_task: MakeTask | None = None) -> None:
@@ -102,7 +115,7 @@ class Producer:
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
         self._label(rows)
         self.read_s = self._reader.read_s
-        self.tasks = dict(sorted(self.tasks.items()))  # those of substitutes came last
+        self.tasks = dict(sorted(self.tasks.items()))  # the tasks of substitutes came last
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
@@ -111,7 +124,7 @@ class Producer:
             rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
         except LoaderError:
             raise
-        except Exception as error:  # here, since it is no fault of the sample that was read last
+        except Exception as error:  # told apart from errors of the sample that was read last
             cause = f"the source's labels() raised {type(error).__name__}: {error}"
             raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
@@ -151,7 +164,7 @@ class Producer:
         rows: npt.NDArray[np.void],
         working_on: Callable[[int], None],
     ) -> BadSample:
-        """Fill a bad sample's row: the next good sample of the data set, or padding."""
+        """Fill the row of a bad sample with the next good sample of the data set, or with padding."""
         row, n = entry.row, self._settings.schedule.n
         if self._settings.substitute and not self._settings.evaluation:
             for distance in range(1, min(_MAX_SUBSTITUTES, n)):

@@ -1,4 +1,4 @@
-"""Read one sample of a source, and decode a window of it."""
+"""SampleReader reads one sample of a source and decodes a window of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ Result = TypeVar("Result")
 
 
 class Loaded(NamedTuple):
-    """A sample whose size is known.
+    """Hold a sample whose size is known.
 
-    sample: its index in the source.
-    data: the encoded image, or pixels uint8 [height, width, 3]; None where only the crop's part is read, later.
-    probe: what the header says; None for pixels.
-    width, height: pixels of the upright image.
+    Attributes:
+        sample: index in the source.
+        data: the encoded image, or pixels uint8 [height, width, 3]; None where only the crop's part is read, later.
+        probe: what the header says; None for pixels.
+        width: width of the upright image in pixels.
+        height: height of the upright image in pixels.
     """
 
     sample: int
@@ -36,7 +38,8 @@ class Loaded(NamedTuple):
 class SampleReader:
     """Reads the samples of one source and decodes them; belongs to one thread.
 
-    read_s: seconds spent inside the source since somebody set it to 0.
+    Attributes:
+        read_s: seconds spent inside the source since it was last set to 0.
     """
 
     def __init__(self, source: Source, decoder: ImageDecoder) -> None:
@@ -45,12 +48,12 @@ class SampleReader:
         self.read_s = 0.0
 
     def will_need(self, samples: npt.NDArray[np.int64]) -> None:
-        """Tell the source which samples come next."""
+        """Announce to the source which samples come next."""
         if self._windows is not None:
             self._timed(self._windows.will_need, samples)
 
     def load(self, sample: int) -> Loaded:
-        """Learn the size of `sample`, and read it unless its parts can be read alone; raises LoaderError."""
+        """Find the size of `sample`, and read it unless its parts can be read alone. Raises LoaderError."""
         size = self._windows.stored_size(sample) if self._windows is not None else None
         if size is not None:
             probe = self._decoder.probe_stored(size)
@@ -62,7 +65,7 @@ class SampleReader:
         return Loaded(sample, data, probe, probe.width, probe.height)
 
     def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
-        """Read what holds `window` of a sample without data: (part, window in the stored image); raises LoaderError."""
+        """Read the part around `window` of a sample without data, and return it with the window in the stored image."""
         assert self._windows is not None
         assert item.probe is not None
         stored = stored_window(window, item.width, item.height, item.probe.orientation)
@@ -81,7 +84,7 @@ class SampleReader:
         return self._decoder.window(item.data, item.probe, window)
 
     def _timed(self, method: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a method of the source; the seconds that it takes are added to `read_s`."""
+        """Call a method of the source, and add the seconds that it takes to `read_s`."""
         started = time.perf_counter()
         try:
             return method(*arguments)

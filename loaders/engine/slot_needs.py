@@ -1,4 +1,4 @@
-"""Computes what the batch slots of an engine take of memory."""
+"""Compute how much memory the batch slots of an engine take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loaders.system.needs import Needs
 
 
 def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
-    """What an engine of threads takes that has `ahead` batches of `size` (height, width) under way.
+    """Return the needs of an engine of threads that has `ahead` batches of `size` (height, width) under way.
 
     library_bytes: what a library that it drives takes by itself.
     """
@@ -20,7 +20,7 @@ def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_byt
 
 
 def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
-    """Host memory beside the slots: two batches of `dtype` on a CPU (raw pixels: none), three pinned ones for a GPU."""
+    """Return host memory beside the slots: two batches of `dtype` on a CPU (uint8: none), three pinned for a GPU."""
     values = batch_size * math.prod(size) * 3
     if torch.device(device).type != "cpu":
         return 3 * values
@@ -28,5 +28,5 @@ def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, d
 
 
 def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
-    """Bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
+    """Return the bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
     return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + ROW_DTYPE.itemsize)

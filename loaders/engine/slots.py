@@ -1,4 +1,4 @@
-"""Batch slots: host memory that is declared once and recycled when nobody looks at it any more."""
+"""BatchSlots is host memory for batches, allocated once; a slot is used again when no tensor looks at it any more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one j
 
 
 class WorkItem(NamedTuple):
-    """One batch to make: where in the stream, into which slot; stale once the generation has moved on."""
+    """Order one batch.
+
+    Attributes:
+        generation: the generation of work that it belongs to; it is stale once that has moved on.
+        cursor: its place in the stream.
+        slot: number of the slot to fill.
+    """
 
     generation: int
     cursor: Cursor
@@ -28,14 +34,17 @@ class WorkItem(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The small message that goes back; the batch itself lies in the slot.
+    """Report on a work item; the batch itself lies in the slot.
 
-    bad: the samples that could not be served, in row order.
-    produce_s, read_s: seconds that the batch took, and those of them inside the source.
-    done: whether the slot is filled.
-    error: what stopped it, if anything.
-    trace: the traceback of an exception that is not ours.
-    tasks: (row, task) of the rows that are not in the slot, but left to another decoder, in row order.
+    Attributes:
+        item: what was asked for.
+        bad: the samples that could not be served, in row order.
+        produce_s: seconds that the batch took.
+        done: whether the slot is filled.
+        error: what stopped it, None if nothing did.
+        trace: text of the traceback, for an exception that is not a LoaderError.
+        tasks: (row, task) of the rows that are left to another decoder instead of the slot, in row order.
+        read_s: seconds of produce_s that were spent inside the source.
     """
 
     item: WorkItem
@@ -49,10 +58,14 @@ class Produced(NamedTuple):
 
 
 class BatchSlots:
-    """`count` slots of one batch each: pixels uint8 [count, batch, height, width, 3], rows ROW_DTYPE [count, batch].
+    """Slots of one batch each, in shared memory for worker processes or in this process's own.
 
-    `shared` puts them where worker processes see them. Pickles to a process that is being started. Raises LoaderError
-    E-SHM, E-FD or E-MEM where the memory cannot be had.
+    It can be pickled to a process that is being started. Raises LoaderError E-SHM, E-FD or E-MEM where the memory
+    cannot be had.
+
+    Attributes:
+        pixels: uint8 [count, batch, height, width, 3].
+        rows: ROW_DTYPE [count, batch].
     """
 
     def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
@@ -81,7 +94,7 @@ class BatchSlots:
         self.pixels, self.rows = (part.array for part in shared)
 
     def hand_out(self, produced: Produced, recycler: Recycler, images: torch.Tensor | None = None) -> HostBatch:
-        """Make a batch of a filled slot, which is free again when nobody looks at the batch's images any more.
+        """Make a batch of a filled slot, which is free again when no tensor looks at the batch's images any more.
 
         images: uint8 [batch, height, width, 3], instead of the slot's.
         """
@@ -96,11 +109,11 @@ class BatchSlots:
             images = torch.from_numpy(pixels.copy())
             recycler.give_back(slot)
         resident = images.device.type != "cpu"
-        told = (produced.bad, produced.produce_s, resident, produced.read_s)
-        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *told)
+        about = (produced.bad, produced.produce_s, resident, produced.read_s)
+        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *about)
 
     def close(self) -> None:
-        """Let go of the memory; it is freed with the last tensor over it."""
+        """Release the memory; it is freed with the last tensor over it."""
         del self.pixels, self.rows
         for part in self._shared or ():
             part.close()

@@ -1,4 +1,4 @@
-"""An engine of threads in the consumer's process, filling slots with whole batches."""
+"""ThreadEngine makes batches in threads of the consumer's process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
+from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
@@ -26,41 +27,43 @@ from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")
 
-_LEAVE_S = 2.0  # at close, for threads to leave: they look up at each sample
+_LEAVE_S = 2.0  # at close, for threads to leave: they check at each sample whether to
 
 
-def _run(job: Callable[[], None], settled: threading.Semaphore) -> None:
-    torch.set_num_threads(1)  # of this thread
-    settled.release()
+def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
+    torch.set_num_threads(1)  # applies to this thread
+    ready.release()
     job()
 
 
 class ThreadEngine:
-    """Engine on threads; see Engine for the methods' contract.
+    """Engine whose workers are threads; Engine holds the contract of its methods.
 
     Another engine may own one and finish its batches: a thread, started by run(), takes them from `queue`, and the
     consumer waits for what it finishes by wait_for(). Without threads the consumer has them from take(). Either way
     deliver() hands them out.
 
-    workers: threads, 0 to work in the consumer. prefetch: batches ahead for each. watchdog_s: seconds without any
-    progress before a batch that is waited for is given up. ahead: batches under way, where it is not workers times
-    prefetch. make_task: see Producer. queue: None unless it runs.
+    Args:
+        options: number of threads, batches ahead for each, and the watchdog's time.
+        ahead: batches under way, where it is not workers times prefetch.
+        make_task: as Producer takes it.
+
+    Attributes:
+        queue: work and batches of the threads; None unless the engine runs.
     """
 
     def __init__(
         self,
         name: str,
         settings: ProducerSettings,
-        workers: int,
-        prefetch: int,
-        watchdog_s: float,
+        options: WorkerOptions,
         *,
         ahead: int | None = None,
         make_task: MakeTask | None = None,
     ) -> None:
         self.name, self._settings, self._make_task = name, settings, make_task
-        self._workers, self._prefetch, self._watchdog_s = workers, prefetch, watchdog_s
-        self._ahead = ahead or max(1, workers * prefetch)
+        self._options, self._workers = options, options.num_workers
+        self._ahead = ahead or max(1, self._workers * options.prefetch)
         self.consumer_bytes = 0
         self.queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
@@ -69,7 +72,7 @@ class ThreadEngine:
         self._closed = False
 
     def seek(self, cursor: Cursor) -> None:
-        """Start the threads at the first call; see Engine.seek."""
+        """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
         if self.queue is None:
@@ -92,14 +95,14 @@ class ThreadEngine:
 
     def run(self, jobs: dict[str, Callable[[], None]]) -> None:
         """Run each of `jobs` in a thread of its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
-        settled, own_threads = threading.Semaphore(0), torch.get_num_threads()
+        ready, own_threads = threading.Semaphore(0), torch.get_num_threads()
         try:
             for name, job in jobs.items():
-                thread = threading.Thread(target=_run, args=(job, settled), name=name, daemon=True)
+                thread = threading.Thread(target=_run, args=(job, ready), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
             for _ in jobs:
-                settled.acquire()
+                ready.acquire()
         except BaseException as error:
             self.close()
             if isinstance(error, RuntimeError):  # can't start new thread
@@ -109,7 +112,9 @@ class ThreadEngine:
                 ) from error
             raise
         finally:
-            torch.set_num_threads(own_threads)  # what the last thread set is what torch gives to threads yet to come
+            torch.set_num_threads(
+                own_threads
+            )  # torch gives later threads the number that was set last, by whichever thread
 
     def next(self) -> HostBatch:
         return self.deliver(self.take())
@@ -128,7 +133,7 @@ class ThreadEngine:
             raise
 
     def take_back(self, item: WorkItem) -> None:
-        """Make the batch of `item` again when the next one is asked for; of use where there are no threads."""
+        """Make the batch of `item` again when the next one is asked for; works only where there are no threads."""
         queue = self._running()
         queue.recycler.give_back(item.slot)
         queue.cursor = item.cursor
@@ -139,8 +144,8 @@ class ThreadEngine:
         Raises LoaderError E-TIMEOUT when no thread makes progress, E-MISUSE when the engine is closed meanwhile.
         """
         queue = self._running()
-        self._next = Cursor(-1, 0)  # if Ctrl-C comes from here on, a batch may be lost: a seek makes it again
-        watchdog = Watchdog(self._watchdog_s)
+        self._next = Cursor(-1, 0)  # Ctrl-C may lose a batch from here on; a seek makes it again
+        watchdog = Watchdog(self._options.watchdog_s)
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
             while (taken := take()) is None and not queue.closed:
@@ -154,7 +159,7 @@ class ThreadEngine:
         raise self._silent(queue, watchdog.silent_s)
 
     def deliver(self, produced: Produced, images: torch.Tensor | None = None) -> HostBatch:
-        """Make a taken batch the consumer's, or raise the error that it carries; images: see BatchSlots.hand_out."""
+        """Hand a taken batch out, with `images` as in BatchSlots.hand_out, or raise the error that it carries."""
         queue, schedule = self._running(), self._settings.schedule
         queue.make_room()
         if produced.error is not None:
@@ -174,7 +179,7 @@ class ThreadEngine:
         return self.queue
 
     def _silent(self, queue: BatchQueue, silent_s: float) -> LoaderError:
-        """The error for threads that do not move, after every thread has told its stack."""
+        """Return the error for threads without progress, after every thread has printed its stack."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             faulthandler.dump_traceback(2, all_threads=True)  # sys.stderr may be a notebook's, without a descriptor
         where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
@@ -189,7 +194,8 @@ class ThreadEngine:
         return len(self.queue.made) if self.queue is not None else 0
 
     def describe(self) -> dict[str, object]:
-        return {"backend": self.name, "workers": self._workers, "prefetch": self._prefetch, "workers_are": "threads"}
+        prefetch = self._options.prefetch
+        return {"backend": self.name, "workers": self._workers, "prefetch": prefetch, "workers_are": "threads"}
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""Images that are already pixels in memory, such as CIFAR or MNIST, as a source."""
+"""Serves images that are already pixels in memory, such as CIFAR or MNIST, as a source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANNELS = (1, 3)
 
 
 class ArraySource:
-    """Pixels and labels in shared memory: copied there once, mapped by each worker.
+    """Hold pixels and labels in shared memory: copied there once, mapped by each worker.
 
     images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first ([n,
     3, h, w]) is taken where it cannot be anything else. labels: integers [n], zero or more. `classes` names the
@@ -45,7 +45,7 @@ class ArraySource:
         return len(self._images)
 
     def read(self, index: int) -> npt.NDArray[np.uint8]:
-        """Pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
+        """Return the pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
 
         Of images with three channels it is a view of the shared memory: never write to it.
         """
@@ -55,16 +55,16 @@ class ArraySource:
         return image if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Class numbers (int64) of images `indices` (int64)."""
+        """Return the class numbers (int64) of images `indices` (int64)."""
         taken: npt.NDArray[np.int64] = self._labels[indices]
         return taken
 
     def path(self, index: int) -> bytes:
-        """What error texts call image `index`: b"array[17]"."""
+        """Return what error texts call image `index`: b"array[17]"."""
         return b"array[%d]" % index
 
     def describe(self) -> str:
-        """One line: images, their shape, classes, bytes."""
+        """Return one line: images, their shape, classes, bytes."""
         n, height, width, channels = self._images.shape
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
         shape = f"{height}x{width}x{channels}"
@@ -89,7 +89,7 @@ def _as_numpy(data: Any) -> npt.NDArray[Any]:
 
 
 def _channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[np.uint8]:
-    """A view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
+    """Return a view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
     if images.dtype != np.uint8:
         raise ValueError(
             f"images are uint8 from 0 to 255, not {images.dtype}: convert them, "
@@ -136,7 +136,7 @@ def _class_names(names: Sequence[str | bytes] | None, num_classes: int) -> tuple
 
 
 def _fingerprint(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> str:
-    """Hex digest of shape, labels and pixels (see FINGERPRINT_BYTES)."""
+    """Return a digest of shape, labels and pixels, of the latter FINGERPRINT_BYTES at most."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
     digest.update(labels.data)

@@ -1,4 +1,4 @@
-"""The contract of a source, index to encoded image plus label, and how one is opened."""
+"""Defines what a source must offer: from an index to an encoded image and its label."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 
 @runtime_checkable
 class Source(Protocol):
-    """Images numbered from 0 in an order of their own that never changes, for one process or many.
+    """Serve images numbered from 0 in an order of their own that never changes, to one process or many.
 
     Goes to worker processes by pickle while they are started: what is large must be shared there, not copied. Safe to
     read from several threads.
@@ -36,34 +36,34 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """An encoded image, or pixels [h, w, 3] that the caller must not write to. Raises LoaderError with `sample`."""
+        """Read an encoded image, or pixels [h, w, 3] that the caller must not write to. Raises LoaderError."""
         ...
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Class numbers (int64) of images `indices` (int64)."""
+        """Return the class numbers (int64) of images `indices` (int64)."""
         ...
 
     def path(self, index: int) -> bytes:
-        """What error texts call image `index`."""
+        """Return what error texts call image `index`."""
         ...
 
     def describe(self) -> str:
-        """One line for people: images, classes, bytes."""
+        """Return one line for people: images, classes, bytes."""
         ...
 
 
 @runtime_checkable
 class WindowSource(Source, Protocol):
-    """A source that can tell an image's size without reading it, and read the part that a crop needs."""
+    """Serve an image's size without reading it, and the part that a crop needs."""
 
     def will_need(self, indices: npt.NDArray[np.int64]) -> None:
         """Say that images `indices` (int64) are read soon, so that storage can begin; returns at once."""
         ...
 
     def stored_size(self, index: int) -> StoredSize | None:
-        """Size and orientation of image `index`; None if only read() can hand it out."""
+        """Return size and orientation of image `index`; None if only read() can hand it out."""
         ...
 
     def read_window(self, index: int, window: Window) -> ImagePart:
-        """A part of image `index` that holds `window`; raises LoaderError with `sample`."""
+        """Read a part of image `index` that holds `window`. Raises LoaderError with `sample`."""
         ...

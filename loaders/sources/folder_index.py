@@ -1,4 +1,4 @@
-"""The packed index of an image folder: columns in one file, mapped read-only by every process."""
+"""Keeps the packed index of an image folder: columns in one file, mapped read-only by every process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+
+from penstock.loaders.system.json_file import Count, decode_json
 
 MAGIC = b"penstock index 1"  # the last character is the version of the format
 DIGEST_BYTES = 32
@@ -33,18 +36,38 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "file_sizes": ("<u4", "<u8"),
     "file_mtimes": ("<i8",),
 }
-FIELDS = {"fingerprint": str, "content": str, "num_bytes": int, "flat": bool, "skipped": dict, "columns": list}
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<16sQ")  # MAGIC, bytes of the JSON that follows
 _CHUNK_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class IndexHeader:
+    """Hold what an index says of itself beside its columns; it is JSON in the file.
+
+    Attributes:
+        fingerprint: hex digest of which images and labels these are.
+        content: hex digest that also covers modification times.
+        num_bytes: size of all image files together.
+        flat: whether the images lie in the root itself, as one class.
+        skipped: reason -> number of entries that were not taken.
+        columns: (name, numpy type, length) of each of COLUMNS.
+    """
+
+    fingerprint: str
+    content: str
+    num_bytes: int
+    flat: bool
+    skipped: dict[str, int]
+    columns: list[tuple[str, str, Count]] = field(default_factory=list)
+
+
 class DamagedIndexError(ValueError):
-    """The file is not a whole index of this version: scan again."""
+    """Says that a file is not a whole index of this version: scan again."""
 
 
 class FolderIndex:
-    """Names, folders, labels, sizes (bytes) and times (ns) of the images below one root; no Python object per image.
+    """Look up names, folders, labels, sizes and times of the images below one root; no Python object per image.
 
     The mapping is shared: all processes on a machine use the same pages. File names are relative to their folder,
     folder names to the root; both are bytes. Raises DamagedIndexError (also for a file that is not there).
@@ -64,12 +87,8 @@ class FolderIndex:
                 self._mapping = mmap.mmap(file.fileno(), end, prot=mmap.PROT_READ)
         except OSError as error:
             raise DamagedIndexError(str(error)) from error
-        self.fingerprint: str = header["fingerprint"]
-        self.content: str = header["content"]
-        self.num_bytes: int = header["num_bytes"]
-        self.flat: bool = header["flat"]
-        self.skipped: dict[str, int] = header["skipped"]
-        columns = {n: np.frombuffer(self._mapping, t, c, at) for n, t, c, at in _places(header["columns"], start)}
+        self.header = header
+        columns = {n: np.frombuffer(self._mapping, t, c, at) for n, t, c, at in _places(header.columns, start)}
         self.root = columns["root"].tobytes()
         self.classes = _names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
@@ -83,33 +102,33 @@ class FolderIndex:
         self._file_mtimes = columns["file_mtimes"].data
 
     def folder(self, folder: int) -> bytes:
-        """Path of a folder relative to the root; b"" is the root."""
+        """Return the path of a folder relative to the root; b"" is the root."""
         return bytes(self._folder_names[self._folder_offsets[folder] : self._folder_offsets[folder + 1]])
 
     def relative_path(self, index: int) -> bytes:
-        """Path of an image relative to the root."""
+        """Return the path of an image relative to the root."""
         name = bytes(self._file_names[self._file_offsets[index] : self._file_offsets[index + 1]])
         folder = self.folder(self._file_folders[index])
         return folder + b"/" + name if folder else name
 
     def size(self, index: int) -> int:
-        """Bytes of an image file when it was scanned."""
+        """Return the bytes of an image file when it was scanned."""
         return self._file_sizes[index]
 
     def mtime_ns(self, index: int) -> int:
-        """Modification time of an image file when it was scanned."""
+        """Return the modification time (ns) of an image file when it was scanned."""
         return self._file_mtimes[index]
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Class numbers (int64) of images."""
+        """Return the class numbers (int64) of images."""
         labels: npt.NDArray[np.int64] = self.folder_labels[self.file_folders[indices]].astype(np.int64)
         return labels
 
 
-def write_index(file: BinaryIO, fields: dict[str, Any], columns: dict[str, npt.NDArray[Any]]) -> None:
-    """Write an index from FIELDS (without "columns") and arrays for COLUMNS, digest last. Raises OSError."""
-    table = [[name, columns[name].dtype.str, len(columns[name])] for name in COLUMNS]
-    text = json.dumps({**fields, "columns": table}).encode("ascii")
+def write_index(file: BinaryIO, header: IndexHeader, columns: dict[str, npt.NDArray[Any]]) -> None:
+    """Write an index from its header (the columns' table is made here) and arrays for COLUMNS. Raises OSError."""
+    table = [(name, columns[name].dtype.str, len(columns[name])) for name in COLUMNS]
+    text = json.dumps({**asdict(header), "columns": table}).encode("ascii")
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     position = 0
 
@@ -127,8 +146,8 @@ def write_index(file: BinaryIO, fields: dict[str, Any], columns: dict[str, npt.N
     file.flush()
 
 
-def _read_header(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """The checked header, and where it ends."""
+def _read_header(file: BinaryIO) -> tuple[IndexHeader, int]:
+    """Read and check the header; the second value is where it ends."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) != _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
         raise DamagedIndexError("not an index of this version")
@@ -136,41 +155,33 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, Any], int]:
     if num_bytes > os.fstat(file.fileno()).st_size:
         raise DamagedIndexError("the header is cut off")
     try:
-        header = json.loads(file.read(num_bytes))
+        header = decode_json(file.read(num_bytes), IndexHeader)
     except ValueError as error:
-        raise DamagedIndexError("the header is not JSON") from error
-    if not isinstance(header, dict) or any(type(header.get(name)) is not kind for name, kind in FIELDS.items()):
-        raise DamagedIndexError("the header lacks a field")
-    _check_columns(header["columns"])
+        raise DamagedIndexError(f"the header: {error}") from error
+    _check_columns(header.columns)
     return header, _PREFIX.size + num_bytes
 
 
-def _check_columns(table: list[Any]) -> None:
-    counts: dict[str, int] = {}
-    for row, (name, types) in zip(table, COLUMNS.items(), strict=False):
-        if not isinstance(row, list) or len(row) != 3 or row[0] != name or row[1] not in types:
-            raise DamagedIndexError("the columns are not those of this version")
-        if type(row[2]) is not int or row[2] < 0:
-            raise DamagedIndexError("a column has no length")
-        counts[name] = row[2]
-    if len(counts) != len(COLUMNS) or len(table) != len(COLUMNS):
-        raise DamagedIndexError("a column is missing")
+def _check_columns(table: list[tuple[str, str, int]]) -> None:
+    if [name for name, _, _ in table] != list(COLUMNS) or any(kind not in COLUMNS[name] for name, kind, _ in table):
+        raise DamagedIndexError("the columns are not those of this version")
+    counts = {name: count for name, _, count in table}
     for name, count in counts.items():
         table_of = name.partition("_")[0]
         if not name.endswith(("_names", "_offsets", "root")) and count != counts[f"{table_of}_offsets"] - 1:
             raise DamagedIndexError("columns of one table differ in length")
 
 
-def _places(table: list[Any], start: int) -> Iterator[tuple[str, str, int, int]]:
-    """(name, type, count, byte offset) of each column."""
+def _places(table: list[tuple[str, str, int]], start: int) -> Iterator[tuple[str, str, int, int]]:
+    """Yield (name, type, count, byte offset) of each column."""
     for name, kind, count in table:
         start += -start % ALIGNMENT
         yield name, kind, count, start
         start += count * np.dtype(kind).itemsize
 
 
-def _end_of_columns(header: dict[str, Any], start: int) -> int:
-    *_, (_, kind, count, at) = _places(header["columns"], start)
+def _end_of_columns(header: IndexHeader, start: int) -> int:
+    *_, (_, kind, count, at) = _places(header.columns, start)
     return at + count * np.dtype(kind).itemsize
 
 

@@ -1,4 +1,4 @@
-"""Building the packed index of an image folder in a few bytes per image."""
+"""Builds the packed index of an image folder in a few bytes per image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, write_index
+from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
 
 # (path relative to the root, number of its folder, size in bytes, mtime in ns)
 FileEntry = tuple[bytes, int, int, int]
@@ -26,7 +26,7 @@ _RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size
 
 
 class FileTable:
-    """Image files in packed columns, in the order they were added; about 48 bytes each."""
+    """Collect image files in packed columns, in the order they were added; about 48 bytes each."""
 
     def __init__(self) -> None:
         self.names = bytearray()
@@ -47,7 +47,10 @@ class FileTable:
 
 
 class FileSorter:
-    """Files in any order in, by path (bytewise) out, holding no more than RUN_LENGTH of them as Python objects."""
+    """Sort files by path (bytewise), holding no more than RUN_LENGTH of them as Python objects.
+
+    A heap that once held a million of them does not give all of it back.
+    """
 
     def __init__(self) -> None:
         self._loose: list[FileEntry] = []
@@ -72,7 +75,7 @@ class FileSorter:
 
 
 def _pack(files: list[FileEntry]) -> mmap.mmap:
-    """Files as bytes in a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
+    """Pack files into a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
     records = b"".join([_RECORD.pack(len(path), folder, size, time) + path for path, folder, size, time in files])
     run = mmap.mmap(-1, len(records))
     run.write(records)
@@ -88,7 +91,7 @@ def _unpack(run: mmap.mmap) -> Iterator[FileEntry]:
 
 
 class FolderIndexBuilder:
-    """Classes, folders and files added one after another, then written as one FolderIndex file."""
+    """Collect classes, folders and files one after another, then write them as one FolderIndex file."""
 
     def __init__(self) -> None:
         self.classes: list[bytes] = []
@@ -103,13 +106,13 @@ class FolderIndexBuilder:
         return len(self._files)
 
     def add_class(self, name: bytes) -> int:
-        """The number of a new class."""
+        """Add a class and return its number."""
         self.classes.append(name)
         self.class_counts.append(0)
         return len(self.classes) - 1
 
     def add_folder(self, path: bytes, label: int, mtime_ns: int, inode: int) -> int:
-        """The number of a new folder, `path` relative to the root, whose images are of class `label`."""
+        """Add a folder, `path` relative to the root, whose images are of class `label`; return its number."""
         self._folder_names += path
         self._folder_offsets.append(len(self._folder_names))
         self.folder_labels.append(label)
@@ -127,18 +130,18 @@ class FolderIndexBuilder:
             self.class_counts[label] += len(chunk)
 
     def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index. `root` names the tree it is of; `skipped` counts what was not taken. Raises OSError."""
+        """Write the index of the tree at `root`; `skipped` counts what was not taken. Raises OSError."""
         fingerprint = self._fingerprint()
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
         sizes = np.frombuffer(self._files.sizes, np.uint64)
-        fields = {
-            "fingerprint": fingerprint,
-            "content": content.hexdigest(),
-            "num_bytes": int(sizes.sum()),
-            "flat": flat,
-            "skipped": skipped,
-        }
+        header = IndexHeader(
+            fingerprint=fingerprint,
+            content=content.hexdigest(),
+            num_bytes=int(sizes.sum()),
+            flat=flat,
+            skipped=skipped,
+        )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),
             "class_names": np.frombuffer(b"".join(self.classes), np.uint8),
@@ -155,10 +158,10 @@ class FolderIndexBuilder:
             "file_sizes": _narrow(sizes, np.uint32),
             "file_mtimes": np.frombuffer(self._files.mtimes, np.int64),
         }
-        write_index(file, fields, columns)
+        write_index(file, header, columns)
 
     def _fingerprint(self) -> str:
-        """Hex digest of what the data set is: number of images, their paths, sizes and classes; not when or where."""
+        """Return a digest of what the data set is: number of images, paths, sizes and classes; not when or where."""
         digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
         digest.update(self._paths.digest())

@@ -1,4 +1,4 @@
-"""Walking an image folder: which files are its images, in which order, of which class."""
+"""Walks an image folder: which files are its images, in which order, of which class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
-from penstock.loaders.system.file_read import open_path, read_error, with_retries
+from penstock.loaders.system.file_read import read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
@@ -26,11 +26,12 @@ UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside c
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
 _SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
+Subfolder = tuple[bytes, bool]  # name, whether it is a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class FolderScan:
-    """One walk over the tree below `root`: classes are its first-level folders, bytewise by name.
+    """Walk once over the tree below `root`: classes are its first-level folders, bytewise by name.
 
     Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
     class, then by path bytes, whatever order the file system lists them in. A root with images of its own and none in
@@ -84,16 +85,14 @@ class FolderScan:
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
         self.builder.add_files(label, images)
 
-    def _walk_folder(
-        self, folder: bytes, is_link: bool, label: int, images: FileSorter
-    ) -> list[tuple[bytes, bool]] | None:
-        """Add the images of `folder` itself to `images`; returns its folders (name, is a link), None if seen before."""
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileSorter) -> list[Subfolder] | None:
+        """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
         path = self.root + b"/" + folder if folder else self.root
         if is_link and self._leads_back(path):
             self.skipped[KNOWN_FOLDER] += 1
             return None
         try:
-            fd = with_retries(lambda: open_path(path, _FOLDER_FLAGS))
+            fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
         except OSError as error:
             return self._unopened(path, folder, label, error)
         try:
@@ -113,11 +112,11 @@ class FolderScan:
             self.builder.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders)
 
-    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[tuple[bytes, bool]], bool]:
-        """The folders in the open folder `fd`, and whether each change of this listing will show in its mtime."""
+    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[Subfolder], bool]:
+        """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
         prefix = folder + b"/" if folder else b""
         follow, skipped = self.follow_symlinks, self.skipped
-        subfolders: list[tuple[bytes, bool]] = []
+        subfolders: list[Subfolder] = []
         settled = True
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -150,8 +149,8 @@ class FolderScan:
         if self._progress is not None and self._num_images % _PROGRESS_INTERVAL == 0:
             self._progress(self._num_images)
 
-    def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[tuple[bytes, bool]]:
-        """A folder that cannot be opened: an error for the root, counted below it and tried again the next time."""
+    def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
+        """Raise for a root that cannot be opened; count a folder below it, which is tried again the next time."""
         if not folder:
             raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -164,7 +163,7 @@ class FolderScan:
         return []
 
     def _leads_back(self, link: bytes) -> bool:
-        """Whether a link to a folder leads to one that is walked by its own path, or to one above the root."""
+        """Return whether a link to a folder leads to one that is walked by its own path, or to one above the root."""
         target = os.path.realpath(link)
         above = self._real_root.rstrip(b"/") + b"/"
         if (target.rstrip(b"/") + b"/").startswith(above):
@@ -174,14 +173,14 @@ class FolderScan:
 
 
 def root_error(error: OSError, root: bytes) -> LoaderError:
-    """The LoaderError for a root that cannot be opened."""
+    """Return the LoaderError for a root that cannot be opened."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return LoaderError("E-NODATA", "no such folder", path=root)
     return read_error(error, root)
 
 
 def skipped_text(skipped: dict[str, int]) -> str:
-    """`, skipped: 3 hidden, 1 not a regular file`, or nothing."""
+    """Return `, skipped: 3 hidden, 1 not a regular file`, or nothing."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
     return f", skipped: {reasons}" if reasons else ""
 
@@ -198,7 +197,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _reason(entry: os.DirEntry[str], error: OSError) -> str:
-    """Why an entry that cannot be looked at is skipped. Raises `error` where it is the storage's fault."""
+    """Say why an entry that cannot be looked at is skipped. Raises `error` where it is the storage's fault."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return UNREADABLE
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):

@@ -1,4 +1,4 @@
-"""A folder of image files as a source: class folders, or a flat folder as one class."""
+"""Serves a folder of image files as a source: class folders, or a flat folder as one class."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.sources.folder_scan import FolderScan, root_error, skipped_text
-from penstock.loaders.sources.saved_index import index_name, keep_index, load_index
+from penstock.loaders.sources.saved_index import index_name, load_index, save_index
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.pipelines.errors import LoaderError, size_text
 
 
 class ImageFolder:
-    """Encoded images of the files below a folder (see FolderScan for which, in which order), read one at a time.
+    """Read the image files below a folder, one at a time; FolderScan says which, in which order.
 
-    The scan is kept as a packed index in the user's cache folder and used again while the tree is as it was
+    The scan is saved as a packed index in the user's cache folder and used again while the tree is as it was
     (`still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the display on the terminal
     during a scan. Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor
     copies.
@@ -40,22 +40,22 @@ class ImageFolder:
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
         self._take(path, _index_of(path, follow_symlinks, rescan, progress))
-        if not allow_empty and not self._index.flat:
+        if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
 
     def _take(self, root: bytes, index: FolderIndex) -> None:
         self.root, self._index = root, index
         self._prefix = root.rstrip(b"/") + b"/"
         self._num_files = index.num_files
-        self.classes, self.fingerprint, self.skipped = index.classes, index.fingerprint, index.skipped
-        self.content, self.num_bytes = index.content, index.num_bytes  # fingerprint and times; size of all files
+        self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
+        self.content, self.num_bytes = index.header.content, index.header.num_bytes
         self.retries = 0
 
     def __len__(self) -> int:
         return self._num_files
 
     def read(self, index: int) -> bytes:
-        """The bytes of image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
+        """Read the bytes of image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
 
         Raises LoaderError: E-MISSING, E-CHANGED (size or mtime differ from the scan), E-ACCESS, E-READ; IndexError.
         """
@@ -72,22 +72,22 @@ class ImageFolder:
         self.retries += 1
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Class numbers (int64) of images `indices` (int64)."""
+        """Return the class numbers (int64) of images `indices` (int64)."""
         return self._index.labels(indices)
 
     def path(self, index: int) -> bytes:
-        """Absolute path of image `index`. Raises IndexError."""
+        """Return the absolute path of image `index`. Raises IndexError."""
         if not 0 <= index < self._num_files:
             raise IndexError(f"image {index} of {self._num_files}")
         return self._prefix + self._index.relative_path(index)
 
     def describe(self) -> str:
-        """One line: images, classes, bytes, what was not taken."""
+        """Return one line: images, classes, bytes, what was not taken."""
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
-        if self._index.flat:
+        if self._index.header.flat:
             classes += " (a flat folder counts as one class)"
-        return f"{images}, {classes}, {size_text(self._index.num_bytes)}{skipped_text(self.skipped)}"
+        return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)
@@ -100,7 +100,7 @@ class ImageFolder:
         raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", path=path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.root, self._index.path, self._index.content)
+        return _reopen, (self.root, self._index.path, self.content)
 
 
 def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None) -> FolderIndex:
@@ -108,21 +108,21 @@ def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callab
         name = index_name(root, follow_symlinks=follow_symlinks)
     except OSError as error:
         raise root_error(error, root) from error
-    kept = None if rescan else load_index(root, name)
-    if kept is not None:
-        return kept
+    saved = None if rescan else load_index(root, name)
+    if saved is not None:
+        return saved
     with ScanProgress(root) as display:
         scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=progress or display)
-    return keep_index(name, scan.write)
+    return save_index(name, scan.write)
 
 
 def _reopen(root: bytes, index_path: bytes, content: str) -> ImageFolder:
-    """The source in another process. Raises LoaderError E-STALE where the index is gone or now tells of other files."""
+    """Open the source in another process. Raises LoaderError E-STALE where the index is gone or of other files."""
     try:
         index = FolderIndex(index_path, verify=False)
     except DamagedIndexError as error:
         raise _stale(root, str(error)) from error
-    if index.content != content:
+    if index.header.content != content:
         raise _stale(root, "another process has scanned the folder again and found other files")
     folder = ImageFolder.__new__(ImageFolder)
     folder._take(root, index)

@@ -1,12 +1,10 @@
-"""Where folder indexes are kept between runs, and when a kept one may be used."""
+"""Saves the indexes of folders between runs, and says when a saved one may be used."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-import tempfile
-import time
 import weakref
 from collections.abc import Callable
 from typing import BinaryIO
@@ -14,16 +12,15 @@ from typing import BinaryIO
 import numpy as np
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
-from penstock.loaders.system.file_read import stat_path
+from penstock.loaders.system.durable_file import remove_leftovers, replace_file
 from penstock.pipelines.errors import LoaderError
 
 Write = Callable[[BinaryIO], None]
 NUM_SAMPLED_FILES = 256
-_ABANDONED_S = 3600
 
 
 def cache_folder() -> bytes | None:
-    """`$XDG_CACHE_HOME/penstock` or `~/.cache/penstock`, made where missing (0700); None where it cannot be trusted.
+    """Return `$XDG_CACHE_HOME/penstock` or `~/.cache/penstock`, made where missing; None where it cannot be trusted.
 
     It is refused where someone else owns it: an index says which files are read.
     """
@@ -46,7 +43,7 @@ def cache_folder() -> bytes | None:
 
 
 def index_name(root: bytes, *, follow_symlinks: bool) -> bytes:
-    """File name of the index of `root`: a digest of its real path, its inode and the option that changes the scan.
+    """Name the index of `root` by a digest of its real path, its inode and the option that changes the scan.
 
     The inode keeps apart the copies that the machines of a cluster hold at the same path, where they share a home.
     """
@@ -56,7 +53,7 @@ def index_name(root: bytes, *, follow_symlinks: bool) -> bytes:
 
 
 def load_index(root: bytes, name: bytes) -> FolderIndex | None:
-    """The kept index of `root`, or None where there is none that is whole and still true."""
+    """Open the saved index of `root`; None where there is none that is whole and still true."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -71,18 +68,20 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
 
 
 def still_true(index: FolderIndex, root: bytes) -> bool:
-    """Whether `root` is as it was scanned: each folder's inode and mtime, size and mtime of NUM_SAMPLED_FILES files.
+    """Return whether `root` is as it was scanned.
+
+    Compares each folder's inode and modification time, and size and time of NUM_SAMPLED_FILES files.
 
     A file that is added, removed or renamed changes its folder's mtime. One that is overwritten in place does not; if
     it is not among the sampled ones, reading it raises E-CHANGED.
     """
     try:
         for number in range(index.num_folders):
-            status = stat_path(os.path.join(root, index.folder(number)))
+            status = os.stat(os.path.join(root, index.folder(number)))
             if (status.st_mtime_ns, status.st_ino) != (index.folder_mtimes[number], index.folder_inodes[number]):
                 return False
         for image in np.unique(np.linspace(0, index.num_files - 1, NUM_SAMPLED_FILES).astype(int)).tolist():
-            status = stat_path(os.path.join(root, index.relative_path(image)))
+            status = os.stat(os.path.join(root, index.relative_path(image)))
             if (status.st_size, status.st_mtime_ns) != (index.size(image), index.mtime_ns(image)):
                 return False
     except OSError:
@@ -90,49 +89,20 @@ def still_true(index: FolderIndex, root: bytes) -> bool:
     return True
 
 
-def keep_index(name: bytes, write: Write) -> FolderIndex:
-    """Store an index with `write` and map it: in the cache folder, or in memory where there is none to write to."""
+def save_index(name: bytes, write: Write) -> FolderIndex:
+    """Save an index with `write` and map it: in the cache folder, or in memory where there is none to write to."""
     folder = cache_folder()
     if folder is not None:
         with contextlib.suppress(OSError, DamagedIndexError):
-            _replace(folder, name, write)
-            return FolderIndex(os.path.join(folder, name), verify=False)
+            path = os.path.join(folder, name)
+            remove_leftovers(folder, rb"\w+\.index")  # of all data sets: one may never be scanned again
+            replace_file(path, write)
+            return FolderIndex(path, verify=False)
     return _in_memory(write)
 
 
-def _replace(folder: bytes, name: bytes, write: Write) -> None:
-    """Write to a file of its own, then rename: a reader finds the old index or the new one, whoever else builds."""
-    _sweep(folder)
-    fd, path = tempfile.mkstemp(b".tmp", name + b".", folder)  # mode 0600
-    try:
-        with open(fd, "wb") as file:
-            write(file)
-            os.fsync(fd)
-        os.replace(path, os.path.join(folder, name))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
-    with contextlib.suppress(OSError):  # some network file systems do not sync folders
-        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder_fd)
-        finally:
-            os.close(folder_fd)
-
-
-def _sweep(folder: bytes) -> None:
-    """Remove what builders that were killed left behind."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if b".index." in entry.name and entry.name.endswith(b".tmp"):
-                with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED_S:
-                        os.unlink(entry.path)
-
-
 def _in_memory(write: Write) -> FolderIndex:
-    """An index in a memfd. Workers open it through /proc, and nothing is left behind however this process ends."""
+    """Write an index to a memfd. Workers open it through /proc, and nothing is left however this process ends."""
     try:
         fd = os.memfd_create("penstock-index", os.MFD_CLOEXEC)
         with open(fd, "wb", closefd=False) as file:

@@ -1,4 +1,4 @@
-"""How far a scan is, shown on a terminal when it takes more than a second."""
+"""Shows on a terminal how far a scan is, when it takes more than a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOW_AFTER_S = 1.0
 
 
 class ScanProgress:
-    """Called with the number of images found so far; shows it once SHOW_AFTER_S have passed, on stderr if a TTY.
+    """Show the number of images found so far, once SHOW_AFTER_S have passed, on stderr if it is a terminal.
 
     A context manager: what it shows goes away at the end.
     """

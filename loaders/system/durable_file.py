@@ -1,16 +1,21 @@
-"""Files and folders for this user alone that are whole on the disk, or not there."""
+"""Writes files and folders for this user alone that are whole on the disk, or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import time
+from collections.abc import Callable
+from typing import BinaryIO
 
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES})  # some network file systems
+_ABANDONED_S = 3600.0  # longer than any file takes to be written
 
 
 def open_private(path: bytes, flags: int) -> int:
-    """A descriptor of a file that only this user reads and writes (0600 whatever the umask), made where missing."""
+    """Open a file that only this user reads and writes (0600 whatever the umask), made where missing."""
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(fd, 0o600)
@@ -21,7 +26,7 @@ def open_private(path: bytes, flags: int) -> int:
 
 
 def make_private_folder(path: bytes) -> None:
-    """A folder of this user alone (0700 whatever the umask), and those above it; one that is there stays as it is."""
+    """Make a folder of this user alone (0700 whatever the umask), and those above it; one that is there stays."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -59,24 +64,47 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
 
 
-def replace_file(path: bytes, content: bytes, *, private: bool = True) -> None:
-    """Put `content` at `path`: whoever looks finds what was there before, or all of it. Raises OSError.
+def replace_file(path: bytes, content: bytes | Callable[[BinaryIO], object], *, private: bool = True) -> None:
+    """Put `content`, or what it writes, at `path`: a reader finds what was there before, or all of it. Raises OSError.
 
-    The file is this user's alone (0600) if it is `private`, else the umask decides.
+    The file is this user's alone (0600) if it is `private`, else the umask decides. A writer that is killed leaves
+    `PATH.tmp.RANDOM`, which the next writer of the file removes once it is an hour old.
     """
-    temporary = b"%s.tmp.%d" % (path, os.getpid())
-    fd = open_private(temporary, os.O_WRONLY | os.O_TRUNC)
+    folder, name = os.path.split(path)
+    remove_leftovers(folder, re.escape(name))
+    # Not the process's number: two containers may both be number 1, and would write to one file.
+    temporary = b"%s.tmp.%s" % (path, os.urandom(8).hex().encode())
+    fd = open_private(temporary, os.O_WRONLY | os.O_EXCL)
     try:
-        try:
-            write_all(fd, content, 0)
+        with open(fd, "wb", buffering=0) as file:
+            if callable(content):
+                content(file)
+            else:
+                write_all(fd, content, 0)
             if not private:
                 os.fchmod(fd, 0o666 & ~_umask())
             os.fsync(fd)
-        finally:
-            os.close(fd)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(os.path.dirname(path) or b".")
+    sync_folder(folder or b".")
+
+
+def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDONED_S) -> None:
+    """Remove what killed writers of files in `folder` left there, where this process may; `names` is a pattern.
+
+    Earlier versions wrote to NAME.tmp.PID and NAME.RANDOM.tmp.
+    """
+    remove_old_files(folder, names + rb"\.(tmp\.[0-9a-f]+|\w{8}\.tmp)", time.time() - older_than_s)
+
+
+def remove_old_files(folder: bytes, pattern: bytes, before_s: float) -> None:
+    """Remove the files in `folder` whose names match and that were last written before `before_s`, where it may."""
+    with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
+        for entry in entries:
+            if re.fullmatch(pattern, entry.name):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < before_s:
+                        os.unlink(entry.path)

@@ -1,4 +1,4 @@
-"""Whole-file reads that notice a changed file, retry what storage may heal, and name what failed."""
+"""Reads whole files: notices a changed one, retries what storage may heal, names what failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ RETRY_DELAYS_S = (0.1, 0.5, 2.0)
 
 # O_NONBLOCK: opening a FIFO that took a file's place would wait for a writer for ever. No effect on regular files.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_LONGEST_PATH = 4095
 _CODES = {
     errno.ENOENT: "E-MISSING",
     errno.ENOTDIR: "E-MISSING",
@@ -33,11 +32,11 @@ _CODES = {
 
 
 def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
-    """The content of a regular file of `size` bytes, last modified at `mtime_ns`.
+    """Read the content of a regular file of `size` bytes, last modified at `mtime_ns`.
 
     Raises LoaderError E-CHANGED where it is no longer that file, OSError where it cannot be read. Four system calls.
     """
-    fd = open_path(path, _READ_FLAGS)
+    fd = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(fd)
         if status.st_size != size or status.st_mtime_ns != mtime_ns or not stat.S_ISREG(status.st_mode):
@@ -61,43 +60,8 @@ def _difference(status: os.stat_result, size: int) -> str:
     return "modified since the folder was scanned"
 
 
-def open_path(path: bytes, flags: int) -> int:
-    """A descriptor as os.open gives it, also for a path beyond the kernel's 4,095 bytes. Raises OSError."""
-    try:
-        return os.open(path, flags)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG or len(path) <= _LONGEST_PATH:
-            raise
-    folder, rest = -1, path
-    try:
-        while len(rest) > _LONGEST_PATH:
-            cut = rest.rindex(b"/", 0, _LONGEST_PATH)
-            step = os.open(rest[:cut], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=None if folder < 0 else folder)
-            if folder >= 0:
-                os.close(folder)
-            folder, rest = step, rest[cut + 1 :]
-        return os.open(rest, flags, dir_fd=folder)
-    finally:
-        if folder >= 0:
-            os.close(folder)
-
-
-def stat_path(path: bytes) -> os.stat_result:
-    """os.stat, also for a path beyond the kernel's 4,095 bytes. Raises OSError."""
-    try:
-        return os.stat(path)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-    fd = open_path(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
-
-
 def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-    """What `call` returns, tried again after each of RETRY_DELAYS_S while it raises an OSError of TRANSIENT."""
+    """Return what `call` returns; it is tried again after each of RETRY_DELAYS_S while it raises a TRANSIENT error."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return call()
@@ -111,6 +75,6 @@ def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = No
 
 
 def read_error(error: OSError, path: bytes) -> LoaderError:
-    """The LoaderError that tells what `error` means for a file or folder of a data set."""
+    """Return the LoaderError that says what `error` means for a file or folder of a data set."""
     code = _CODES.get(error.errno or 0, "E-READ")
     return LoaderError(code, error.strerror or str(error), path=path)

@@ -6,13 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from penstock.loaders.system.durable_file import replace_file
 
 T = TypeVar("T")
+# An integer of 0 to 2**63 - 1: a larger one overflows where it meets a float.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+# Text that stands for bytes, as UTF-8 with surrogateescape.
+ByteText = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udc7f\udd00-\udfff]*\\Z")]
 
 
 def decode_json(text: bytes | str, kind: type[T]) -> T:
@@ -22,8 +26,9 @@ def decode_json(text: bytes | str, kind: type[T]) -> T:
     else: text that is no JSON, wrong or missing fields, and nesting too deep to be read.
     """
     try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+        # Not msgspec's own reader, which refuses text that stands for bytes (see ByteText).
+        return msgspec.convert(json.loads(text), kind)
+    except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None

@@ -1,31 +1,72 @@
-"""What this process may use: processors, descriptors, memory."""
+"""Says what this process may use: processors, memory, file descriptors, processes."""
 
 from __future__ import annotations
 
 import math
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from penstock.loaders.system.control_groups import CGROUP_OF_SELF, CGROUP_ROOT, control_groups
-from penstock.loaders.system.memory_headroom import memory_headroom
+import psutil
+
 from penstock.pipelines.errors import LoaderError
 
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUP_OF_SELF = Path("/proc/self/cgroup")
 _DESCRIPTORS_OF_OTHERS = 32  # what libraries, sockets and the data set's own files may still take
 _MEMORY_FIX = "lower prefetch, workers or batch_size, or raise the memory limit (docker --memory, sbatch --mem)"
+_MEMORY_FILES = {  # whether of version 2 -> limit, usage, prefix of the statistics, mapped files
+    True: ("memory.max", "memory.current", "", "file_mapped"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_mapped_file"),
+}
+
+
+class ControlGroup(NamedTuple):
+    """Hold the folder of a control group, and whether it is one of version 2."""
+
+    folder: Path
+    unified: bool
+
+
+def control_groups(controller: str) -> Iterator[ControlGroup]:
+    """Yield the groups (versions 1 and 2) in which `controller` may limit this process, from its own up to the root.
+
+    They are a container's, a batch job's, those of the services above them. Inside a container the path of its own
+    group may be the host's: such folders are not there, but the root is, which is the container's.
+    """
+    try:
+        lines = CGROUP_OF_SELF.read_text().splitlines()
+    except OSError:
+        lines = []
+    found = {}
+    for line in [*lines, "0::/", f"0:{controller}:/"]:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = CGROUP_ROOT / controller if controllers else CGROUP_ROOT
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder == base or base in folder.parents:
+                found[ControlGroup(folder, not controllers)] = True
+    yield from found
+
+
+# ---- processors
 
 
 def available_cpus() -> int:
-    """Processors this process may run on: its affinity, or less where a cgroup quota is tighter; at least 1."""
+    """Count the processors this process may run on: its affinity, or less where a cgroup quota is tighter."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup_cpu_quota(CGROUP_ROOT)
+    quota = cgroup_cpu_quota()
     return max(1, min(allowed, math.ceil(quota) if quota else allowed))
 
 
-def cgroup_cpu_quota(root: Path, of_self: Path = CGROUP_OF_SELF) -> float | None:
-    """Processors that the tightest control group's quota is worth (versions 1 and 2); None without a quota."""
+def cgroup_cpu_quota() -> float | None:
+    """Return the processors that the tightest control group's quota is worth; None without a quota."""
     quotas = []
-    for folder, unified in control_groups("cpu", root, of_self):
+    for folder, unified in control_groups("cpu"):
         try:
             if unified:
                 limit, period = (folder / "cpu.max").read_text().split()[:2]
@@ -39,17 +80,20 @@ def cgroup_cpu_quota(root: Path, of_self: Path = CGROUP_OF_SELF) -> float | None
 
 
 def default_workers() -> int:
-    """Worker processes for a loader that was not told: one a processor. The consumer's own work fits in the gaps."""
+    """Return the default number of workers: one a processor; the main process needs little time of its own."""
     return available_cpus()
 
 
 def many_workers(cpus: int) -> int:
-    """As many workers as it pays to have where they wait for storage: four a processor, for that no more than 32."""
+    """Return as many workers as pay off where they wait for storage: four a processor, for that no more than 32."""
     return max(cpus, min(32, 4 * cpus))
 
 
+# ---- descriptors and processes
+
+
 def ensure_descriptors(needed: int) -> tuple[int, int]:
-    """The limits (soft, hard) of open files, the soft one raised so that `needed` more fit.
+    """Raise the soft limit of open files so that `needed` more fit; return the limits (soft, hard).
 
     Raises LoaderError E-FD if the hard limit forbids that.
     """
@@ -58,17 +102,12 @@ def ensure_descriptors(needed: int) -> tuple[int, int]:
     if soft == resource.RLIM_INFINITY or soft >= target:
         return soft, hard
     if hard != resource.RLIM_INFINITY and hard < target:
-        more = _round_up(target)
+        more = max(4096, 1 << (target - 1).bit_length())
         fix = f"lower workers, or raise the limit of open files (ulimit -n {more}, docker --ulimit nofile={more})"
         raise LoaderError("E-FD", f"open files: need={target} have={hard} (the hard limit)", fix=fix)
     raised = target if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
     return raised, hard
-
-
-def _round_up(number: int) -> int:
-    """The next power of two, at least 4096."""
-    return max(4096, 1 << (number - 1).bit_length())
 
 
 def _open_descriptors() -> int:
@@ -78,15 +117,8 @@ def _open_descriptors() -> int:
         return 0
 
 
-def ensure_memory(num_bytes: int, purpose: str, code: str = "E-MEM") -> None:
-    """Raises LoaderError `code` (E-MEM, E-SHM) if `num_bytes` do not fit into what this process may still take."""
-    have = memory_headroom()
-    if num_bytes > have:
-        raise LoaderError(code, f"{purpose}: need={num_bytes:,} have={have:,} bytes", fix=_MEMORY_FIX)
-
-
 def process_headroom() -> int | None:
-    """Processes and threads that this process's control groups still allow; None without a limit."""
+    """Return how many more processes and threads this process's control groups allow; None without a limit."""
     left = []
     for folder, _ in control_groups("pids"):
         try:
@@ -98,8 +130,52 @@ def process_headroom() -> int | None:
     return min(left, default=None)
 
 
+# ---- memory
+
+
+def ensure_memory(num_bytes: int, purpose: str, code: str = "E-MEM") -> None:
+    """Raise LoaderError `code` (E-MEM, E-SHM) if `num_bytes` do not fit into what this process may still take."""
+    have = memory_headroom()
+    if num_bytes > have:
+        raise LoaderError(code, f"{purpose}: need={num_bytes:,} have={have:,} bytes", fix=_MEMORY_FIX)
+
+
+def memory_headroom() -> int:
+    """Return the bytes that this process may still take before the kernel kills something.
+
+    They are the machine's, or less where a control group (container, SLURM job) is tighter; page cache that the kernel
+    would give up counts as free. Reads a few small files, about 0.1 ms.
+    """
+    in_groups = [limit - usage + reclaimable for limit, (usage, reclaimable) in _limited_groups()]
+    return max(0, min([int(psutil.virtual_memory().available), *in_groups]))
+
+
+def memory_limit() -> int | None:
+    """Return the bytes that the tightest control group allows; None without one below the machine's memory."""
+    total = int(psutil.virtual_memory().total)
+    return min((limit for limit, _ in _limited_groups() if limit < total), default=None)
+
+
+def _limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (limit, (used, of that page cache that can be given up)) in bytes."""
+    for folder, unified in control_groups("memory"):
+        limit, usage, prefix, mapped = _MEMORY_FILES[unified]
+        try:
+            most = (folder / limit).read_text().strip()
+            if most == "max":
+                continue
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            pages = {name: int(count) for name, count in lines}
+            inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+            # Active pages as well, such as those of a data set that is read again and again, but not running programs.
+            free = inactive + max(0, active - pages.get(mapped, 0))
+            yield int(most), (int((folder / usage).read_text()), free)
+        except (OSError, ValueError):
+            continue
+
+
 def oom_kills() -> int:
-    """How often the kernel killed for memory in this process's control groups; 0 where that cannot be read."""
+    """Return how often the kernel killed for memory in this process's control groups; 0 where that is not known."""
     counts = [0]
     for folder, unified in control_groups("memory"):
         try:

@@ -1,4 +1,4 @@
-"""What a loader needs of the machine, asked for before it starts workers: the loaders refuse and the doctor advises."""
+"""Checks what a loader needs of the machine before it starts workers: loaders refuse, the doctor advises."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ _TEMPORARY_FIX = "name a folder on a local disk that can be written: export TMPD
 
 
 class Needs(NamedTuple):
-    """What a loader takes.
+    """Say what a loader takes of the machine.
 
-    slot_bytes: memory of its batches, which `processes` worker processes share; own_bytes: of the consumer, such as
-    for normalised batches; descriptors: open files of the consumer; start_method: of the processes.
+    Attributes:
+        slot_bytes: memory of its batches, which its worker processes share.
+        own_bytes: memory of the consumer, such as for normalised batches.
+        processes: number of worker processes.
+        descriptors: open files of the consumer.
+        start_method: how the processes are started.
     """
 
     slot_bytes: int = 0
@@ -58,12 +62,12 @@ class Needs(NamedTuple):
 
 
 def drop_in_needs(workers: int, prefetch: int, start_method: str) -> Needs:
-    """Needs of the drop-in DataLoader, whose batches are known when they are there: see ensure_dev_shm."""
+    """Return the needs of the drop-in DataLoader; how large its batches are is known when they are there."""
     return Needs(0, 0, workers, workers * (6 + 2 * prefetch) + 16, start_method)
 
 
 def ensure(needs: Needs, **where: object) -> None:
-    """Raises LoaderError E-FD, E-SHM, E-MEM or E-NOSPC for what is missing, each with its cure; raises soft limits.
+    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC for what is missing, each with its cure; raises soft limits.
 
     A few system calls; nothing is taken. where: fields of the error, such as backend and rank.
     """
@@ -79,7 +83,7 @@ def ensure(needs: Needs, **where: object) -> None:
 
 
 def ensure_batches(needs: Needs) -> None:
-    """Raises LoaderError E-SHM or E-MEM where the batches and the processes that make them do not fit into memory."""
+    """Raise LoaderError E-SHM or E-MEM where the batches and the processes that make them do not fit into memory."""
     if needs.slot_bytes:
         ensure_memory(needs.slot_bytes, "batch slots", "E-SHM" if needs.processes else "E-MEM")
     if needs.total_bytes > needs.slot_bytes:
@@ -88,7 +92,7 @@ def ensure_batches(needs: Needs) -> None:
 
 
 def ensure_processes(needs: Needs) -> None:
-    """Raises LoaderError E-MEM where the control group does not allow so many processes and threads."""
+    """Raise LoaderError E-MEM where the control group does not allow so many processes and threads."""
     have = process_headroom()
     needed = needs.processes * _THREADS_A_WORKER + _THREADS_OF_OTHERS if needs.processes else 0
     if have is not None and needed > have:
@@ -97,7 +101,7 @@ def ensure_processes(needs: Needs) -> None:
 
 
 def ensure_dev_shm(num_bytes: int, purpose: str) -> int:
-    """Bytes that are free in /dev/shm. Raises LoaderError E-SHM if they are fewer, or it is missing or read-only."""
+    """Return the bytes that are free in /dev/shm. Raises LoaderError E-SHM if there are fewer, or none to write to."""
     wanted = f"{max(64, 1 << (-(-num_bytes >> 20) or 1).bit_length())}m"
     try:
         status = os.statvfs(DEV_SHM)
@@ -115,7 +119,7 @@ def ensure_dev_shm(num_bytes: int, purpose: str) -> int:
 
 
 def ensure_temporary_folder() -> str:
-    """The folder for temporary files. Raises LoaderError E-NOSPC without one, or if no socket's name fits into it."""
+    """Return the folder for temporary files. Raises LoaderError E-NOSPC without one that a socket's name fits into."""
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError as error:

@@ -11,7 +11,7 @@ import torch
 
 
 class Recycler:
-    """Counts numbers 0..n-1 out and takes each back when the tensor over it has no reader left."""
+    """Hand out free numbers 0..n-1; one returns when the last tensor that shares its storage is gone."""
 
     def __init__(self, count: int) -> None:
         self._free = deque(range(count))
@@ -20,7 +20,7 @@ class Recycler:
         return len(self._free)
 
     def take(self) -> int:
-        """A free number. Raises IndexError if there is none."""
+        """Take a free number. Raises IndexError if there is none."""
         return self._free.popleft()
 
     def give_back(self, number: int) -> None:
@@ -28,14 +28,14 @@ class Recycler:
         self._free.append(number)
 
     def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
-        """A tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
+        """Make a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
         view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
         weakref.finalize(view, self._free.append, number).atexit = False
         return torch.from_numpy(view)
 
 
 class OutputBuffers:
-    """Recycled memory for batches that the batch stage makes on the CPU.
+    """Recycle memory for batches that the batch stage makes on the CPU.
 
     A fresh 38 MB allocation costs more in page faults than normalising into it does.
     """
@@ -46,7 +46,7 @@ class OutputBuffers:
         self._recycler = Recycler(0)
 
     def take(self) -> torch.Tensor:
-        """An uninitialised tensor of the declared shape; its memory returns here when its last reader is gone."""
+        """Take an uninitialised tensor of the declared shape; its memory returns when its last reader is gone."""
         num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         if not len(self._recycler):
             if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it memory of its own

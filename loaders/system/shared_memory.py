@@ -1,4 +1,4 @@
-"""Arrays in anonymous shared memory, handed to worker processes by file descriptor."""
+"""Keeps arrays in anonymous shared memory, handed to worker processes by file descriptor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines.errors import LoaderError
 
 
 class SharedArray:
-    """A numpy array that a process and the workers it starts see at the same physical pages.
+    """Hold a numpy array that a process and the workers it starts see at the same physical pages.
 
     The memory is a memfd: it has no name (nothing to leak in /dev/shm, whatever signal ends the processes), and it is
     not bounded by the size of /dev/shm (64 MB in a container). Its pages are reserved at creation, so that a lack of
@@ -89,7 +89,7 @@ class SharedArray:
 
 
 def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray:
-    """The same memory in the started process, which needs no descriptor of its own besides the mapping's."""
+    """Map the same memory in the started process, which needs no descriptor besides the mapping's."""
     shared = SharedArray(duplicate.detach(), shape, dtype)
     shared._fd = None
     shared._close_fd()

@@ -1,4 +1,4 @@
-"""Starting worker processes so that a signal at any moment leaves no half of one behind."""
+"""Start worker processes so that a signal at any moment leaves no half-started one behind."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def worker_context(start_method: str) -> Any:
-    """The multiprocessing context for workers that are started by `start_method`."""
+    """Return the multiprocessing context for workers that are started by `start_method`."""
     _start_resource_tracker()
     return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
 
 
 def _start_resource_tracker() -> None:
-    """Start multiprocessing's resource tracker, unless it runs; by itself, because that unblocks SIGINT and SIGTERM.
+    """Start multiprocessing's resource tracker, unless it runs.
 
-    SIGHUP and SIGUSR1 are blocked for good in it: a terminal that is closed, or a batch system that signals every
-    process, would take it away before it has done its work.
+    It is started apart from the workers, because its start unblocks SIGINT and SIGTERM. SIGHUP and SIGUSR1 stay
+    blocked in it: a terminal that is closed, or a batch system that signals every process, would otherwise end it
+    before it has cleaned up.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])
     try:
@@ -40,15 +41,15 @@ def _start_resource_tracker() -> None:
 
 
 def _ready_fork_server() -> Any:
-    """The multiprocessing context of a fork server that has imported torch; waits for that, seconds the first time.
+    """Return the context of a fork server, once it has imported torch: the first call waits seconds for that.
 
-    A signal in that time interrupts the wait, as it should; starting a worker afterwards takes milliseconds.
+    A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds.
     """
     context = multiprocessing.get_context("forkserver")
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
     fresh = server._forkserver_pid is None
     start_fork_server()
-    first = context.Process(target=os.getpid, daemon=True)  # answers when the server does
+    first = context.Process(target=os.getpid, daemon=True)  # ends once the server has forked it, after its imports
     try:
         with hidden_main():
             first.start()
@@ -62,12 +63,12 @@ def _ready_fork_server() -> Any:
 
 
 def start_fork_server() -> None:
-    """Start multiprocessing's fork server, unless it runs: one that imports torch, and that signals do not end."""
+    """Start multiprocessing's fork server, unless it runs: it imports torch, and signals do not end it."""
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    wished = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
-    server.set_forkserver_preload([*wished, _PRELOAD])  # torch is imported once, not once a worker
+    wanted = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
+    server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once a worker
     _start_resource_tracker()
-    # Ctrl-C in the server's first second would print a traceback. See fork_server_preload for when they are unblocked.
+    # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
     try:
         forkserver.ensure_running()
@@ -77,9 +78,9 @@ def start_fork_server() -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Let Ctrl-C and its like act when the block is done, instead of cutting it in two; a second one acts at once.
+    """Put off Ctrl-C and similar signals until the block is done; a second signal acts at once.
 
-    A worker whose start is cut in two dies with a traceback, or does not die. Processes started in the block never
+    A worker whose start is interrupted dies with a traceback, or does not die. Processes started in the block never
     see SIGINT.
     """
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
@@ -111,7 +112,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def start_error(error: BaseException) -> BaseException:
-    """What went wrong where worker processes could not be started; `error` itself if it says that already."""
+    """Translate what was raised while worker processes were started into a LoaderError; else return `error` itself."""
     no_thread = type(error) is RuntimeError and "thread" in str(error)  # Python's "can't start new thread"
     if not no_thread and not isinstance(error, (OSError, EOFError, MemoryError)):
         return error
@@ -125,9 +126,9 @@ def start_error(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def without_main(source: object) -> Iterator[None]:
-    """Start workers without running the user's script again in each of them, unless the source is a class of its own.
+    """Start workers that do not import the user's script, unless `source` is of a class that may be defined there.
 
-    Otherwise the workers run this package's code alone.
+    With a source of this package, workers run this package's code alone.
     """
     ours = type(source).__module__.startswith("penstock.")
     with hidden_main() if ours else contextlib.nullcontext():
@@ -138,8 +139,8 @@ def without_main(source: object) -> Iterator[None]:
 def hidden_main() -> Iterator[None]:
     """Start processes that do not import the parent's `__main__`.
 
-    multiprocessing would do that in every new process, which needs an `if __name__ == "__main__"` guard in the user's
-    script and costs its imports.
+    multiprocessing would import it in every new process, which costs the script's imports and requires an
+    `if __name__ == "__main__"` guard in it.
     """
     main = sys.modules.get("__main__")
     if main is None:

@@ -1,4 +1,4 @@
-"""Says how a worker process ended, asks it for its stack, and receives its messages."""
+"""Describe how a worker process ended, have it print its stack, and receive its messages."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
+from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.workers.settle import STACK_SIGNAL
 
-SERVER_LOST = 255  # what multiprocessing makes of it
+FOR_MEMORY = "for memory"
+SERVER_LOST = 255  # the exit code that multiprocessing reports of a process whose fork server died
 _STACKS_S = 0.5  # for stacks to reach stderr before the processes are ended
 
 
-def describe_exit(exitcode: int | None) -> str:
-    """An exit code of multiprocessing in words: "killed by SIGKILL", "exited with 1"."""
-    if exitcode is not None and exitcode < 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-exitcode).name}"
+def describe_exit(exitcode: int | None, oom_kills_before: int) -> str:
+    """Put an exit code of multiprocessing into words: "killed by SIGKILL for memory", "exited with 1".
+
+    oom_kills_before: what oom_kills() returned when the process was started.
+    """
+    ending = f"exited with {exitcode}"
     if exitcode == SERVER_LOST:
-        return "lost with its fork server, or exited with 255"
-    return f"exited with {exitcode}"
+        ending += ", or lost with its fork server"
+    elif exitcode is not None and exitcode < 0:
+        with contextlib.suppress(ValueError):
+            ending = f"killed by {signal.Signals(-exitcode).name}"
+    killed = exitcode in (-signal.SIGKILL, SERVER_LOST) and oom_kills() > oom_kills_before
+    return f"{ending} {FOR_MEMORY}" if killed else ending
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process stands still under SIGSTOP or a debugger."""
+    """Say whether the process is halted by SIGSTOP or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
@@ -36,20 +43,20 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def tell_stacks(workers: Sequence[Any], first: int) -> None:
-    """Have every worker print its stack to stderr, process id `first` before the others; takes half a second."""
+def print_stacks(workers: Sequence[Any], first: int) -> None:
+    """Have every worker print its stack to stderr, the process with id `first` first; takes half a second."""
     for process in sorted(workers, key=lambda process: bool(process.pid != first)):
         if process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, STACK_SIGNAL)
-        time.sleep(_STACKS_S / len(workers))  # one after the other, or their lines mix
+        time.sleep(_STACKS_S / len(workers))  # one after the other, so that their lines do not mix
 
 
 def receive_message(reader: Any, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
-    """Connection._recv that calls `stalled`, which may raise, every `poll_s` without a byte.
+    """Receive `size` bytes as Connection._recv does, but call `stalled`, which may raise, every `poll_s` without any.
 
-    The rest of a message whose sender is dead or stopped never comes, and no end of file tells of it: the other workers
-    hold the pipe open.
+    The rest of a message whose sender is dead or stopped never comes, and the pipe shows no end of file, because the
+    other workers hold it open.
     """
     received = io.BytesIO()
     while received.tell() < size:

@@ -1,4 +1,4 @@
-"""Progress is a shared table of what each worker is doing."""
+"""WorkerProgress is a table of what each worker is doing, which all processes see."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import numpy as np
 
 from penstock.loaders.system.shared_memory import SharedArray
 
-# One row a worker, and a last one for the parent: sample in work or the latest, nanoseconds when begun, batches made,
-# process id, 1 while it makes a batch.
+# Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), batches
+# made, process id, 1 while the worker makes a batch.
 SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
 
 
 class WorkerTraceback(Exception):
-    """The text of a traceback in a worker process: what an error that is raised here was caused by."""
+    """Carry the text of a traceback in a worker process, as the cause of an error that is raised in this one."""
 
     def __init__(self, trace: str) -> None:
         super().__init__(f"\n{trace}")
 
 
-class Progress:
-    """Shared table of what each worker is doing, readable whatever state the worker is in."""
+class WorkerProgress:
+    """Table of what each worker is doing, readable whatever state the worker is in.
+
+    Attributes:
+        table: int64 [workers + 1, 5], one row a worker; MADE in the last row is the generation.
+    """
 
     def __init__(self, workers: int, *, shared: bool) -> None:
         self._shared = SharedArray.create((workers + 1, 5), np.int64, name="penstock-progress") if shared else None
@@ -28,11 +32,11 @@ class Progress:
 
     @property
     def generation(self) -> int:
-        """The generation of work that is still wanted."""
+        """Return the generation of work that is still wanted; what was handed out in an earlier one is stale."""
         return int(self.table[-1, MADE])
 
     def next_generation(self) -> int:
-        """Declare all work that was handed out so far unwanted."""
+        """Make all work that was handed out so far stale, and return the new generation."""
         self.table[-1, MADE] += 1
         return self.generation
 
@@ -44,6 +48,6 @@ class Progress:
         self._shared, self.table = shared, shared.array
 
     def close(self) -> None:
-        """Let go of the shared memory."""
+        """Release the shared memory."""
         if self._shared:
             self._shared.close()

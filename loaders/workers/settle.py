@@ -1,4 +1,4 @@
-"""What runs in a worker process: one batch for each work item."""
+"""Set up a new worker process: its signals, its threads, and its end with its parent."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ import torch
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
-OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # what a worker leaves to its parent, beside Ctrl-C
-SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # what batch systems send to every process; SIGUSR1 if told so
+OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # signals that a worker leaves to its parent, beside Ctrl-C
+SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # signals that batch systems send to every process, SIGUSR1 on request
 
 
 def start_worker(worker_id: int) -> None:
-    """Settle a new worker: it ends with its parent, leaves signals to it, uses one thread, can tell its stack."""
+    """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request."""
     del worker_id
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
     _outlast_signals()
     _end_with_parent()
     torch.set_num_threads(1)
-    cv2 = sys.modules.get("cv2")  # a user's source may have brought it along
+    cv2 = sys.modules.get("cv2")  # a user's source may have imported it
     if cv2 is not None:
         cv2.setNumThreads(0)
     gc.freeze()  # the collector need not walk all that torch has imported again and again: 1 to 2 % of a worker's time
 
 
 def _outlast_signals() -> None:
-    """Leave SIGTERM and SIGHUP to the parent, which may want to finish a step and save; it needs batches for that.
+    """Leave SIGTERM and SIGHUP to the parent, which may want to finish a step and save, and needs batches for that.
 
-    Batch systems, torchrun and terminals send them to every process of a job. Not by SIG_IGN, which the programs that a
-    data set starts would inherit: they could not be terminated.
+    Batch systems, torchrun and terminals send them to every process of a job. A handler is set instead of SIG_IGN,
+    which programs that a data set starts would inherit: they could not be terminated.
     """
     for number in OUTLASTED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _do_nothing)
             signal.siginterrupt(number, False)  # a read in a library goes on
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # see fork_server_preload
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # fork_server_preload blocks them
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
@@ -52,15 +52,15 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leave no orphan, whatever ends the parent.
+    """End this process with its parent, whatever ends that.
 
-    A fork server stays while its workers do (each holds the pipe that keeps it alive), and torch's own watch looks at
-    the server. So a thread waits for the parent's end of this process's pipe to close.
+    A fork server lives as long as its workers (each holds the pipe that keeps it alive), and torch's own check looks
+    at the server. So a thread waits until the parent's end of this process's pipe closes.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if os.getppid() != parent.pid:  # a child of the fork server: it ends with that as well
+    if os.getppid() != parent.pid:  # a child of the fork server, with which it ends as well
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def follow() -> None:

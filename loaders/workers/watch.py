@@ -1,4 +1,4 @@
-"""Waiting for workers: their death is named at once, their silence after a while."""
+"""WatchedIterator waits for torch's worker processes: it reports a death at once, and silence after a while."""
 
 from __future__ import annotations
 
@@ -27,22 +27,28 @@ _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in 
 
 
 def _kill(workers: Sequence[Any]) -> None:
+    """Kill the workers that are still alive."""
     for worker in workers:
         if worker.is_alive():
             worker.kill()
 
 
 class WatchedIterator(_MultiProcessingDataLoaderIter):
-    """torch's iterator, with its one waiting point replaced.
+    """DataLoader iterator of torch whose one waiting point is replaced.
 
     torch polls its workers every five seconds, and not at all where they are not its children (forkserver). Here the
-    workers' sentinels are waited for beside the data, so a death is seen when it happens.
+    workers' sentinels are waited for together with the data, so a death is seen when it happens.
 
     `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
+
+    Attributes:
+        on_death: called with a worker's number, process id and what ended it; returns the error to raise.
+        on_silence: called with number and process id of the worker that is waited for; returns the error to raise, or
+            None if the silence is not yet too long.
     """
 
-    on_death: Callable[[int, int, str], LoaderError]  # (worker id, pid, what happened) -> the error to raise
-    on_silence: Callable[[int, int], LoaderError | None]  # (worker id waited for, pid) -> the error, if it is too long
+    on_death: Callable[[int, int, str], LoaderError]
+    on_silence: Callable[[int, int], LoaderError | None]
 
     def __init__(
         self,
@@ -69,7 +75,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]  # noqa: PLW0108
 
     def raise_if_dead(self) -> None:
-        """Raises what `on_death` makes of a worker that has ended, whether or not a batch is waited for."""
+        """Raise what `on_death` returns for a worker that has ended, whether or not a batch is waited for."""
         if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
             self._raise_if_dead(None)
 
@@ -117,14 +123,12 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         for number, worker in enumerate(self._workers):
             if self._workers_status[number] and not worker.is_alive():
                 if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, SERVER_LOST):
-                    time.sleep(_SIGNALS_S)  # who ends a job's processes one by one is about to reach this one
-                what = describe_exit(worker.exitcode)
-                if worker.exitcode == -signal.SIGKILL and oom_kills() > self._oom_kills:
-                    what += " for memory"
-                raise self.on_death(number, worker.pid or 0, what) from cause
+                    time.sleep(_SIGNALS_S)  # whoever ends a job's processes one by one is about to reach this one
+                ending = describe_exit(worker.exitcode, self._oom_kills)
+                raise self.on_death(number, worker.pid or 0, ending) from cause
 
     def shut_down(self) -> None:
-        """End all workers within seconds: asked to leave first, killed if they do not."""
+        """End all workers within seconds: ask them to leave first, and kill those that do not."""
         if getattr(self, "_shutdown", True):
             return
         self._shutdown = True  # torch's own clean-up has nothing left to do
@@ -147,11 +151,11 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
 
     def _ask_to_leave(self) -> None:
         # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.
-        telling = threading.Thread(target=self._workers_done_event.set, daemon=True)
+        request = threading.Thread(target=self._workers_done_event.set, daemon=True)
         with contextlib.suppress(RuntimeError):  # no memory for a thread
-            telling.start()
-            telling.join(_GRACE_S)
-            if not telling.is_alive():
+            request.start()
+            request.join(_GRACE_S)
+            if not request.is_alive():
                 for inbox in self._index_queues:
                     inbox.put(None)
 

@@ -1,11 +1,17 @@
-"""Watchdog measures for how long workers that are waited for have made no progress."""
+"""Watchdog measures how long the workers that are waited for have made no progress."""
 
 from __future__ import annotations
 
 import time
 
-POLL_S = 0.5  # between two looks at a worker that is waited for
+POLL_S = 0.5  # between two looks at workers that are waited for
 DEFAULT_WATCHDOG_S = 300.0
+
+
+def check_watchdog(limit_s: float) -> None:
+    """Raise ValueError for a limit of no time at all."""
+    if limit_s <= 0:
+        raise ValueError(f"watchdog_s is above 0 seconds, not {limit_s}")
 
 
 class Watchdog:

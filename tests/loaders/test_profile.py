@@ -45,7 +45,7 @@ def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_tak
         (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' takes .*, not readers"),
         (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers is at least 1"),
         (Profile(backend="grain", cpus=cpus), "no backend 'grain'"),
-        (Profile(cpus=cpus, options={"workers": {"all": 2}}), "plain values"),
+        (Profile(cpus=cpus, options={"workers": {"all": 2}}), r"Expected .*got `object` - at `\$.options"),
     ):
         save_profile(wrong, path)
         with pytest.raises(LoaderError, match=f"E-MISUSE.*p.json.*{words}.*delete it"):

@@ -136,31 +136,6 @@ def test_one_processor_means_one_worker(photos: Path) -> None:
         os.sched_setaffinity(0, allowed)
 
 
-@pytest.mark.parametrize(
-    ("files", "cpus"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "nonsense\n"}, None),
-        ({}, None),
-    ],
-    ids=str,
-)
-def test_a_quota_of_a_control_group_is_read(tmp_path: Path, files: dict[str, str], cpus: float | None) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    assert machine.cgroup_cpu_quota(tmp_path) == cpus
-
-
-def test_a_quota_below_one_processor_still_means_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for quota, expected in ((0.2, 1), (1.0, 1), (None, len(os.sched_getaffinity(0)))):
-        monkeypatch.setattr(machine, "cgroup_cpu_quota", lambda root, quota=quota: quota)
-        assert machine.available_cpus() == expected
-
-
 # ---- folders ----
 
 

@@ -17,11 +17,14 @@ import torch
 from cache_files import Item, write_cache
 from faulty_source import FaultySource
 from photo_folder import photo, write_folder
+from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.backends.hdf5_backend import Hdf5Engine, Hdf5Options
+from penstock.loaders.cache import hdf5_cache
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.engine.process_engine import ProcessEngine
@@ -159,6 +162,25 @@ def test_a_cache_is_not_built_twice_and_never_used_for_a_changed_source(photos: 
     refused("other images")
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_cache_that_is_there_is_opened_once(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """Opening digests all tables: seconds for millions of images."""
+    cache = tmp_path / "cache.h5"
+    build_cache(open_source(photos), cache, shards=shards, workers=0)
+    opened: list[bytes] = []
+
+    class Counted(CacheFile):
+        def __init__(self, path: bytes, **options: Any) -> None:
+            opened.append(path)
+            super().__init__(path, **options)
+
+    monkeypatch.setattr(hdf5_cache, "CacheFile", Counted)
+    create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0).close()
+    assert len(opened) == len(set(opened)) == shards
+
+
 def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     build_cache(open_source(photos), cache, Encoding(kind="raw", resize=40), workers=0)
@@ -188,18 +210,7 @@ def test_arrays_have_caches_too(tmp_path: Path) -> None:
 
 
 def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> None:
-    from penstock.loaders.engine.producer import ProducerSettings
-    from penstock.loaders.stream.order import Schedule
-
-    schedule = Schedule(n=NUM_PHOTOS, batch_size=4, seed=0, rank=0, world_size=1, shuffle=True, drop_last=True)
-    settings = ProducerSettings(
-        source=open_source(photos),
-        pipeline=imagenet_train(32),
-        schedule=schedule,
-        decoder="auto",
-        substitute=False,
-        evaluation=False,
-    )
+    settings = producer_settings(open_source(photos))
     for workers, kind, expected in (
         (0, {}, ThreadEngine),
         (1, {}, ProcessEngine),
@@ -227,7 +238,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n5\n", "")
 
 
-def test_what_is_wrong_with_the_arguments_is_told_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     for wrong, words in (
         ({"wrkers": 3}, "not wrkers"),
@@ -265,7 +276,7 @@ def test_an_unfinished_set_is_said_to_be_one(photos: Path, tmp_path: Path) -> No
         stream(photos, backend="hdf5", cache=tmp_path / "set")
 
 
-def test_labels_that_no_reader_would_take_are_told_before_anything_is_built(tmp_path: Path) -> None:
+def test_labels_that_no_reader_would_take_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     class Wrong(FaultySource):
         classes = ()
 
@@ -281,7 +292,7 @@ def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> Non
     assert stored.data[-wide.size :] == wide.tobytes()
 
 
-def test_a_missing_pillow_is_told_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
+def test_a_missing_pillow_is_reported_before_anything_is_built(photos: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['PIL'] = None\n"

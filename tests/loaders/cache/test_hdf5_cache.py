@@ -122,13 +122,13 @@ def test_no_hdf5_handle_outlives_the_opening_and_descriptors_are_given_back(path
 
 def test_a_cache_that_was_replaced_is_stale_in_a_worker_and_still_there_for_its_opener(path: Path) -> None:
     cache = open_cache(path)
-    again = pickle.loads(pickle.dumps(cache._files[0]))
-    assert again.read(0, 4) == cache._files[0].read(0, 4)
+    again = pickle.loads(pickle.dumps(cache.files[0]))
+    assert again.read(0, 4) == cache.files[0].read(0, 4)
     other = write_cache(path.with_name("other.h5"), [pixel_item(PIXELS[0])])
     os.replace(other, path)
     assert np.array_equal(cache.read(5), PIXELS[5])
     with pytest.raises(LoaderError, match=r"E-STALE.*replaced"):
-        pickle.loads(pickle.dumps(cache._files[0])).read(0, 4)
+        pickle.loads(pickle.dumps(cache.files[0])).read(0, 4)
 
 
 def test_a_file_that_shrinks_is_an_error_and_no_crash(path: Path) -> None:
@@ -327,7 +327,7 @@ def test_transient_errors_of_storage_are_waited_out(path: Path, monkeypatch: pyt
 
 
 def test_many_threads_open_the_file_once(path: Path) -> None:
-    cache = pickle.loads(pickle.dumps(open_cache(path)._files[0]))
+    cache = pickle.loads(pickle.dumps(open_cache(path).files[0]))
     before = len(os.listdir("/proc/self/fd"))
     gate = threading.Barrier(8)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from penstock.loaders.cache_build import unfinished as build_folder
 from penstock.loaders.cache_build.build_set import BuiltCache, build_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
-from penstock.loaders.cache_build.progress import NoProgress
+from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.arrays import ArraySource
@@ -189,7 +188,7 @@ def test_a_lossy_cache_tells_its_distance(photos: Path, tmp_path: Path) -> None:
 def test_without_jpegtran(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
-    class Notes(NoProgress):
+    class Notes(BuildProgress):
         def note(self, text: str) -> None:
             notes.append(text)
 
@@ -436,7 +435,7 @@ def test_a_live_builder_is_left_alone(photos: Path, tmp_path: Path, reference: b
         (theirs / "data").write_bytes(b"in the making")
         assert f"process {os.getpid()} on " in refused("E-CACHE", photos, tmp_path / "x.h5", wait=False).cause
 
-        class Finish(NoProgress):
+        class Finish(BuildProgress):
             def waiting(self, owner: str) -> None:
                 assert f"process {os.getpid()} on " in owner
                 (tmp_path / "x.h5").write_bytes(reference)
@@ -585,30 +584,13 @@ def test_a_full_disk_at_any_call(
     assert at
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.97, 0.99, 1.0])
-def test_a_limit_on_the_size_of_files(
-    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    monkeypatch.setattr(build_space, "room", lambda folder: (2**60, 2**60))  # the limit comes as a surprise
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(len(reference) * share) - 1, hard))
-    try:
-        refused("E-NOSPC", photos, tmp_path / "x.h5")
-        monkeypatch.undo()
-        assert "RLIMIT_FSIZE" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert os.listdir(tmp_path) == []
-    build(photos, tmp_path / "x.h5")
-
-
 def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", denied)
-        patch.setattr(cache_build, "existing", lambda *_: None)
+        patch.setattr(cache_build, "usable_file", lambda *_: None)
         refused("E-ACCESS", photos, tmp_path / "x.h5")
     # A cache that is there is used where nothing can be written.
     build(photos, tmp_path / "x.h5")

@@ -190,7 +190,6 @@ def test_a_manifest_is_whole_or_refused(tmp_path: Path) -> None:
         {"digests": [], "samples": []},
         {"schema": 2},
         {"digests": None},
-        {"more": 1},
         {"schema": True},
         {"samples": "56"},
         {"samples": [5, 6.0]},

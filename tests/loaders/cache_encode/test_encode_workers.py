@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from processes import child_pids, eventually, fork_server_pid
 from penstock.loaders.cache.format import PIXELS, Encoding
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.cache_encode import encode_workers as build_workers
-from penstock.loaders.cache_encode.chunks import Chunk, EncodeJob, encode_chunk
+from penstock.loaders.cache_encode.chunks import Chunk, encode_chunk
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.workers import processes as worker_processes
 from penstock.pipelines.errors import LoaderError
 
 
@@ -32,8 +34,7 @@ def arrays(count: int, side: int = 8) -> ArraySource:
 
 
 def collect(source: Any, workers: int, first: int = 0, end: int | None = None) -> list[Chunk]:
-    job = EncodeJob(source, Encoding(kind="raw"))
-    return list(encode_in_order(job, first, len(source) if end is None else end, workers))
+    return list(encode_in_order(source, Encoding(kind="raw"), first, len(source) if end is None else end, workers))
 
 
 def failure(source: Any, workers: int = 2) -> LoaderError:
@@ -71,8 +72,7 @@ def test_chunks_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_worker_runs_far_ahead() -> None:
     """The chunk whose turn it is comes last: what the others make meanwhile is bounded."""
     source = FaultySource(3000, {0: SleepOnce()})
-    job = EncodeJob(source, Encoding())
-    chunks = encode_in_order(job, 0, len(source), 2)
+    chunks = encode_in_order(source, Encoding(), 0, len(source), 2)
     try:
         next(chunks)
         at = chunks.gi_frame.f_locals["pool"]._at.array.max()  # type: ignore[union-attr]
@@ -88,7 +88,7 @@ class SleepOnce:
 
 
 def test_closing_it_ends_the_workers() -> None:
-    chunks = encode_in_order(EncodeJob(arrays(3000, 32), Encoding(kind="raw")), 0, 3000, 2)
+    chunks = encode_in_order(arrays(3000, 32), Encoding(kind="raw"), 0, 3000, 2)
     next(chunks)
     assert len(child_pids()) == 2
     chunks.close()
@@ -103,7 +103,7 @@ def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) -> None:
     """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
-    chunks = encode_in_order(EncodeJob(FaultySource(400, {}, delay_s=0.002), Encoding()), 0, 400, 2)
+    chunks = encode_in_order(FaultySource(400, {}, delay_s=0.002), Encoding(), 0, 400, 2)
     kept = dict(next(chunks).kept)
     assert eventually(lambda: all(map(leaves_ctrl_c_to_its_parent, child_pids())))  # the second one starts still
     for pid in [fork_server_pid(), *child_pids()]:
@@ -122,9 +122,9 @@ def test_a_worker_that_leaves_is_named() -> None:
 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure(FaultySource(50, {23: run_out_of_memory})).code == "E-MEM"
-    kills = iter([0] * 1 + [1] * 100)
-    monkeypatch.setattr(build_workers, "oom_kills", lambda: next(kills))
-    error = failure(FaultySource(50, {23: exit_quietly}))
+    monkeypatch.setattr(build_workers, "oom_kills", lambda: 0)
+    monkeypatch.setattr(worker_processes, "oom_kills", lambda: 1)
+    error = failure(FaultySource(50, {23: partial(signal.raise_signal, signal.SIGKILL)}))
     assert (error.code, error.exit_code) == ("E-OOM", 5)
 
 
@@ -150,7 +150,7 @@ def test_dead_storage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_workers, "DEFAULT_WATCHDOG_S", 1.0)
-    chunks = encode_in_order(EncodeJob(arrays(40, 512), Encoding(kind="raw")), 0, 40, 1)
+    chunks = encode_in_order(arrays(40, 512), Encoding(kind="raw"), 0, 40, 1)
     next(chunks)
     (pid,) = child_pids()
     time.sleep(0.5)  # it fills its pipe

@@ -55,7 +55,12 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert index.class_counts.tolist() == [2, 0, 1]
     assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
     assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
-    assert (index.root, index.num_bytes, index.skipped, index.flat) == (ROOT, 300, {"hidden": 3}, False)
+    assert (index.root, index.header.num_bytes, index.header.skipped, index.header.flat) == (
+        ROOT,
+        300,
+        {"hidden": 3},
+        False,
+    )
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
@@ -83,11 +88,11 @@ def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp
     renamed_class = example_builder()
     renamed_class.classes[1] = b"x"
     renamed = write(renamed_class, tmp_path / "4")
-    assert (first.fingerprint, first.content) == (same.fingerprint, same.content)
-    assert first.fingerprint == later.fingerprint
-    assert first.content != later.content
-    assert len({first.fingerprint, larger.fingerprint, renamed.fingerprint}) == 3
-    assert bytes.fromhex(first.fingerprint)
+    assert (first.header.fingerprint, first.header.content) == (same.header.fingerprint, same.header.content)
+    assert first.header.fingerprint == later.header.fingerprint
+    assert first.header.content != later.header.content
+    assert len({first.header.fingerprint, larger.header.fingerprint, renamed.header.fingerprint}) == 3
+    assert bytes.fromhex(first.header.fingerprint)
 
 
 def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path
         builder.add_class(b".")
         builder.add_folder(b"", 0, 0, 0)
         builder.add_files(0, [(name, 0, 1, 1) for name in names])
-        prints.add(write(builder, tmp_path / str(number)).fingerprint)
+        prints.add(write(builder, tmp_path / str(number)).header.fingerprint)
     assert len(prints) == 2
 
 
@@ -128,17 +133,20 @@ def test_every_other_length_is_found(tmp_path: Path, verify: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: [header], "lacks a field"),
-        (lambda header: {**header, "num_bytes": "300"}, "lacks a field"),
-        (lambda header: {**header, "columns": []}, "a column is missing"),
+        (lambda header: [header], "Expected `object`"),
+        (lambda header: {**header, "num_bytes": "300"}, "Expected `int`"),
+        (lambda header: {**header, "columns": []}, "not those of this version"),
         (lambda header: {**header, "columns": header["columns"][::-1]}, "not those of this version"),
         (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<f8", 3]]}, "not those of"),
-        (lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", -1]]}, "no length"),
+        (
+            lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", -1]]},
+            "Expected `int` >= 0",
+        ),
         (
             lambda header: {**header, "columns": [*header["columns"][:-1], ["file_mtimes", "<i8", 2]]},
             "differ in length",
         ),
-        (lambda header: {**header, "columns": [*header["columns"], ["more", "<i8", 2]]}, "a column is missing"),
+        (lambda header: {**header, "columns": [*header["columns"], ["more", "<i8", 2]]}, "not those of this version"),
         (lambda header: {**header, "columns": [["root", "|u1", 10**18], *header["columns"][1:]]}, "length is wrong"),
     ],
 )

@@ -75,15 +75,15 @@ def test_what_became_of_a_file_has_its_code(source: ImageFolder) -> None:
 
 def flaky(monkeypatch: pytest.MonkeyPatch, number: int, failures: int) -> list[float]:
     """Make the next `failures` opens fail; returns the delays slept since."""
-    open_path, left, slept = file_read.open_path, [failures], []
+    open_file, left, slept = os.open, [failures], []
 
     def opener(path: bytes, flags: int) -> int:
         if left[0]:
             left[0] -= 1
             raise OSError(number, os.strerror(number))
-        return open_path(path, flags)
+        return open_file(path, flags)
 
-    monkeypatch.setattr(file_read, "open_path", opener)
+    monkeypatch.setattr(file_read.os, "open", opener)
     monkeypatch.setattr(file_read.time, "sleep", slept.append)
     return slept
 

@@ -15,9 +15,8 @@ from worker_roles import num_open_files, read_everything, scan_again_and_again
 
 from penstock.loaders.sources import image_folder
 from penstock.loaders.sources import saved_index as folder_index_cache
-from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import cache_folder, index_name, keep_index
+from penstock.loaders.sources.saved_index import cache_folder, index_name
 from penstock.pipelines.errors import LoaderError
 
 NAMES = ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/4.jpg"]
@@ -332,10 +331,11 @@ def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None
 def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, cache: Path) -> None:
     ImageFolder(tree)
     name = index_file(cache).name
-    old, young, foreign = cache / f"{name}.x1.tmp", cache / f"{name}.x2.tmp", cache / "profile.tmp"
-    for path in (old, young, foreign):
+    old = [cache / f"{name}.x_1abcde.tmp", cache / f"{name}.tmp.0123456789abcdef", cache / "00ff.index.abcdefgh.tmp"]
+    young, foreign = cache / f"{name}.tmp.4242", cache / "profile.tmp"
+    for path in (*old, young, foreign):
         path.write_bytes(b"half")
-    for path in (old, foreign):
+    for path in (*old, foreign):
         os.utime(path, (time.time() - 7200, time.time() - 7200))
     ImageFolder(tree, rescan=True)
     assert sorted(cache.iterdir()) == sorted([cache / name, young, foreign])
@@ -352,11 +352,3 @@ def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
 
     monkeypatch.setattr(folder_index_cache.os, "replace", overtaken)
     assert paths_of(ImageFolder(tree)) == NAMES
-
-
-def test_keep_index_maps_what_was_written(tree: Path, cache: Path) -> None:
-    scan = image_folder.FolderScan(os.fsencode(tree))
-    index = keep_index(b"a.index", scan.write)
-    assert isinstance(index, FolderIndex)
-    assert index.path == os.fsencode(cache / "a.index")
-    assert index.num_files == 4

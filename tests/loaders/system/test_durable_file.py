@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -80,5 +81,30 @@ def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
             replace_file(os.fsencode(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
-    replace_file(os.fsencode(path), b"new")
+    replace_file(os.fsencode(path), lambda file: file.write(b"new"))
     assert path.read_bytes() == b"new"
+
+
+def test_two_writers_of_one_file_never_share_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have one process number, each in a container of its own."""
+    path = os.fsencode(tmp_path / "file")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+
+    def meanwhile(file: BinaryIO) -> None:
+        file.write(b"outer, ")
+        replace_file(path, b"inner")
+        file.write(b"whole")
+
+    replace_file(path, meanwhile)
+    assert (tmp_path / "file").read_bytes() == b"outer, whole"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_writer_removes_what_killed_ones_left_an_hour_ago(tmp_path: Path) -> None:
+    left = [tmp_path / f"file.{end}" for end in ("tmp.4242", "tmp.0123456789abcdef", "a_b1c2d3.tmp")]
+    for path in [*left, tmp_path / "file.tmp.notes", tmp_path / "other.tmp.4242", tmp_path / "file.tmp.4343"]:
+        path.touch()
+        if path.name != "file.tmp.4343":
+            os.utime(path, (1e9, 1e9))
+    replace_file(os.fsencode(tmp_path / "file"), b"new")
+    assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp.4343", "file.tmp.notes", "other.tmp.4242"]

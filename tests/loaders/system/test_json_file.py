@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.loaders.system.json_file import decode_json, write_json
+from penstock.loaders.system.json_file import ByteText, decode_json, write_json
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Point:
         (b'{"x": true}', "Expected `int`, got `bool`"),
         (b'{"name": "a"}', "missing required field `x`"),
         (b"[1]", "Expected `object`, got `array`"),
-        (b'{"x": 1', "truncated"),
-        (b"\xff", "malformed"),
-        (b'{"x": 1, "y": ' + b"[" * 100_000, "nested too deeply|truncated"),
+        (b'{"x": 1', "Expecting"),
+        (b"\xff", "decode byte"),
+        (b'{"x": 1, "y": ' + b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_not_of_the_kind_is_refused_in_one_line(text: bytes, words: str) -> None:
@@ -39,6 +39,13 @@ def test_what_is_not_of_the_kind_is_refused_in_one_line(text: bytes, words: str)
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
     assert decode_json(b'{"x": 1, "y": [[]]}', Point) == Point(1)
+
+
+def test_text_that_stands_for_bytes_is_read() -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert decode_json(json.dumps({"name": name}), dict[str, ByteText]) == {"name": name}
+    with pytest.raises(ValueError, match="Expected `str` matching"):
+        decode_json(b'{"name": "\\ud800"}', dict[str, ByteText])
 
 
 def test_deep_nesting_is_an_error_of_the_text() -> None:

@@ -22,7 +22,6 @@ from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
 from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
-from penstock.loaders.system.control_groups import ControlGroup, control_groups
 from penstock.loaders.system.needs import SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
 
@@ -176,48 +175,6 @@ def test_workers_that_do_not_fit_into_the_control_group_are_refused_not_killed(p
         done = run(limit, (sys.executable, *CLI, "iterate", photos, "--size", 16, "--batch-size", 8, "--workers", 2))
     assert done.code == 7, done.errors
     assert "2 worker processes, at least: need=" in done.told
-
-
-# ---- control groups ----
-
-
-def test_all_groups_above_are_found_in_both_versions(tmp_path: Path) -> None:
-    of_self = tmp_path / "of_self"
-    of_self.write_text("4:cpu,cpuacct:/job/step\n3:memory:/elsewhere\n0::/slice/job\n")
-    root = tmp_path / "fs"
-    found = list(control_groups("cpu", root, of_self))
-    assert found == [
-        *(ControlGroup(root / "cpu" / part, False) for part in ("job/step", "job", ".")),
-        *(ControlGroup(root / part, True) for part in ("slice/job", "slice", ".")),
-    ]
-    (root / "slice" / "job").mkdir(parents=True)
-    (root / "slice" / "job" / "cpu.max").write_text("max 100000\n")
-    (root / "slice" / "cpu.max").write_text("150000 100000\n")
-    (root / "cpu" / "job").mkdir(parents=True)
-    (root / "cpu" / "job" / "cpu.cfs_quota_us").write_text("120000\n")
-    (root / "cpu" / "job" / "cpu.cfs_period_us").write_text("100000\n")
-    assert machine.cgroup_cpu_quota(root, of_self) == 1.2
-
-
-def test_processes_that_a_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [ControlGroup(tmp_path / name, True) for name in ("own", "above", "absent", "none")]
-    monkeypatch.setattr(machine, "control_groups", lambda controller: groups)
-    assert machine.process_headroom() is None
-    for name, most, current in (("own", "90", "7"), ("above", "100", "60"), ("absent", "max", "7")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "pids.max").write_text(most)
-        (tmp_path / name / "pids.current").write_text(current)
-    assert machine.process_headroom() == 40
-
-
-@pytest.mark.parametrize(("name", "unified"), [("memory.events", True), ("memory.oom_control", False)])
-def test_kills_for_memory_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, unified: bool
-) -> None:
-    monkeypatch.setattr(machine, "control_groups", lambda controller: [ControlGroup(tmp_path, unified)])
-    assert machine.oom_kills() == 0
-    (tmp_path / name).write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert machine.oom_kills() == 3
 
 
 # ---- the profile without a home ----

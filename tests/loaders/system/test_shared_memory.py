@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from worker_roles import double_shared, num_open_files
 
-from penstock.loaders.system import memory_headroom, shared_memory
+from penstock.loaders.system import shared_memory
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 
@@ -131,31 +131,3 @@ def test_a_pickle_outside_a_process_start_is_refused() -> None:
             pickle.dumps(shared)
         with pytest.raises(RuntimeError, match="being started"):
             copy.copy(shared)
-
-
-def test_headroom_is_the_tightest_limit(tmp_path) -> None:
-    of_self = tmp_path / "cgroup"
-    of_self.write_text("0::/job/step\n")
-    root = tmp_path / "fs"
-    for folder, limit, used in (("", "max", 0), ("job", "1000", 600), ("job/step", "5000", 600)):
-        (root / folder).mkdir()
-        (root / folder / "memory.max").write_text(f"{limit}\n")
-        (root / folder / "memory.current").write_text(f"{used}\n")
-        (root / folder / "memory.stat").write_text("anon 500\ninactive_file 50\n")
-    assert sorted(memory_headroom._cgroup_headrooms(root, of_self)) == [450, 4450]
-
-
-def test_headroom_understands_version_1_and_paths_of_the_host(tmp_path) -> None:
-    of_self = tmp_path / "cgroup"
-    of_self.write_text("5:cpu,cpuacct:/\n4:memory:/docker/not-visible-in-here\n")
-    folder = tmp_path / "fs" / "memory"
-    folder.mkdir(parents=True)
-    (folder / "memory.limit_in_bytes").write_text("2000\n")
-    (folder / "memory.usage_in_bytes").write_text("700\n")
-    (folder / "memory.stat").write_text("total_inactive_file 100\n")
-    assert list(memory_headroom._cgroup_headrooms(tmp_path / "fs", of_self)) == [1400]
-
-
-def test_headroom_without_control_groups_is_the_machines(tmp_path) -> None:
-    assert list(memory_headroom._cgroup_headrooms(tmp_path, tmp_path / "absent")) == []
-    assert 0 < memory_headroom.memory_headroom() < 1 << 50

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -295,7 +295,7 @@ def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: P
         code, errors = running.end(signal.SIGTERM, group=group)
         assert running.leaves_nothing(), running.left_behind()
     assert code == -signal.SIGTERM
-    assert "Traceback" not in errors  # Python's resource tracker tells that it has cleaned up
+    assert "Traceback" not in errors  # Python's resource tracker reports that it has cleaned up
 
 
 # ---- stopped, blocked ----
@@ -322,26 +322,30 @@ def test_a_stopped_worker_is_named_within_the_watchdogs_time(photos: Path, busy:
     assert error.path is not None
 
 
-def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path) -> None:
+@pytest.mark.parametrize("drop_in", [False, True], ids=["Loader", "DataLoader"])
+def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop_in: bool) -> None:
     """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
-    with open_loader(photos, watchdog_s=5.0) as loader:
-        next(forever(loader))
+    with (
+        DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=5) if drop_in else open_loader(photos, watchdog_s=5) as it
+    ):
+        next(iter(it))
         time.sleep(0.3)  # the workers are idle: their progress stays as it is
-        engine: Any = loader._engine
-        pid = engine._iterator._workers[0].pid
-        assert engine.worker_silent(0, pid) is None
-        engine._watchdog._looked_s -= 3600
-        assert engine.worker_silent(0, pid) is None
+        iterator: Any = it._iterator if isinstance(it, DataLoader) else it._engine._iterator  # type: ignore[attr-defined]
+        watchdog = (iterator if drop_in else it._engine)._watchdog  # type: ignore[union-attr]
+        pid = iterator._workers[0].pid
+        assert iterator.on_silence(0, pid) is None
+        watchdog._looked_s -= 3600
+        assert iterator.on_silence(0, pid) is None
         for _ in range(20):  # but looks that follow each other add up
-            engine._watchdog._looked_s -= 0.5
-            error = engine.worker_silent(0, pid)
+            watchdog._looked_s -= 0.5
+            error = iterator.on_silence(0, pid)
             if error is not None:
                 break
         assert error is not None
         assert error.code == "E-TIMEOUT"
 
 
-def test_a_read_that_never_returns_is_named_and_every_worker_tells_its_stack(tmp_path: Path) -> None:
+def test_a_read_that_never_returns_is_named_and_every_worker_prints_its_stack(tmp_path: Path) -> None:
     fifo = tmp_path / "dead storage"
     os.mkfifo(fifo)
     script = tmp_path / "train.py"
@@ -394,27 +398,24 @@ def start_script(path: Path) -> Iterator[subprocess.Popen[str]]:
 # ---- the source's own faults ----
 
 
-def test_a_source_that_crashes_is_named_by_the_very_sample() -> None:
-    for trial in range(6):
-        sample = trial * 7 % NUM_PHOTOS
-        source = FaultySource(NUM_PHOTOS, {sample: faulty_source.segfault})
-        with open_loader(source, seed=trial) as loader, pytest.raises(LoaderError) as caught:
+@pytest.mark.parametrize(
+    ("fault", "words", "samples"),
+    [
+        (faulty_source.segfault, "killed by SIGSEGV", range(0, 42, 7)),
+        (faulty_source.exit_quietly, "exited with 3", [17]),
+        (faulty_source.leave_by_system_exit, "exited with 4", [17]),
+    ],
+)
+def test_a_source_that_ends_its_process_is_named_by_the_very_sample(
+    fault: Callable[[], None], words: str, samples: Sequence[int]
+) -> None:
+    for sample in samples:
+        source = FaultySource(NUM_PHOTOS, {sample: fault})
+        with open_loader(source, seed=sample) as loader, pytest.raises(LoaderError) as caught:
             list(loader)
         error = caught.value
         assert (error.code, error.sample, error.path) == ("E-WORKER", sample, b"memory/%d.jpg" % sample)
-        assert "killed by SIGSEGV" in error.cause
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [(faulty_source.exit_quietly, "exited with 3"), (faulty_source.leave_by_system_exit, "exited with 4")],
-)
-def test_a_source_that_ends_its_process_is_named(fault: Callable[[], None], words: str) -> None:
-    source = FaultySource(NUM_PHOTOS, {17: fault})
-    with open_loader(source) as loader, pytest.raises(LoaderError) as caught:
-        list(loader)
-    assert (caught.value.code, caught.value.sample) == ("E-WORKER", 17)
-    assert words in caught.value.cause
+        assert words in error.cause
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -428,7 +429,7 @@ def test_a_source_that_ends_its_process_is_named(fault: Callable[[], None], word
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_a_source_raises_is_told_with_its_sample_and_its_traceback(
+def test_what_a_source_raises_is_reported_with_its_sample_and_its_traceback(
     workers: int, fault: Callable[[], None], code: str, words: str
 ) -> None:
     source = FaultySource(NUM_PHOTOS, {17: fault})

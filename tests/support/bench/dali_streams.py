@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from penstock.loaders import create_loader
 from penstock.loaders.loader import Batch, Loader
 from penstock.loaders.stream.contract import EpochLedger
 from penstock.pipelines import imagenet_train
+
+WORKERS = [{"workers": 0}, {"workers": 2, "readers": 2, "prefetch": 3}]
+IDS = ["in the process", "threads"]
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:
@@ -70,3 +74,27 @@ def stream(source: Any, *, epochs: int = 1, **settings: Any) -> Stream:
     """What a loader over `source` serves (see open_loader)."""
     with open_loader(source, **settings) as loader:
         return stream_of(loader, epochs)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+def assert_near(dali: Stream, ours: Stream, level: float = 1.0) -> None:
+    """Everything but the pixels is equal; each image is at most `level` levels away on average."""
+    assert dali.numbers() == ours.numbers()
+    assert dali.distance(ours).max() <= level
+
+
+def assert_taken(dali: Stream, ours: Stream) -> None:
+    """The same, and DALI took every batch: one that it refuses is made again without it, and then equal anyhow."""
+    assert_near(dali, ours)
+    assert dali.about["batches_refused"] == 0
+
+
+def assert_refused(dali: Stream, batches: int, options: dict[str, Any]) -> None:
+    """So many batches were refused of what was served; threads have begun the next epoch, with some more."""
+    ahead = options["readers"] + options["prefetch"] + 1 if options["workers"] else 0
+    refused = dali.about["batches_refused"]
+    assert isinstance(refused, int)
+    assert batches <= refused <= batches + ahead

@@ -14,12 +14,12 @@ from cache_files import file_item, pixel_item, write_cache
 from memory_source import MemorySource
 from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
 from photo_folder import photo
+from producer_settings import producer_settings
 
-from penstock.loaders.backends.dali_producer import checked_crop_task, crop_task
+from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer, ProducerSettings
+from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer
 from penstock.loaders.stream.contract import BadSample, Cursor
-from penstock.loaders.stream.order import Schedule
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
 
@@ -31,9 +31,8 @@ class Made:
 
     def __init__(self, make_task: MakeTask | None, source: Any, pipeline: ImagePipeline, **settings: Any) -> None:
         n = len(source)
-        schedule = Schedule(n=n, batch_size=n, seed=3, rank=0, world_size=1, shuffle=False, drop_last=False)
-        given = {"decoder": "auto", "substitute": True, "evaluation": False, **settings}
-        known = ProducerSettings(source=source, pipeline=pipeline, schedule=schedule, **given)
+        order = {"batch_size": n, "seed": 3, "shuffle": False, "drop_last": False}
+        known = producer_settings(source, order, **{"pipeline": pipeline, "substitute": True, **settings})
         made = Producer(known, make_task)
         self.pixels = np.full((n, *pipeline.size, 3), 7, np.uint8)
         self.rows: npt.NDArray[Any] = np.zeros(n, ROW_DTYPE)
@@ -167,15 +166,8 @@ def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
 
 def test_tasks_are_of_the_latest_batch_only() -> None:
     items = [photo(0), encoded(scene(30, 30), "PNG"), encoded(scene(30, 30), "PNG"), photo(1)]
-    schedule = Schedule(n=4, batch_size=2, seed=3, rank=0, world_size=1, shuffle=False, drop_last=False)
-    settings = ProducerSettings(
-        source=MemorySource(items),
-        pipeline=imagenet_train(SIZE),
-        schedule=schedule,
-        decoder="auto",
-        substitute=False,
-        evaluation=False,
-    )
+    order = {"batch_size": 2, "shuffle": False}
+    settings = producer_settings(MemorySource(items), order, pipeline=imagenet_train(SIZE))
     producer, pixels = Producer(settings, crop_task), np.zeros((2, SIZE, SIZE, 3), np.uint8)
     rows = np.zeros(2, ROW_DTYPE)
     seen = []

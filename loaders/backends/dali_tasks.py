@@ -1,4 +1,4 @@
-"""Tasks for DALI: which rows of a batch it decodes, and what it needs of each."""
+"""Choose the rows of a batch that DALI decodes, and make a task of each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
 def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
-    """Make a row a task for DALI; None where DALI would decode it otherwise than the other decoders do.
+    """Make a task for DALI of a row; None where DALI would decode it differently from the other decoders.
 
-    Those rows are images that are no ordinary JPEGs, images to be turned, and windows of a single column, whose chroma
-    libjpeg does not upsample as it does that of the whole image. A file that could be refused without decoding it is
-    refused here (LoaderError), so that DALI, which fails whole batches, seldom has to.
+    It would for images that are no ordinary JPEGs, images to be turned, and windows of a single column, whose chroma
+    libjpeg does not upsample as it does that of the whole image. A file that can be refused without decoding it is
+    refused here (LoaderError), because DALI fails whole batches.
     """
     x, y, w, h = window
     if w == 1 or (item.probe is not None and item.probe.orientation != 1):
@@ -30,14 +30,14 @@ def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) ->
         if header is None or not dali_can_decode(header, data):
             return None
         if not jpeg.check_markers(data, header) and header.stoppable:
-            return None  # DALI stops below the crop; our decoders go on to the end, and refuse what they meet there
+            return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
     if isinstance(data, bytes):
         return CropTask(data, (x - left, y - top, w, h), flip)
     return CropTask(np.ascontiguousarray(data[y - top : y - top + h, x - left : x - left + w]), (0, 0, w, h), flip)
 
 
 def checked_crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
-    """Make a task as crop_task does, of what our own decoder takes: for a batch that DALI has refused."""
+    """Make a task as crop_task does, but only of a sample that our own decoder accepts: DALI has refused the batch."""
     task = crop_task(reader, item, window, flip)
     if task is not None:
         reader.crop(item, window)

@@ -1,0 +1,35 @@
+"""WorkerOptions holds the options that all engines share, and checks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.loaders.system.machine import default_workers
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Say how the workers of an engine run; none of it changes the stream.
+
+    Attributes:
+        workers: number of workers, None for one a processor, 0 to work in the consumer.
+        prefetch: batches made ahead for each worker.
+        watchdog_s: seconds without any progress before a batch that is waited for is given up.
+    """
+
+    workers: int | None = None
+    prefetch: int = 3
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers is at least 0, not {self.workers}")
+        if self.prefetch < 1:
+            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
+        check_watchdog(self.watchdog_s)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers, 0 to work in the consumer."""
+        return default_workers() if self.workers is None else self.workers

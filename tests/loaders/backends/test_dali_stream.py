@@ -1,0 +1,143 @@
+"""The dali backend serves torch's stream within a level, and its own bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dali_streams import (
+    IDS,
+    WORKERS,
+    assert_taken,
+    open_loader,
+    pixels_of,
+    stream,
+    stream_of,
+)
+from memory_source import MemorySource
+from odd_images import corpus, encoded, scene, textured
+from photo_folder import photo
+from processes import eventually
+
+from penstock.loaders.cache.format import Encoding
+from penstock.pipelines import imagenet_train
+
+
+@pytest.fixture(scope="module")
+def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus, shuffled: 64 refused images in a row would be a refused data set."""
+    root, images = tmp_path_factory.mktemp("odd") / "photos", corpus()
+    random.Random(4).shuffle(images)
+    for number, image in enumerate(images):
+        folder = root / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:03d}_{image.name}.jpg").write_bytes(image.data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def odd_cache(odd_folder: Path) -> Path:
+    path = odd_folder.with_name("odd.h5")
+    with open_loader(odd_folder, backend="hdf5", cache=path, batch_size=8):
+        return path
+
+
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+@pytest.mark.parametrize("cached", [False, True], ids=["files", "lossless cache"])
+def test_odd_images_are_served_as_on_the_torch_backend(
+    odd_folder: Path, odd_cache: Path, exif: str, cached: bool
+) -> None:
+    settings = {"pipeline": imagenet_train(32, exif=exif), "batch_size": 20, "on_bad_sample": "replace"}
+    settings["drop_last"] = False
+    ours = stream(odd_folder, epochs=2, backend="torch", **settings)
+    assert len({entry[1] for entry in ours.bad}) >= 7
+    for options in WORKERS:
+        cache = {"cache": odd_cache} if cached else {}
+        assert_taken(stream(odd_folder, epochs=2, **settings, **cache, **options), ours)
+
+
+def test_pixels_in_memory_are_served_as_on_the_torch_backend() -> None:
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (100, 32, 32, 3), np.uint8), draw.integers(0, 10, 100)
+    smooth = np.stack([scene(32, 32) // 2 + image // 4 for image in images])
+    settings = {"batch_size": 24, "pipeline": imagenet_train(24)}
+    ours = stream((smooth, labels), epochs=2, backend="torch", **settings)
+    for options in WORKERS:
+        assert_taken(stream((smooth, labels), epochs=2, **settings, **options), ours)
+
+
+def test_pixels_of_a_cache_are_served_as_on_the_torch_backend(photos: Path, tmp_path: Path) -> None:
+    settings = {"batch_size": 12, "cache": tmp_path / "raw.h5", "encoding": Encoding(kind="raw")}
+    ours = stream(photos, backend="torch", batch_size=12)
+    for options in WORKERS:
+        assert_taken(stream(photos, **settings, **options), ours)
+
+
+def mixed() -> list[Any]:
+    """JPEGs, pixels, and images that neither graph takes."""
+    cmyk = next(image.data for image in corpus() if image.name == "jpeg_cmyk_pillow")
+    kinds = (photo, lambda k: textured(40 + k, 50), lambda k: encoded(scene(50, 40 + k), "PNG"), lambda k: cmyk)
+    return [kinds[k % 4](k) for k in range(40)]
+
+
+def test_all_kinds_of_rows_may_meet_in_a_batch() -> None:
+    ours = stream(MemorySource(mixed()), epochs=2, backend="torch", batch_size=8)
+    for options in WORKERS:
+        assert_taken(stream(MemorySource(mixed()), epochs=2, batch_size=8, **options), ours)
+
+
+OPTIONS = [
+    {"workers": 1, "readers": 1, "prefetch": 1},
+    {"workers": 2, "readers": 3, "prefetch": 3},
+    {"workers": 5, "readers": 1, "prefetch": 2},
+    {"workers": 1, "readers": 4, "prefetch": 8},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_no_option_changes_a_bit_of_what_dali_serves(options: dict[str, Any]) -> None:
+    items = mixed()
+    first = stream(MemorySource(items), epochs=2, batch_size=6)
+    other = stream(MemorySource(items), epochs=2, batch_size=6, **options)
+    assert other.numbers() == first.numbers()
+    assert np.array_equal(other.pixels, first.pixels)
+    assert first.about["batches_refused"] == other.about["batches_refused"] == 0
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+def test_a_resumed_stream_is_the_same_bit_for_bit(photos: Path, options: dict[str, Any]) -> None:
+    whole = stream(photos, epochs=2, batch_size=8)
+    for stop in (1, 4, 6, 9):
+        with open_loader(photos, batch_size=8, **options) as loader:
+            batches = itertools.chain.from_iterable(loader.batches() for _ in range(2))
+            head = [pixels_of(batch) for batch in itertools.islice(batches, stop)]
+            state = loader.state_dict()
+        with open_loader(photos, batch_size=8, workers=3, readers=2, prefetch=2) as loader:
+            loader.load_state_dict(state)
+            rest = stream_of(loader, 2)
+        assert np.array_equal(np.concatenate([*head, rest.pixels]), whole.pixels)
+
+
+def test_a_seek_drops_what_dali_has_under_way(photos: Path) -> None:
+    with open_loader(photos, batch_size=8, workers=2, prefetch=4, watchdog_s=20.0) as loader:
+        first = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
+        for _ in range(15):
+            assert eventually(lambda: loader._engine.ready() > 1)  # else there would be nothing to drop
+            loader.set_epoch(3)
+            next(loader.batches())
+            loader.set_epoch(0)
+            again = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
+            assert np.array_equal(first, again)
+
+
+def test_it_says_what_runs(photos: Path) -> None:
+    with open_loader(photos, batch_size=8, workers=3, prefetch=4) as loader:
+        about = loader.describe()
+    expected = {"backend": "dali", "workers": 3, "readers": 1, "prefetch": 4, "decodes_on": "cpu", "batches_refused": 0}
+    assert {name: about[name] for name in expected} == expected
+    assert str(about["dali"]).split(".")[0].isdigit()
+    assert "hw_decoder_load" not in about

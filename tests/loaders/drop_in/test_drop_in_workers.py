@@ -1,0 +1,225 @@
+"""Worker processes of the drop-in DataLoader: what they are, and how their death, silence and leaks are handled."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from drop_in_streams import census, children, run_script, values
+from numbered_dataset import Circumstances, Large, Numbered, as_list, mark
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.pipelines.errors import LoaderError
+
+# torch is loaded, and has threads, wherever these tests fork on purpose
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+LENGTH, BATCH = 11, 2
+
+
+def test_what_a_worker_is() -> None:
+    loader = DataLoader(Circumstances(8), 1, num_workers=2, collate_fn=as_list, worker_init_fn=mark)
+    with loader:
+        torch.manual_seed(4)
+        found = [batch[0] for batch in loader]
+        assert loader.worker_init_fn is mark
+        assert loader.multiprocessing_context.get_start_method() == "forkserver"
+    assert len({sample["pid"] for sample in found} | {os.getpid()}) == 3
+    assert {sample["num_threads"] for sample in found} == {1}
+    assert all(sample["ignores_ctrl_c"] for sample in found)
+    assert [sample["marked"] for sample in found] == ["worker 0", "worker 1"] * 4
+    torch.manual_seed(4)
+    theirs = TorchDataLoader(Circumstances(8), 1, num_workers=2, collate_fn=as_list)
+    expected = [batch[0] for batch in theirs]
+    assert [(s["seed"], s["draws"]) for s in found] == [(s["seed"], s["draws"]) for s in expected]
+
+
+@pytest.mark.parametrize("harm", ["SIGKILL", "SIGSEGV"])
+def test_a_dead_worker_is_named_with_its_sample_and_the_loader_goes_on(harm: str) -> None:
+    loader = DataLoader(Numbered(40, {17: harm}), 4, num_workers=2)
+    with loader:
+        batches = iter(loader)
+        workers = {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
+        with pytest.raises(LoaderError) as caught:
+            list(batches)
+        error = caught.value
+        assert (error.code, error.sample) == ("E-WORKER", 17)
+        assert error.worker in workers
+        assert f"killed by {harm} with the batch of samples [16, 17, 18, 19] in hand" in error.cause
+        assert not workers & children()
+        loader.load_state_dict({**loader.state_dict(), "batches": 5})
+        assert values(loader) == [[k, k + 1, k + 2, k + 3] for k in range(20, 40, 4)]
+
+
+@pytest.mark.parametrize("harm", ["sleep", "SIGSTOP"])
+def test_a_silent_worker_is_named_with_its_sample(harm: str, capfd: pytest.CaptureFixture[str]) -> None:
+    # Forked, so that the stack is written to where this test looks.
+    dataset = Numbered(8, {2: harm})
+    loader = DataLoader(dataset, 2, num_workers=1, watchdog_s=1, multiprocessing_context="fork")
+    with loader, pytest.raises(LoaderError) as caught:
+        list(loader)
+    error = caught.value
+    assert (error.code, error.sample) == ("E-TIMEOUT", 2)
+    assert "with the batch of samples [2, 3] in hand" in error.cause
+    assert ("stopped (SIGSTOP)" if harm == "SIGSTOP" else "busy or blocked") in error.cause
+    assert ("__getitem__" in capfd.readouterr().err) == (harm == "sleep")
+
+
+def test_a_worker_that_hangs_in_an_epoch_that_was_left_is_named() -> None:
+    with DataLoader(Numbered(8, {2: "sleep"}), 2, num_workers=1, watchdog_s=3) as loader:
+        next(iter(loader))
+        with pytest.raises(LoaderError) as caught:
+            iter(loader)
+        assert (caught.value.code, caught.value.sample) == ("E-TIMEOUT", 2)
+
+
+def test_a_dead_worker_is_seen_at_the_start_of_an_epoch(pool: DataLoader[Any]) -> None:
+    list(pool)
+    iterator: Any = pool._iterator
+    os.kill(iterator._workers[1].pid, signal.SIGKILL)
+    # The sockets of a process that ends are closed before its end can be seen: what they say is not the last word.
+    with pytest.raises(LoaderError, match="killed by SIGKILL"):
+        iterator._raise_if_dead(ConnectionResetError())
+    with pytest.raises(LoaderError, match="killed by SIGKILL between two batches"):
+        iter(pool)
+    assert sorted(k for batch in values(pool) for k in batch) == list(range(LENGTH))
+
+
+NARROW = """
+import os, resource, sys
+from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.pipelines.errors import LoaderError
+from numbered_dataset import Numbered, refuse_shared_memory
+
+if __name__ == "__main__":
+    try:
+        list(DataLoader(Numbered(4), num_workers=1, worker_init_fn=refuse_shared_memory))
+    except LoaderError as error:
+        print(error.code, error.cause)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    try:
+        kept = list(DataLoader(Numbered(2000), num_workers=2))
+    except LoaderError as error:
+        print(error.code, error.fix)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))
+    try:
+        list(DataLoader(Numbered(2000), num_workers=2))
+    except LoaderError as error:
+        print(error.code, error.cause)
+"""
+
+
+def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path) -> None:
+    done = run_script(NARROW, tmp_path)
+    assert done.returncode == 0, done.stderr
+    shared_memory, receiving, starting = done.stdout.splitlines()
+    assert shared_memory.startswith("E-SHM")
+    assert "unable to" in shared_memory
+    assert receiving.startswith("E-FD keep fewer batches")
+    assert starting.startswith("E-FD open files: need=")
+
+
+def test_torchs_timeout_is_torchs() -> None:
+    with DataLoader(Numbered(4, {0: "sleep"}), num_workers=1, timeout=0.5) as loader:
+        with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds") as caught:
+            next(iter(loader))
+        assert type(caught.value) is RuntimeError
+
+
+def test_leaving_an_epoch_leaks_nothing() -> None:
+    def leave_early(loader: DataLoader[Any], times: int) -> None:
+        for _ in range(times):
+            for _ in zip(loader, range(3), strict=False):
+                pass
+
+    with DataLoader(Numbered(1000), 2, num_workers=1) as loader:
+        leave_early(loader, 2)
+        before = census()
+        leave_early(loader, 50)
+        after = census()
+        assert after[:2] == before[:2]
+        assert after[2] <= before[2] + 4  # a batch that waits in a queue holds descriptors; a leak would be 50
+        assert loader.epoch == 51
+    closed = census()
+    assert closed[0] == before[0] - 1
+    leave_early(DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=False), 3)
+    assert census() == closed
+
+
+def test_a_loader_that_is_forgotten_ends_its_workers_at_once() -> None:
+    loader = DataLoader(Numbered(1000), 2, num_workers=1)
+    next(iter(loader))
+    worker = loader._iterator._workers[0].pid  # type: ignore[union-attr]
+    assert worker in children()
+    gc.disable()
+    try:
+        del loader
+        assert worker not in children()
+    finally:
+        gc.enable()
+
+
+def fake_accelerator(monkeypatch: pytest.MonkeyPatch, pin: Callable[[Any, Any], Any]) -> None:
+    """Let torch believe in an accelerator, whose pinned memory is what `pin` returns."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr("torch.utils.data._utils.pin_memory.pin_memory", pin)
+
+
+def test_batches_are_pinned_and_a_dead_worker_is_named(monkeypatch: pytest.MonkeyPatch, pool: DataLoader[Any]) -> None:
+    list(pool)
+    fake_accelerator(monkeypatch, lambda data, device: data if data is None else ("pinned", data.tolist()))
+    before = census()
+    with DataLoader(Numbered(400, {30: "SIGKILL"}), 2, num_workers=1, pin_memory=True) as loader:
+        assert next(iter(loader)) == ("pinned", [0, 1])
+        # Leaving and closing while batches are under way: the thread ends before those who send to it.
+        loader.set_epoch(1)
+        next(iter(loader))
+        with pytest.raises(LoaderError) as caught:
+            list(loader)
+        assert caught.value.sample == 30
+    del caught, loader
+    assert census() == before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pin(data: Any, device: Any) -> Any:
+        if isinstance(data, torch.Tensor) and 4 in data.tolist():
+            raise SystemExit  # ends the thread without a word
+        return data if data is None else ("pinned", data.tolist())
+
+    fake_accelerator(monkeypatch, pin)
+    with DataLoader(Numbered(8), 2, num_workers=1, pin_memory=True) as loader:
+        batches = iter(loader)
+        assert [next(batches), next(batches)] == [("pinned", [0, 1]), ("pinned", [2, 3])]
+        with pytest.raises(LoaderError, match="the thread that pins memory ended") as caught:
+            next(batches)
+    assert caught.value.code == "E-WORKER"
+
+
+@pytest.mark.parametrize(("num_workers", "pin_memory"), [(2, False), (1, True), (2, True)])
+def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
+    num_workers: int, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pin_memory:
+        fake_accelerator(monkeypatch, lambda data, device: data)
+    settings = {"num_workers": num_workers, "pin_memory": pin_memory, "watchdog_s": 100}
+    with DataLoader(Large(8), 1, collate_fn=as_list, **settings) as loader:
+        batches = iter(loader)
+        next(batches)
+        time.sleep(0.5)  # all are writing more than a pipe holds
+        for worker in loader._iterator._workers:  # type: ignore[union-attr]
+            os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(LoaderError) as caught:
+            list(batches)
+        assert caught.value.code == "E-WORKER"

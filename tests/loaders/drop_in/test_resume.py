@@ -1,0 +1,203 @@
+"""The drop-in DataLoader goes on where a state was taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from drop_in_streams import seeded, values
+from numbered_dataset import Numbered
+from torch.utils.data import BatchSampler, DistributedSampler
+
+from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.pipelines.errors import LoaderError
+
+# torch is loaded, and has threads, wherever these tests fork on purpose
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+LENGTH, BATCH = 11, 2
+
+
+def stream(loader: DataLoader[Any], epochs: int) -> list[tuple[int, Any]]:
+    """The rest of `epochs` epochs, each batch with its epoch."""
+    found = []
+    while loader.epoch < epochs:
+        epoch = loader.epoch
+        found += [(epoch, batch) for batch in values(loader)]
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_resume_at_every_boundary(shuffle: bool, drop_last: bool) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbered(LENGTH), BATCH, shuffle=shuffle, drop_last=drop_last, num_workers=0, seed=5)
+
+    whole = stream(loader(), 2)
+    assert len(whole) == 2 * len(loader())
+    for boundary in range(len(whole)):
+        first, taken = loader(), 0
+        while taken < boundary:
+            for _ in first:
+                taken += 1
+                if taken == boundary:
+                    break
+        again = loader()
+        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert again.state_dict() == first.state_dict()
+        # The resume is left and resumed too.
+        batch = next(iter(again)).tolist()
+        third = loader()
+        third.load_state_dict(again.state_dict())
+        assert [batch, *(b for _, b in stream(third, 2))] == [b for _, b in whole[boundary:]]
+
+
+def test_resume_with_other_workers(pool: DataLoader[Any]) -> None:
+    alone = DataLoader(Numbered(LENGTH), BATCH, shuffle=True, num_workers=0, seed=5)
+    whole = stream(alone, 2)
+    steps = len(alone)
+    for boundary in range(2 * steps):
+        pool.set_epoch(7)
+        state = {**alone.state_dict(), "epoch": boundary // steps, "batches": boundary % steps}
+        pool.load_state_dict(state)
+        assert pool.state_dict() == state
+        batches = iter(pool)
+        assert next(batches).tolist() == whole[boundary][1]
+        # Batches were prefetched by now; the state knows only of the one that was delivered.
+        alone.load_state_dict(pool.state_dict())
+        assert stream(alone, 2) == whole[boundary + 1 :]
+
+
+def test_after_the_last_batch_the_state_is_the_next_epochs() -> None:
+    loader = DataLoader(Numbered(4), 2, num_workers=0)
+    places = [(loader.state_dict()["epoch"], loader.state_dict()["batches"]) for _ in loader]
+    assert places == [(0, 1), (1, 0)]
+    assert len(list(loader)) == 2
+    assert loader.epoch == 2
+
+
+def test_an_epoch_left_early_is_over_and_one_not_begun_is_not() -> None:
+    loader = DataLoader(Numbered(8), 2, num_workers=0)
+    iter(loader)
+    assert values(loader)[0] == [0, 1]
+    assert loader.epoch == 1
+    next(iter(loader))
+    assert loader.epoch == 1
+    assert len(list(loader)) == 4
+    assert loader.epoch == 3
+
+
+def test_set_epoch_keeps_a_place_that_was_loaded() -> None:
+    loader = DataLoader(Numbered(8), 2, num_workers=0)
+    state = {**loader.state_dict(), "epoch": 3, "batches": 2}
+    loader.load_state_dict(state)
+    loader.set_epoch(3)
+    assert values(loader) == [[4, 5], [6, 7]]
+    loader.load_state_dict(state)
+    loader.set_epoch(4)
+    assert len(list(loader)) == 4
+    with pytest.raises(ValueError, match="epoch"):
+        loader.set_epoch(-1)
+
+
+def test_a_state_of_another_stream_is_refused() -> None:
+    def loader(**arguments: Any) -> DataLoader[Any]:
+        return DataLoader(**{"dataset": Numbered(10), "batch_size": 2, "shuffle": True, "num_workers": 0} | arguments)
+
+    mine = loader()
+    state = mine.state_dict()
+    others = [{"dataset": Numbered(11)}, {"batch_size": 5}, {"shuffle": False}, {"seed": 1}, {"drop_last": True}]
+    others += [{"sampler": range(10), "shuffle": None}, {"batch_size": None}, {"generator": seeded()}]
+    strangers = [loader(**other).state_dict() for other in others]
+    strangers += [{**state, "version": 2}, {**state, "epoch": -1}, {**state, "epoch": 1 << 32}, {**state, "epoch": "1"}]
+    strangers += [{**state, "batches": -1}, {**state, "batches": 11}, {**state, "batches": True}, {**state, "more": 1}]
+    strangers += [{k: v for k, v in state.items() if k != name} for name in state]
+    touched = {name for other in strangers for name in state if name in other and other[name] != state[name]}
+    assert touched == set(state)
+    for stranger in [*strangers, [], None, "state"]:
+        with pytest.raises(LoaderError) as caught:
+            mine.load_state_dict(stranger)  # type: ignore[arg-type]
+        assert caught.value.code == "E-STATE"
+    mine.load_state_dict(state)
+    assert len(list(mine)) == 5
+
+
+class Unsized:
+    """A dataset without a length, as one for custom samplers may be."""
+
+    def __getitem__(self, key: str) -> str:
+        return key.upper()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda: {"batch_size": 3, "sampler": [4, 8, 1, 1, 0, 2, 7]},
+        lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6]]},
+        lambda: {"batch_size": None, "sampler": [3, 1, 2]},
+        lambda: {"batch_size": 3, "shuffle": True, "generator": seeded()},
+        lambda: {"batch_size": 2, "sampler": iter_only(6)},
+    ],
+)
+def test_resume_draws_from_a_sampler_of_the_users(arguments: Callable[[], dict[str, Any]]) -> None:
+    whole = values(DataLoader(Numbered(LENGTH), num_workers=0, **arguments()))
+    for boundary in range(len(whole)):
+        first = DataLoader(Numbered(LENGTH), num_workers=0, **arguments())
+        batches = iter(first)
+        assert [values([next(batches)])[0] for _ in range(boundary)] == whole[:boundary]
+        again = DataLoader(Numbered(LENGTH), num_workers=0, **arguments())
+        again.load_state_dict(first.state_dict())
+        assert values(again) == whole[boundary:]
+        assert again.epoch == 1
+
+
+class iter_only:
+    """A sampler without a length: torch allows it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+def test_a_dataset_without_length_and_keys_that_are_no_numbers() -> None:
+    dataset: Any = Unsized()
+    loader = DataLoader(dataset, 2, sampler=["a", "b", "c"], num_workers=0)
+    assert next(iter(loader)) == ["A", "B"]
+    state = loader.state_dict()
+    assert state["samples"] is None
+    loader.load_state_dict(state)
+    assert list(loader) == [["C"]]
+
+
+def test_a_distributed_sampler_is_told_the_epoch() -> None:
+    sampler: DistributedSampler[int] = DistributedSampler(range(12), num_replicas=2, rank=1, seed=4)  # type: ignore[arg-type]
+    loader = DataLoader(Numbered(12), 2, sampler=sampler, num_workers=0)
+    loader.set_epoch(2)
+    assert sampler.epoch == 2
+    whole = values(loader)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2, "batches": 1})
+    sampler.set_epoch(0)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2, "batches": 1})
+    assert values(loader) == whole[1:]
+    batched = DataLoader(Numbered(12), batch_sampler=BatchSampler(sampler, 2, False), num_workers=0)
+    batched.set_epoch(9)
+    assert sampler.epoch == 9
+
+
+def test_without_order_there_is_no_place() -> None:
+    loader = DataLoader(Numbered(4), num_workers=1, in_order=False)
+    for ask in (loader.state_dict, lambda: loader.load_state_dict({})):
+        with pytest.raises(LoaderError, match="in_order=False") as caught:
+            ask()
+        assert caught.value.code == "E-MISUSE"
+
+
+def test_a_sampler_that_is_asked_itself_gives_the_epochs_order() -> None:
+    loader = DataLoader(Numbered(9), 2, shuffle=True, num_workers=0)
+    sampler: Any = loader.batch_sampler
+    for _ in range(2):
+        batches = values(loader)
+        assert list(sampler) == batches

@@ -1,0 +1,57 @@
+"""What the tests of the drop-in DataLoader share: what it serves, what it leaves running, and scripts that use it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+
+def values(batches: Any) -> list[Any]:
+    return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def census() -> tuple[int, int, int]:
+    """Processes, threads and descriptors of this process, once those that are about to go have gone."""
+    counts: list[tuple[int, int, int]] = []
+    while len(counts) < 3 or len(set(counts[-3:])) > 1:
+        gc.collect()
+        counts.append((len(children()), threading.active_count(), len(os.listdir("/proc/self/fd"))))
+        time.sleep(0.02)
+    return counts[-1]
+
+
+def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run a script from a file in `folder`, or from standard input."""
+    name = "-"
+    if folder is not None:
+        name = str(folder / "script.py")
+        Path(name).write_text(text)
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.run(
+        [sys.executable, name],
+        check=False,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        start_new_session=True,
+    )

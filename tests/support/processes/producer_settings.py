@@ -1,0 +1,17 @@
+"""Settings of an engine over any source, for tests that drive an engine without a loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.stream.order import Schedule
+from penstock.pipelines import imagenet_train
+
+
+def producer_settings(source: Any, schedule: dict[str, Any] | None = None, **changes: Any) -> ProducerSettings:
+    """Settings for shuffled batches of 4 crops of 16x16, but for the fields of `schedule` and the other `changes`."""
+    order = {"n": len(source), "batch_size": 4, "seed": 7, "rank": 0, "world_size": 1, "shuffle": True}
+    defaults = {"pipeline": imagenet_train(16), "decoder": "auto", "substitute": False, "evaluation": False}
+    whole = Schedule(**{**order, "drop_last": True, **(schedule or {})})
+    return ProducerSettings(source=source, schedule=whole, **{**defaults, **changes})
