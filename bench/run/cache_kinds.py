@@ -37,7 +37,7 @@ ENCODINGS = (
 _BATCHES = 50  # of an epoch, so that few of them are the slow first ones
 _MAX_SECONDS = 2.0  # in a benchmark: six ways of storing are told apart in less time than a ceiling is measured in
 
-Progress = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Stored:
 
 
 def advise_cache(
-    source: Source, settings: AdviceSettings, progress: Progress, encodings: tuple[Encoding, ...] = ENCODINGS
+    source: Source, settings: AdviceSettings, progress: OnProgress, encodings: tuple[Encoding, ...] = ENCODINGS
 ) -> CacheAdvice:
     """Build a cache of a sample in each encoding in a temporary folder, measure all in turn, remove them.
 
@@ -112,7 +112,7 @@ def wants_cache_kinds(source: Source, asked: bool | None, *, default: bool) -> b
     return asked if asked is not None else default and not cached
 
 
-def with_cache_kinds(source: Source, record: BenchRecord, progress: Progress) -> BenchRecord:
+def with_cache_kinds(source: Source, record: BenchRecord, progress: OnProgress) -> BenchRecord:
     """Return the record with what each kind of cache of `source` takes and gives; a note where none can be tried."""
     wanted = record.settings
     settings = AdviceSettings(

@@ -25,14 +25,14 @@ from penstock.pipelines.jpeg import strips
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
-Progress = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 _KINDS = {FILE: "file", STRIPS: "strips", PIXELS: "pixels"}
 _CHUNK_SAMPLES = 32
 _GENERAL = ("E-STALE", "E-DEPENDENCY")  # these tell of the whole file or of the machine, not of one image
 
 
-class Finding(NamedTuple):
+class BadImage(NamedTuple):
     """Say what is wrong with one sample."""
 
     sample: int
@@ -55,8 +55,8 @@ class CacheReport:
     samples: int
     num_bytes: int
     kinds: dict[str, int]
-    damaged: list[Finding] = field(default_factory=list)
-    differing: list[Finding] = field(default_factory=list)
+    damaged: list[BadImage] = field(default_factory=list)
+    differing: list[BadImage] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -71,7 +71,7 @@ class CacheReport:
         return "\n".join(lines + [f"  and {len(found) - most:,} more"] * (len(found) > most))
 
 
-def verify_cache(cache: Hdf5Cache, *, progress: Progress | None = None, workers: int | None = None) -> CacheReport:
+def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, workers: int | None = None) -> CacheReport:
     """Check every stored byte by its CRC, and that each image is laid out as its record says.
 
     A damaged sample is a finding, never an error. progress(samples) tells of so many more that are done; workers:
@@ -89,7 +89,7 @@ def verify_against(
     source: Source,
     *,
     deep: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     workers: int | None = None,
 ) -> CacheReport:
     """Compare a cache with the source it was built from.
@@ -231,8 +231,8 @@ def _whole(stored: Stored) -> bytes | Pixels:
 
 
 def _findings(
-    cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: Progress | None, workers: int | None
-) -> list[Finding]:
+    cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: OnProgress | None, workers: int | None
+) -> list[BadImage]:
     """Collect what the check that `make` gives each thread says of every sample, in order."""
     local = threading.local()
 
@@ -242,11 +242,11 @@ def _findings(
         last = min(first + _CHUNK_SAMPLES, len(cache))
         return [(index, _cause(local.check, index)) for index in range(first, last)]
 
-    found: list[Finding] = []
+    found: list[BadImage] = []
     with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
         try:
             for part in pool.map(check, range(0, len(cache), _CHUNK_SAMPLES)):
-                found += [Finding(index, cache.name(index), cause) for index, cause in part if cause]
+                found += [BadImage(index, cache.name(index), cause) for index, cause in part if cause]
                 if progress:
                     progress(len(part))
         except BaseException:

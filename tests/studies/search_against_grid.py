@@ -29,7 +29,7 @@ from penstock.pipelines.errors import LoaderError
 
 MIN_RATE, MAX_TIME = 0.95, 0.2  # of the grid's best and of its time: what the search is held to
 
-Progress = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
 
 
 def measure_grid(
-    meter: TurnMeter, candidates: Sequence[Candidate], passes: int, progress: Progress
+    meter: TurnMeter, candidates: Sequence[Candidate], passes: int, progress: OnProgress
 ) -> dict[str, list[float]]:
     """Return candidate -> images/s of each pass, each in an order of its own, without what cannot be opened."""
     rates: dict[str, list[float]] = {candidate.describe(): [] for candidate in candidates}
@@ -123,7 +123,7 @@ def _one(meter: TurnMeter, candidate: Candidate) -> list[float]:
         return []
 
 
-def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: Progress) -> StudyResult:
+def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: OnProgress) -> StudyResult:
     """Measure the grid, search, then measure the search's choice and the grid's best in turn."""
     meter = TurnMeter(data.opener, settings)
     backends = list(available_backends(settings, data.opener, {}))
@@ -170,7 +170,7 @@ def main(
         seconds=seconds,
         tune_seconds=tune_seconds,
     )
-    with rich.Progress(console=Console(stderr=True), transient=True) as shown:
+    with rich.OnProgress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("grid", total=None)
 
         def progress(done: int, total: int, what: str) -> None:

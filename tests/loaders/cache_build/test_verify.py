@@ -20,7 +20,7 @@ from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, E
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache_build.build_file import BuildRequest, build_file
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
-from penstock.loaders.cache_build.verify import CacheReport, Finding, damage, verify_against, verify_cache
+from penstock.loaders.cache_build.verify import BadImage, CacheReport, damage, verify_against, verify_cache
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -207,7 +207,7 @@ def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
 
 
 def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
-    found = [Finding(i, b"a\xff\n%d" % i, "the CRC differs") for i in range(5)]
+    found = [BadImage(i, b"a\xff\n%d" % i, "the CRC differs") for i in range(5)]
     lines = CacheReport(9, 1000, {}, damaged=found[:3], differing=found[3:]).describe(most=4).split("\n")
     assert lines[0] == "9 images, 1,000 bytes: 5 bad"
     assert lines[1] == r"  damaged sample=0 name='a\udcff\n0': the CRC differs"
