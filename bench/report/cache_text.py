@@ -12,7 +12,7 @@ from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build_set import BuiltCache
-from penstock.loaders.cache_build.verify import CacheReport, Finding
+from penstock.loaders.cache_build.verify import BadImage, CacheReport
 from penstock.pipelines.errors import printable, size_text
 
 
@@ -97,7 +97,7 @@ def _number(count: int, thing: str) -> str:
 def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
     """Return what `penstock cache verify --json` prints."""
 
-    def listed(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    def listed(findings: Iterable[BadImage]) -> list[dict[str, Any]]:
         return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
 
     return {
