@@ -1,4 +1,4 @@
-"""BadSamplePolicy decides what a bad sample leads to: an error, or a substitute and a line in the ledger."""
+"""The policy for bad samples: they raise an error, or are replaced and listed in the ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BadSamplePolicy:
 
     @property
     def limit(self) -> float:
-        """Return the number of bad samples allowed in an epoch."""
+        """Return the number of bad samples allowed in an epoch, which may be a fraction or infinite."""
         if self.max_bad is None:
             return float("inf")
         fraction = isinstance(self.max_bad, float) and self.max_bad < 1

@@ -1,4 +1,4 @@
-"""Engine is what a backend is to a loader: batches in order, a seek and a close; and what passes between them."""
+"""The contract between a loader and its backend (Engine), and the types that pass between them."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Engine(Protocol):
 
     Attributes:
         name: name of the backend.
-        consumer_bytes: memory that the consumer takes for batches of its own, which is counted with the engine's
-            before it starts.
+        consumer_bytes: memory that the consumer takes for batches of its own; create_loader sets it, and the engine
+            adds it to its own needs before it starts.
     """
 
     name: str
@@ -121,7 +121,7 @@ class EpochLedger:
         epoch: number of the epoch.
         planned: samples that were to be served.
         delivered: samples that were served.
-        replaced: samples that could not be served.
+        replaced: samples that could not be served; a substitute or padding has their row.
         bad: one entry for each replaced sample.
     """
 

@@ -1,4 +1,4 @@
-"""Schedule says which samples a rank serves at each step; their order is computed, never stored."""
+"""Which samples a rank serves at each step of an epoch: an order that is computed, never stored."""
 
 from __future__ import annotations
 

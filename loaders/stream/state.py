@@ -10,7 +10,7 @@ from penstock.loaders.stream.contract import Cursor
 from penstock.loaders.stream.order import SAMPLER
 from penstock.pipelines.errors import LoaderError
 
-_EPOCHS = 1 << 32  # a state of a later epoch makes no sense
+_EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
