@@ -1,4 +1,4 @@
-"""Set multiprocessing's fork server up; it imports this module, as nothing else may, before it forks the workers."""
+"""Sets up multiprocessing's fork server, which alone may import this module, before it forks the workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVER, _PARENT = os.getpid(), os.getppid()
 
 
 def _leave_quietly(number: int, frame: FrameType | None) -> None:
-    """End a process without a traceback on a Ctrl-C that comes before it runs what it was started for."""
+    """End a process without a traceback if Ctrl-C comes before the process runs its target."""
     if os.getpid() == _SERVER:
         return  # multiprocessing is about to make the server ignore it
     if multiprocessing.parent_process() is None:
@@ -33,7 +33,7 @@ def _remove_socket() -> None:
     address = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
     parent = os.getppid()
     with contextlib.suppress(OSError):
-        # If the parent was killed before this file was imported, its successor is in another process group.
+        # The parent may have been killed before this import; whatever adopted this process is in another group then.
         killed = parent != _PARENT or os.getpgid(parent) != os.getpgrp()
         if killed and isinstance(address, str) and os.path.isabs(address):
             os.unlink(address)
@@ -41,7 +41,7 @@ def _remove_socket() -> None:
 
 
 def _unblock_signals(_: object) -> None:
-    """Let signals end a process that is about to run; a worker unblocks them itself once it has its handlers."""
+    """Unblock the signals in a forked process that is no worker; a worker does so itself once its handlers are set."""
     process: Any = multiprocessing.current_process()
     worker = process._target is run_worker or any(
         arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
@@ -53,6 +53,6 @@ def _unblock_signals(_: object) -> None:
 atexit.register(_remove_socket)
 signal.signal(signal.SIGINT, _leave_quietly)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # start_fork_server blocked it
-# Blocked in the server, with which the workers would end; it ends when all of them are gone.
+# Blocked here because the workers would end together with the server; it ends by itself when all of them are gone.
 signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_JOBS)
 util.register_after_fork(_unblock_signals, _unblock_signals)

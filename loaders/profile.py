@@ -25,8 +25,8 @@ class Profile:
         backend: name of the backend.
         decoder: name of the JPEG decoder, or "auto".
         workers: number of workers, None for the backend's default.
-        prefetch: batches made ahead, None for the backend's default.
-        cpus: number of processors of the machine; elsewhere the profile is not used.
+        prefetch: the backend's option (torch, hdf5: batches ahead for each worker), None for the backend's default.
+        cpus: number of processors that the process could use; with another number the profile is not used.
         images_per_s: what was measured.
         options: more of the backend's options, by name.
         version: of the file's format.
@@ -46,7 +46,7 @@ def profile_path(name: str | os.PathLike[str]) -> Path:
     """Return where the profile `name` lies: a path as it is, a bare word in the config folder of the user."""
     if os.sep in os.fspath(name) or os.fspath(name).endswith(".json"):
         return Path(name)
-    # `~` stays where the user has neither a home nor a name: a folder that does not exist.
+    # Without a home and a user name `~` is left as it is; save_profile refuses such a path.
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(config) / "penstock" / f"{os.fspath(name)}.json"
 

@@ -1,4 +1,4 @@
-"""Which ceilings a run measures, in which order, and for how long."""
+"""Lists the ceilings that a run measures (rates of single stages), in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines.spec import ImagePipeline
 
-_MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # a sample's images, and bytes on the disk
+_MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # of the sample that is cached: fewest images, most bytes
 
 Probe = Callable[[], "Rate | StepTimes"]
 Named = Iterator[tuple[str, Probe]]
@@ -46,9 +46,10 @@ def ceiling_probes(
     decoders: Mapping[str, DecodeCeiling],
     chosen: str,
 ) -> Named:
-    """Yield (name, probe) of every part of a sample's way that is measured alone, a quarter of a measurement each.
+    """Yield (name, probe) for each stage that a sample passes through, each to be measured alone.
 
-    decoders: name -> its ceiling; chosen: the loader's. Of arrays there is nothing to read and to decode.
+    A decoder's probe takes half of a measurement's time, each other one a quarter. decoders: name -> its ceiling;
+    chosen: the name of the loader's decoder. For arrays the stages of reading and of decoding alone are left out.
     """
     seconds = settings.seconds / 4
     for name, ceiling in decoders.items():
@@ -66,7 +67,7 @@ def ceiling_probes(
 
 
 def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -> Named:
-    """Yield what lies between worker and model; on a CPU uint8 batches are handed out as they are."""
+    """Yield the stages between worker and model: copying and normalising; none for uint8 batches on a CPU."""
     sent = partial(transfer_rate, pipeline, settings.batch_size)
     wanted = (DTYPES[settings.dtype], settings.device, seconds)
     if settings.device != "cpu":
@@ -79,7 +80,7 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
 def lossless_cache_ceiling(
     source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int
 ) -> DecodeCeiling | None:
-    """Return the ceiling of a lossless cache, which is built of a sample of `source` and removed at once.
+    """Return the decode ceiling of a lossless cache of a sample of `source`; its file is deleted, but stays open.
 
     None for a cache and for arrays. Raises LoaderError E-DEPENDENCY where no cache can be built.
     """
@@ -90,13 +91,13 @@ def lossless_cache_ceiling(
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         path = Path(folder, "sample.h5")
         build_cache(sample, path, workers=workers)
-        return DecodeCeiling(open_cache(path), pipeline, decoder, seed)  # which has the file open
+        return DecodeCeiling(open_cache(path), pipeline, decoder, seed)  # an open file outlives its folder
 
 
 def replayed(
     served: Source, pipeline: ImagePipeline, settings: BenchSettings, about: Mapping[str, object]
 ) -> ReplayedBatches | None:
-    """Return the loader's batches without the loader; None where handing them out takes no work.
+    """Return ready-made batches that pass through the loader's feed again and again; None where that takes no work.
 
     about: what the loader says of itself.
     """
@@ -108,5 +109,5 @@ def replayed(
 
 
 def replay_probe(batches: Any, settings: BenchSettings) -> tuple[str, Probe]:
-    """Return (name, probe) of the feed alone."""
+    """Return (name, probe) of the replayed batches: copy and batch stage without the work of making a batch."""
     return REPLAYED, partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)

@@ -28,7 +28,7 @@ from penstock.pipelines.spec import ImagePipeline
 _CHUNK = 32  # images read at once, as a batch
 _MIN_CHUNKS = 3
 _FEW = 16  # images whose sizes stand for all where no index tells them
-_ENOUGH = 0.9  # of the bytes that were read must have come from storage, or the figure is not of storage
+_ENOUGH = 0.9  # least share of the bytes read that storage must have served for the rate to be that of storage
 
 
 class FileRange(NamedTuple):
@@ -40,9 +40,9 @@ class FileRange(NamedTuple):
 
 
 class ReadCeiling:
-    """Reads up to 256 images, spread over the data, one after another: whole files, or of a cache the crops' parts.
+    """Measures how fast up to 256 images, spread over the data, are read.
 
-    Bad images are left out.
+    Of a folder whole files are read, of a cache only the part of an image that its crop needs. Bad images are left out.
     """
 
     def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
@@ -55,7 +55,7 @@ class ReadCeiling:
 
     @property
     def possible(self) -> bool:
-        """Return whether there is anything to read: arrays are in memory, and of bad images alone there is nothing."""
+        """Return whether there is anything to read: not for arrays, which are in memory, nor if all images are bad."""
         return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
 
     def warm(self, seconds: float) -> Rate:
@@ -71,8 +71,8 @@ class ReadCeiling:
     def cold(self, seconds: float) -> Rate:
         """Measure images/s from storage: images are dropped from the page cache, outside the time that counts.
 
-        Raises ValueError, saying why, where the bytes did not come from there: memory file systems, page caches that
-        others hold, kernels that do not tell.
+        Raises ValueError, saying why, if the bytes did not come from storage (the file system is in memory, or another
+        process keeps the pages cached), if the kernel does not count them, or if the images' files are not known.
         """
         ranges = list(file_ranges(self._source, self._indices))
         if not ranges:
@@ -128,7 +128,7 @@ class ReadCeiling:
             _works(partial(self._source.read, index))
 
     def _read_of(self, index: int) -> Callable[[], object]:
-        """Return what reads image `index` as a loader does."""
+        """Return what reads image `index` as a loader does; the crop is planned as if the image needed no turning."""
         source = self._source
         size = source.stored_size(index) if isinstance(source, WindowSource) else None
         if size is None:
@@ -173,7 +173,7 @@ def _payload_offset(path: bytes) -> int:
 
 
 def bytes_an_image(source: Source) -> int | None:
-    """Return the mean bytes of an image as stored; None for arrays. Of other kinds of source a few images are read."""
+    """Return the mean stored size of an image in bytes; None for arrays. Reads a few images of other sources."""
     source = source.source if isinstance(source, RepeatedSource) else source
     if isinstance(source, ImageFolder):
         return source.num_bytes // len(source)

@@ -1,4 +1,4 @@
-"""`penstock iterate`: writes the stream as JSON lines, for checking its promises from outside."""
+"""`penstock iterate`: writes the stream as JSON lines, to compare it between runs and machines."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def iterate(
     world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks, with --rank.")] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples, padded.")] = False,
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
-    drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop the odd rest.")] = None,
+    drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
-    max_bad: Annotated[float | None, typer.Option(min=0, help="Bad samples an epoch; below 1 a fraction.")] = None,
+    max_bad: Annotated[float | None, typer.Option(min=0, help="Most bad samples an epoch; below 1 a share.")] = None,
     cache: common.Cache = None,
     prefetch: common.Prefetch = None,
     watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
@@ -45,8 +45,8 @@ def iterate(
 ) -> None:
     """Write one JSON line a batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
 
-    The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch. Padding
-    rows have index -1. The ledger's totals go to standard error.
+    The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch; only a
+    lossy --cache has pixels of its own. Padding rows have index -1. The ledger's totals go to standard error.
     """
     import torch
 

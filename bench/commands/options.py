@@ -1,4 +1,4 @@
-"""Defines the command-line options that several commands share, those of the training techniques included."""
+"""Defines the command-line options that several commands share, and one option for each training technique."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Data = Annotated[
 ]
 Backend = Annotated[str, typer.Option(help="Who does the work: torch, hdf5 or dali; auto takes the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, simplejpeg, turbojpeg or pillow.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images a batch and rank.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images in a batch, on each rank.")]
 Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Worker processes; one a processor by default, 0 works in the main process.")
@@ -31,7 +31,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips."
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda where there is one.")]
 Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds; the measurements alternate.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; each makes every measurement once, in turn.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 

@@ -1,4 +1,4 @@
-"""Shows a progress bar on standard error, where that is a terminal; all commands use this one."""
+"""Shows a progress bar on standard error if that is a terminal; cache builds and folder scans have their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import TracebackType
 
 
 class ProgressBar:
-    """Show how far a command is, as a context: the bar goes when it is left."""
+    """Show how far a command is; use it in a `with` block, at the end of which the bar disappears."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         from rich.console import Console

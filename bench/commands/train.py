@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.loop import EpochReport
 
-_TUNING = "Finders and checks (the run ends after them)"
+_TUNING = "Finders (the run ends after them)"
 _KEEPING = "Checkpoints"
-_OWN_BYTES = 200 << 20  # ResNet-18's weights, gradients and momentum are 140 MiB, the modules of torch that trains 60
+_OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; what training imports of torch: 60
 
 
 @common.takes_techniques
@@ -32,7 +32,7 @@ def train(
     model: common.Model = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
     backend: common.Backend = "torch",
-    cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5, with backend hdf5.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5; backend hdf5 or dali.")] = None,
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
     batch_size: common.BatchSize = 32,
@@ -55,7 +55,7 @@ def train(
     json_file: common.JsonFile = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="File in which the run saves itself, at SIGTERM at least.", rich_help_panel=_KEEPING),
+        typer.Option(help="File in which the run saves itself, always at SIGTERM.", rich_help_panel=_KEEPING),
     ] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="Save after every so many updates.", rich_help_panel=_KEEPING)
@@ -78,7 +78,7 @@ def train(
     *,
     techniques: dict[str, Any],
 ) -> None:
-    """Train on DATA (or DATA/train, validated on DATA/val): loss, accuracy, images/s and waiting, epoch by epoch.
+    """Train on DATA (or DATA/train, validated on DATA/val), and print loss, accuracy, images/s and waiting by epoch.
 
     What each technique is worth in images/s and memory: penstock ablate DATA.
     """

@@ -78,7 +78,7 @@ def synthesise(
 
     All is written to FOLDER.tmp.PID, which is renamed in the end: what is found in FOLDER is whole.
     images, validation: number of photos of the two splits, spread evenly over the classes.
-    workers: processes; None takes the CPUs this process may use, 0 works in this process.
+    workers: processes; None takes the CPUs this process may use, 0 and 1 work in this process.
     progress: called with (photos done, photos to write).
     The bytes of a file depend on seed, split, class and number only.
     Raises ValueError for settings that cannot work; LoaderError E-MISUSE for a folder that holds something else,
@@ -118,7 +118,7 @@ def synthesise(
 
 
 def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
-    """Return whether the demo set is there; False for a folder that is missing or empty. Raises LoaderError else."""
+    """Return whether the demo set is there: not in a missing or empty folder. Raises LoaderError for other contents."""
     cause = ""
     try:
         found = json.loads((folder / MANIFEST).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Sources that serve another one's images: again and again, a few of them, or slowly."""
+"""Defines sources that serve the images of another source: again and again, or only a sample of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
 
 class WrappedSource:
-    """A source that delegates to another one; subclasses say which of its images theirs are.
+    """Serve the images of another source; subclasses override `_at`, which maps an index to one of its images.
 
     Attributes:
         source: the wrapped source.
@@ -24,13 +24,13 @@ class WrappedSource:
     """
 
     def __init__(self, source: Source, num_images: int, wrapping: str) -> None:
-        """Serve `num_images` of `source`. wrapping: what tells this source from others over the same data."""
+        """Serve `num_images` of `source`. wrapping: words for how, which go into the fingerprint."""
         self.source, self._num_images = source, num_images
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {wrapping}".encode(), digest_size=32).hexdigest()
 
     def _at(self, index: Index) -> Index:
-        """Return which image of the wrapped source image `index` is; of an int64 array, of each."""
+        """Return the wrapped source's index of image `index`; for an int64 array, of each of its elements."""
         return index
 
     def __len__(self) -> int:

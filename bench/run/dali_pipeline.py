@@ -18,7 +18,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 DALI_PIPELINE = "DALI's own pipeline (readers.file)"
 _DECODER_OPTIONS = ("hw_decoder_load", "device_memory_padding")
-PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # of our backend, that this pipeline has too
+PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # those options of our dali backend that it takes too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,17 @@ class DaliPipelineSettings:
 
     @property
     def handed_out(self) -> torch.dtype:
-        """Return its images' dtype: float16 for bfloat16, which DALI's normalisation lacks; it has as many bytes."""
+        """Return the images' dtype: float16 for bfloat16, which DALI's normalisation lacks; both take 2 bytes."""
         return torch.float16 if self.dtype == torch.bfloat16 else self.dtype
 
 
 class DaliPipeline:
     """Iterates over epochs of (images, labels), whole batches only, in DALI's own order.
 
-    images: [batch, 3, height, width] channels_last on the device, normalised in DALI; labels: int64 [batch]. options:
-    values of PIPELINE_OPTIONS; "workers" are DALI's threads. Raises LoaderError: E-MISUSE for data that are no folder
-    of files, E-DEPENDENCY without DALI, E-CORRUPT for what DALI cannot decode.
+    images: [batch, 3, height, width] channels_last on the device, normalised in DALI unless uint8; labels: int64
+    [batch]. options: values of PIPELINE_OPTIONS; "workers" are DALI's threads. Raises LoaderError: E-MISUSE for data
+    that are no folder of files or have names that are not UTF-8, E-DEPENDENCY without DALI, E-CORRUPT for what DALI
+    cannot decode.
     """
 
     def __init__(self, folder: Source, served: Source, settings: DaliPipelineSettings, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""The verdict's advice taken: what the benchmark can change itself is changed, and measured in turn with what was."""
+"""Tries the verdict's advice: makes the changes that the benchmark can make, and measures with and without each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
-MAX_TRIED = 3  # changes, those that promise most
+MAX_TRIED = 3  # changes at most, the most promising ones
 PAIRS = 2  # measurements with and without the change: before, after, after, before
 _MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
 
@@ -36,7 +36,7 @@ _MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
 class AdviceMeter:
     """Measures candidates over the data of `opener`, each opened for its measurement alone.
 
-    What a second open loader would still fetch ahead, it would take from the one that is measured.
+    Only one loader is open at a time: a second one would still fetch batches ahead and slow down the measured one.
     """
 
     settings: BenchSettings
@@ -60,7 +60,7 @@ class AdviceMeter:
 
     @contextmanager
     def on_a_sample(self) -> Iterator[tuple[AdviceMeter, str]]:
-        """Give a meter over a sample of the data that has a lossless cache, and a note that says so."""
+        """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
         files = self.opener.source(cached=False)
         whole = files.source if isinstance(files, RepeatedSource) else files
         sample = SampledSource(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
@@ -80,7 +80,7 @@ def take_advice(
     meter: AdviceMeter,
     progress: Callable[[int, int, str], None],
 ) -> tuple[TriedAdvice, ...]:
-    """Try what the benchmark can change and what promises something, each measured in turn with `present`.
+    """Try each promising change that the benchmark can make, measured in turn with `present`.
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
@@ -142,7 +142,7 @@ def _pairs(
 
 
 def changed(candidate: Candidate, change: Change) -> Candidate:
-    """Return the candidate with the change made, as far as the change is the loader's."""
+    """Return the candidate with the change made; `amp`, which is not the loader's, is left to the caller."""
     options = candidate.options if change.workers is None else {**candidate.options, "workers": change.workers}
     return replace(
         candidate,

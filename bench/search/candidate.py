@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def workers(self) -> int:
-        """Return the number of threads or processes beside the consumer."""
+        """Return the number of threads or processes beside the consumer; 0 if the options do not give one."""
         return int(self.options.get("workers") or 0)
 
     @property
@@ -108,7 +108,7 @@ class LoaderOpener:
 
 
 class BenchData:
-    """The data of a benchmark: as they are, as their cache, at the length asked for.
+    """Opens the data of a benchmark and their cache, both repeated or cut to `settings.entries` if that is given.
 
     Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_source do.
 

@@ -18,7 +18,7 @@ PREFETCH = (3, 1, 6)
 _FEW = 8  # CPUs: with more, not every number of workers is tried
 _MIB = 1 << 20
 _NVJPEG_MIB = 16  # device_memory_padding unless given
-# What DALI's ImageNet examples gave each thread, 211,025,920 bytes, for their largest image, 5980 x 6430.
+# Bytes that DALI's ImageNet examples give each thread for their largest image: 211,025,920 for 5980 x 6430 pixels.
 _NVJPEG_BYTES_A_PIXEL = 5.5
 
 
@@ -47,8 +47,8 @@ def values_to_try(
 ) -> Values:
     """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
 
-    workers: as the user said, which is not searched then; None for the default, one a CPU of `cpus`, by default those
-    of this machine. largest: the largest image, as far as known.
+    workers: number that the user has set, which is then not searched; None searches it from one for each CPU. cpus:
+    number of CPUs; None takes those this process may use. largest: size of the largest image, as far as known.
     """
     cpus = default_workers() if cpus is None else cpus
     if backend == "dali":
@@ -61,16 +61,16 @@ def values_to_try(
 
 
 def _worker_counts(cpus: int) -> tuple[int, ...]:
-    """Return one worker a CPU, then others: of few CPUs every number, of many those that differ enough to tell."""
+    """Return one worker a CPU, then other counts worth comparing; with few CPUs all smaller ones are among them."""
     others = (cpus + 1, cpus // 2, 2 * cpus, max(0, cpus - 1), cpus // 4, 0)
     return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
 
 
 def _dali_values(fixed: int | None, largest: ImageSize | None, cpus: int, *, on_gpu: bool) -> Values:
-    """Return DALI's threads, the readers that feed them, batches under way; of the GPU decoder its split and memory.
+    """Return values for DALI's threads, their readers and the batches ahead; for a GPU, for its decoder as well.
 
-    On a CPU all threads share the CPUs: one more than these fills the gaps, and on many of them the readers need some
-    for themselves. A GPU's decoder leaves DALI's threads less to do, where they only take turns.
+    On a CPU all threads share the CPUs: one thread more than CPUs fills the gaps, and of many CPUs the readers need
+    some for themselves. On a GPU the decoder does most of the work, and fewer threads suffice.
     """
     workers = cpus if fixed is None else fixed
     readers = default_readers(workers)

@@ -29,7 +29,7 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
         model: a name that `create_model` takes.
         small_inputs: whether its stem is the one for images of about 32 pixels.
         device: "cpu", "cuda" or "cuda:N".
-        batch_size: images a batch of one rank's loader; needed with lr_scaling only.
+        batch_size: images in a batch of one rank's loader; only lr_scaling needs it.
         seed: of the initial weights and of dropout.
     """
 
@@ -73,7 +73,7 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """The memory format of images and weights."""
+        """Return the memory format of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
 
     def peak_lr(self, world_size: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""Makes one training step: forward, backward, optimiser, schedule; nothing in it waits for the device."""
+"""Makes one training step: forward, backward, optimiser, schedule; only fp16 without a fused optimiser waits in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def autocast(settings: TrainSettings) -> torch.autocast:
 
 
 def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return the cross-entropy in float32, averaged over the labelled rows of (N, num_classes) logits; 0 without one.
+    """Return the float32 cross-entropy, the mean over labelled rows of (N, num_classes) logits; 0 if none is labelled.
 
     `labels` are int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
     Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
@@ -48,7 +48,7 @@ def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) 
 
 
 def is_labelled(labels: Tensor) -> Tensor:
-    """Tell which rows are no padding: bool (N,), of labels or soft targets as `class_loss` takes them."""
+    """Return which rows have a label: bool (N,). `labels` are labels or soft targets as `class_loss` takes them."""
     return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
 
 
@@ -157,7 +157,7 @@ class TrainStep:
         self.updates += 1
 
     def _of_the_mean(self, labelled: Tensor) -> Tensor:
-        """Return the factor that makes the gradient of the scaled sum, averaged over ranks, that of the mean."""
+        """Return the factor that turns gradients of the scaled sum (averaged over ranks) into gradients of the mean."""
         samples = labelled.to(torch.float32)
         if self.parallel:
             dist.all_reduce(samples)
@@ -166,7 +166,7 @@ class TrainStep:
 
 
 def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> TrainStep:
-    """Return a training step for the model, which moves to `settings.device` and into training mode.
+    """Return a training step for the model; moves the model to `settings.device` and puts it into training mode.
 
     `total_steps` is the number of updates in the learning-rate schedule; without it the learning rate is constant.
     """

@@ -25,7 +25,7 @@ class CheckpointPlan:
 
     Attributes:
         file: where it saves itself.
-        every: number of updates between saves; None for saving at a signal alone.
+        every: number of updates between saves; None to save only after a signal and before a planned stop.
         resume: whether to go on from the file if it is there.
         stop_after: save and stop after so many updates of this process; None to go on to the end.
     """
@@ -49,8 +49,8 @@ class StoppedEarly(Exception):
 class CheckpointKeeper:
     """Saves a run as its plan says; as a context it holds SIGTERM and SIGUSR1 back until an update is finished.
 
-    All ranks save together, rank 0 writes. A signal to any of them stops all: at each update they exchange on the host,
-    without waiting for the device, whether one has come, and act on it one update later.
+    All ranks save together, rank 0 writes. A signal to any rank stops all: at each update they tell each other, on the
+    host and without waiting for the device, whether one has come, and stop at the next update.
     """
 
     def __init__(self, plan: CheckpointPlan, step: TrainStep, loader: Any, *, updates_per_epoch: int) -> None:
@@ -59,7 +59,7 @@ class CheckpointKeeper:
         self._plan, self._step, self._loader, self._updates_per_epoch = plan, step, loader, updates_per_epoch
         self._distributed = dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._distributed else None
-        self._asked: tuple[torch.Tensor, Any] | None = None
+        self._asked: tuple[torch.Tensor, Any] | None = None  # flag and work of the exchange that is under way
         self._signal = 0  # number of the signal that came; 0 for none
         self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # with loader's, generator's state
         self._previous: dict[int, Any] = {}
@@ -123,12 +123,12 @@ class CheckpointKeeper:
         if stopping:
             raise StoppedEarly
 
-    def after_loss(self, error: LoaderError) -> None:
-        """Raise SignalExit if a signal was the reason that the loader failed; return otherwise.
+    def after_loader_error(self, error: LoaderError) -> None:
+        """Raise SignalExit if the loader failed because of a signal; return otherwise.
 
-        A batch system signals the loader's workers as well, and those that have only begun to start do not outlast it:
-        then no update comes any more, and the last one is saved (batch norm keeps what it has seen of a half
-        accumulated one). Not with several ranks, whose sums are apart.
+        A batch system may signal the loader's workers too, and a worker that is still starting dies of that. No further
+        update can then be made, so the run is saved as of its last update (batch norm's statistics may already hold
+        batches of the next one). With several ranks nothing is saved, since their sums cannot be collected any more.
         """
         if not self._signal:
             return

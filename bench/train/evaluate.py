@@ -32,7 +32,7 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
     model.eval()
     try:
         for images, labels in on_device(loader, settings):
-            # Around the model alone: what a loader allocates under inference mode could never be trained on.
+            # Not around the loader: tensors that it allocates in inference mode could not be trained on later.
             with torch.inference_mode():
                 with autocast(settings):
                     logits = model(images)

@@ -117,7 +117,7 @@ def train(
             finished = False
         except LoaderError as error:
             if keeper is not None:
-                keeper.after_loss(error)
+                keeper.after_loader_error(error)
             raise
     return TrainReport(
         settings=settings,

@@ -1,4 +1,4 @@
-"""Measures the model alone on a batch that is on the device: images/s and peak memory, in this process or its own."""
+"""Measures images/s and peak memory of the model on one batch on the device, in this process or a new one."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ResidentResult:
     """Hold what one run measured.
 
     Attributes:
-        images_per_s: median over windows.
-        peak_bytes: beyond what was taken before the model; None if unknown.
+        images_per_s: median over the windows of the measurement (see Rate).
+        peak_bytes: peak memory minus what was in use before the model was made; None if unknown.
     """
 
     images_per_s: float
@@ -94,7 +94,7 @@ def measure_here(run: ResidentRun) -> ResidentResult:
 
 
 def measure_in_child(run: ResidentRun) -> ResidentResult:
-    """Train in a new process, whose peak memory is that of the run. Raises CannotRun or MemoryError."""
+    """Train in a new process, whose peak memory is that of the run. Raises CannotRun, or MemoryError on a CPU."""
     # PYTHONPATH would not do: a caller may have changed sys.path.
     code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import run_child; run_child()"
     done = subprocess.run(

@@ -43,8 +43,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def ignore_more_signals() -> None:
     """Undo `exit_on_signals` in a process that ends: a second Ctrl-C ends it at once, other signals are ignored.
 
-    A batch system sends them to all processes of a job, torchrun among them, which passes them on to its ranks, and the
-    second would cut short what the first has asked for.
+    A batch system signals all processes of a job. Torchrun, which is one of them, passes the signal on to its ranks, so
+    that each gets it twice; the second one must not interrupt the exit that the first one has begun.
     """
     for number in _EXITING:
         if signal.getsignal(number) is _leave:

@@ -12,13 +12,13 @@ from penstock.bench.verdict.figures import SCALES, Figures
 WORTH = 1.05  # a smaller gain is noise
 _SPARE_READERS = 1.1  # more workers than needed, as their reads do not take turns evenly
 _SPARE_WORKERS = 1.25  # more workers than a model needs on average
-_OTHERS = 0.1  # of the processors: what other programs take before it is worth to stop them
+_OTHERS = 0.1  # share of the processors that other programs must take before stopping them is advised
 
 Rule = Callable[[BenchRecord, Figures], "Advice | None"]
 
 
 def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
-    """Return the advice for `limit`, the greatest gain first; a prediction never passes another ceiling."""
+    """Return the advice for `limit`, the greatest gain first; predictions are capped by the ceilings a rule knows."""
     figures = Figures.of(record)
     gains: list[tuple[float, Advice]] = []
     for rule in _RULES[limit]:
@@ -27,7 +27,7 @@ def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
             continue
         now = figures.both if advice.quantity == BOTH else figures.loader
         gain = advice.images_per_s / now if advice.images_per_s is not None and now else None
-        # Beside a model that limits, advice on the loader alone frees what is not needed: it has no gain to show.
+        # If the model limits, a change of the loader alone gains nothing but frees processors: it is kept all the same.
         if gain is None or gain > WORTH or (limit == "model" and advice.quantity == LOADER):
             gains.append((gain or 0.0, advice))
     return tuple(advice for _, advice in sorted(gains, key=lambda entry: -entry[0]))
@@ -48,7 +48,7 @@ def _capped(figures: Figures, rate: float, *, storage: bool = True) -> tuple[flo
 
 
 def _shorter_part(figures: Figures, part_s: float, shorter_s: float) -> float:
-    """Return images/s of the loader if a part of the work takes `shorter_s`, not `part_s` seconds of a thread an image.
+    """Return the loader's images/s if a part of an image's work takes `shorter_s` instead of `part_s` thread seconds.
 
     The budget of an image is the time of one worker, or the processor time where there are as many workers as
     processors. If that is unknown, or smaller than the part itself, the part is taken to be the whole budget.
@@ -76,7 +76,7 @@ def _faster_decoder(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _lossless_cache(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise a cache that lets less be decoded, by what one thread decodes of a sample's cache."""
+    """Advise a lossless cache, of which less must be decoded; the rate was measured on one thread with a sample."""
     mine, cached = figures.decode_resize, record.rate("ceiling", LOSSLESS_CACHE)
     if not mine or not cached:
         return None
@@ -168,7 +168,7 @@ def _without_feed(record: BenchRecord, figures: Figures) -> float | None:
 
 
 def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise more workers where each waits for its own read, until many reads, processors or the feed are used up."""
+    """Advise more workers if each waits for its reads, up to the limit of storage, processors or feed."""
     time, many, now = figures.time, figures.read_many, max(1, record.workers)
     if time is None or figures.cpu_s is None or not many or many <= SCALES * figures.loader:
         return None
@@ -218,7 +218,7 @@ def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise bf16: a step's own work becomes as much shorter as the model's alone does, its wait for data stays."""
+    """Advise bf16: the compute part of a step gets shorter as the model alone does, its wait for data stays."""
     model, faster, both = figures.model, figures.model_bf16, figures.both
     if not model or not faster or faster <= WORTH * model or record.settings.amp != "off":
         return None

@@ -46,7 +46,7 @@ def needs_of(options: Hdf5Options, batch_size: int, size: tuple[int, int]) -> Ne
 
 
 def Hdf5Engine(settings: ProducerSettings, options: Hdf5Options) -> Engine:
-    """Return the engine that `options` ask for."""
+    """Return the engine that `options` ask for; a function in the place of a class, as create_loader calls it."""
     if options.has_processes:
         return ProcessEngine("hdf5", settings, options)
     return ThreadEngine("hdf5", settings, options)

@@ -1,6 +1,6 @@
-"""Finds out where the datasets of a cache file lie, asked of HDF5 once.
+"""Finds out where the datasets of a cache file lie in it, by asking HDF5 once.
 
-A file that could make HDF5 read anything else is refused. Nothing is read through HDF5 but its own metadata: no filter
+A file that could make HDF5 read other data is refused. Nothing is read through HDF5 but its own metadata: no filter
 runs, no link is followed, no other file is opened. What is checked comes before what would act on it, so each entry is
 looked at as a link before it is opened as an object.
 """
@@ -54,7 +54,7 @@ def read_layout(fd: int) -> dict[str, Extent]:
         raise DamagedCacheError("no HDF5 signature: not a cache, or one whose building did not come to its end")
     size = os.fstat(fd).st_size
     try:
-        # The very file that was looked at, also if another has taken its name since: HDF5 would look the name up again.
+        # By descriptor, since HDF5 would look the name up again, and another file may have taken that name meanwhile.
         with open(fd, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
             if len(file) != len(_TYPES):
                 raise DamagedCacheError(f"{len(file)} entries where a cache has {len(_TYPES)}")

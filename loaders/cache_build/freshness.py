@@ -1,4 +1,4 @@
-"""Says whether a cache may be used: it must agree with its source, its settings and the libraries of its pixels."""
+"""Says whether a cache may be used: it must fit its source, its settings and the libraries that made its pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 
-# Their new major versions may decode or shrink to other pixels. A lossless cache holds no pixels of theirs.
+# Their new major versions may decode or shrink to other pixels. A lossless cache of JPEGs holds no pixels of theirs.
 _PIXEL_LIBRARIES = ("simplejpeg", "torch")
 
 
@@ -34,14 +34,14 @@ def build_versions() -> dict[str, str]:
 
 
 def source_identity(source: Source) -> dict[str, str]:
-    """Return `About.source`: where it is, which images and labels, a digest that also covers modification times."""
+    """Return `About.source`: the root, a digest of images and labels, one that covers modification times too."""
     root: bytes = getattr(source, "root", b"")
     content: str = getattr(source, "content", source.fingerprint)
     return {"root": root.decode("utf-8", "surrogateescape"), "fingerprint": source.fingerprint, "content": content}
 
 
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
-    """Return a digest of all that decides the bytes of a cache file; an unfinished one goes on under it only."""
+    """Return a digest of all that decides the bytes of a cache file; a stopped build goes on only if it is the same."""
     identity = source_identity(source)
     parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, build_versions()]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode("ascii"), digest_size=DIGEST_BYTES).hexdigest()

@@ -55,10 +55,11 @@ class Ranks:
 
 @contextlib.contextmanager
 def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
-    """Find the ranks of torchrun (or whatever else set its variables), else of a SLURM job array, else one.
+    """Find the ranks: those of torchrun (or what else sets its variables), else of a SLURM job array, else just one.
 
-    Those of torch.distributed meet in a gloo group, which is left at the end. `arrays`: whether a job array counts;
-    its tasks may as well have nothing to do with each other.
+    The ranks of torch.distributed meet in a gloo group. If torch.distributed is initialised here, it is destroyed at
+    the end. `arrays`: whether the tasks of a job array count as ranks; they may as well be independent of each other.
+    Raises ValueError for a job array that is numbered with gaps.
     """
     array = array_place(os.environ) if arrays else None
     rank, world_size = distributed_place()
@@ -77,7 +78,7 @@ def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
 
 
 def array_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return (rank, world size) of a task of a SLURM job array, None outside of one."""
+    """Return (rank, world size) of a task of a SLURM job array, None outside of one. Raises ValueError for gaps."""
     try:
         task, count = int(environment["SLURM_ARRAY_TASK_ID"]), int(environment["SLURM_ARRAY_TASK_COUNT"])
         first = int(environment.get("SLURM_ARRAY_TASK_MIN", "0"))

@@ -15,8 +15,8 @@ from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
 
 MAX_CHUNK_SAMPLES = 64
-CHUNK_BYTES = 4 << 20  # aimed at, once the size of the images is known
-FIRST_CHUNK_SAMPLES = 4  # before
+CHUNK_BYTES = 4 << 20  # size of a chunk to aim at, once the mean size of the images is known
+FIRST_CHUNK_SAMPLES = 4  # samples of a chunk until then
 
 
 class Task(NamedTuple):
@@ -36,7 +36,7 @@ class Chunk:
         payload: their bytes, one after another.
         source_bytes: what was read for them.
         kept: reason -> how many JPEGs are stored as they were.
-        bad: error code -> how many images no decoder takes.
+        bad: error code -> number of images that no decoder can decode; they are stored as they are.
     """
 
     task: Task
@@ -75,7 +75,7 @@ class ChunkCutter:
 
 
 def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[[int], None]) -> Chunk:
-    """Encode the samples of a task; `working_on(sample)` is called before each. Raises what the source raises."""
+    """Encode a task's samples; calls `working_on(sample)` before each. Raises what source and encoder do, or E-OOM."""
     indices = np.arange(*task, dtype=np.int64)
     chunk = Chunk(task, np.zeros(len(indices), RECORD), b"", 0, {}, {})
     parts = []

@@ -21,8 +21,8 @@ class BatchMaker(Dataset[Produced]):
     how torch's worker processes run it.
 
     Args:
-        worker: row of the worker in the progress table; None for the worker process of torch that it is used in, or
-            for the consumer where there is none.
+        worker: row of this worker in the progress table; None to take the id of the torch worker process that it finds
+            itself in, or row 0 if it runs in the consumer.
         make_task: see Producer.
     """
 
@@ -41,7 +41,7 @@ class BatchMaker(Dataset[Produced]):
 
     @property
     def sample(self) -> int:
-        """The sample in work, or the latest."""
+        """Return the sample that is being made, or the latest one."""
         return int(self._progress.table[self._worker or 0, SAMPLE])
 
     def make(self, item: WorkItem) -> Produced:
@@ -71,7 +71,7 @@ class BatchMaker(Dataset[Produced]):
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:
             produced = self._stopped(item, error, int(mine[SAMPLE]))
-        # Not in a finally: whoever ends a worker by other means is to find what it had in hand.
+        # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0
         return produced
 

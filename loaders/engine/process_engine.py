@@ -54,7 +54,7 @@ def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int
 
 
 class _Dispatch:
-    """Sampler that torch takes its work from: endless, across epochs; `cursor` can be moved at any time."""
+    """Hand torch its work items, as its sampler: without end, across epochs; `cursor` can be set at any time."""
 
     def __init__(self, settings: ProducerSettings, slots: Recycler, progress: WorkerProgress) -> None:
         self._schedule, self._slots, self._progress = settings.schedule, slots, progress
@@ -128,9 +128,8 @@ class ProcessEngine:
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
-        for worker in range(
-            self._workers
-        ):  # torch hands the first batches out in turn: until then a worker is at this sample
+        # Torch hands the first batches out in turn; until a worker begins its batch, its row names that batch's sample.
+        for worker in range(self._workers):
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
         try:

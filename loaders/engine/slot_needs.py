@@ -1,4 +1,4 @@
-"""Compute how much memory the batch slots of an engine take."""
+"""Computes how much memory the batch slots of an engine take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_byt
 
 
 def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
-    """Return host memory beside the slots: two batches of `dtype` on a CPU (uint8: none), three pinned for a GPU."""
+    """Return host bytes beside the slots: two batches of `dtype` on a CPU, none for uint8; three pinned for a GPU."""
     values = batch_size * math.prod(size) * 3
     if torch.device(device).type != "cpu":
         return 3 * values

@@ -1,4 +1,4 @@
-"""Defines what a source must offer: from an index to an encoded image and its label."""
+"""Defines what a source must offer: for each index an encoded image and its label."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 class Source(Protocol):
     """Serve images numbered from 0 in an order of their own that never changes, to one process or many.
 
-    Goes to worker processes by pickle while they are started: what is large must be shared there, not copied. Safe to
-    read from several threads.
+    A source is pickled into each worker process when that starts, so large data should be shared memory or a file that
+    is opened again. It must be safe to read from several threads.
     """
 
     @property

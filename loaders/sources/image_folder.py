@@ -21,7 +21,7 @@ class ImageFolder:
     """Read the image files below a folder, one at a time; FolderScan says which, in which order.
 
     The scan is saved as a packed index in the user's cache folder and used again while the tree is as it was
-    (`still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the display on the terminal
+    (`saved_index.still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the terminal display
     during a scan. Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor
     copies.
 

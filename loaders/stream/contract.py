@@ -97,7 +97,7 @@ class Engine(Protocol):
         ...
 
     def next(self) -> HostBatch:
-        """Wait for the next batch and return it. Raises LoaderError E-WORKER, E-OOM or E-TIMEOUT."""
+        """Wait for the next batch and return it. Raises LoaderError, such as E-WORKER, E-OOM or E-TIMEOUT."""
         ...
 
     def ready(self) -> int:
@@ -194,5 +194,5 @@ class LoaderStats:
 
     @property
     def images_per_s(self) -> float:
-        """Return delivered images over elapsed seconds; 0 before the second batch."""
+        """Return delivered images over elapsed seconds; 0 before the first batch."""
         return self.images / self.elapsed_s if self.elapsed_s else 0.0

@@ -79,7 +79,7 @@ class DataLoaderState(StreamIdentity):
     """Identify the stream of the drop-in DataLoader.
 
     Attributes:
-        order: name of the permutation, "sequential", or of what else decides the order.
+        order: what decides it: "sequential", the permutation's name, "sampler", "batch_sampler" or "generator".
         seed: seed of the order.
         samples: number of samples in the dataset, None without a length.
         batch_size: samples a batch, None where a batch sampler decides.

@@ -85,7 +85,7 @@ def default_workers() -> int:
 
 
 def many_workers(cpus: int) -> int:
-    """Return as many workers as pay off where they wait for storage: four a processor, for that no more than 32."""
+    """Return how many workers pay off if they wait for storage: four a processor up to 32, at least one a processor."""
     return max(cpus, min(32, 4 * cpus))
 
 
@@ -157,7 +157,7 @@ def memory_limit() -> int | None:
 
 
 def _limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield (limit, (used, of that page cache that can be given up)) in bytes."""
+    """Yield (limit, (used, of that: page cache that can be given up)) of each limited group, in bytes."""
     for folder, unified in control_groups("memory"):
         limit, usage, prefix, mapped = _MEMORY_FILES[unified]
         try:

@@ -11,7 +11,7 @@ import torch
 
 
 class Recycler:
-    """Hand out free numbers 0..n-1; one returns when the last tensor that shares its storage is gone."""
+    """Hand out numbers 0..n-1; a number is free again when the last view of the tensor made for it is gone."""
 
     def __init__(self, count: int) -> None:
         self._free = deque(range(count))

@@ -1,4 +1,4 @@
-"""Set up a new worker process: its signals, its threads, and its end with its parent."""
+"""Sets up a new worker process: its signals, its threads, and its end with its parent."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 def _end_with_parent() -> None:
     """End this process with its parent, whatever ends that.
 
-    A fork server lives as long as its workers (each holds the pipe that keeps it alive), and torch's own check looks
-    at the server. So a thread waits until the parent's end of this process's pipe closes.
+    A fork server lives as long as its workers, since each holds the pipe that keeps it alive. Torch's own check sees
+    only that the server still lives. So a thread waits until the parent's end of this process's pipe closes.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if os.getppid() != parent.pid:  # a child of the fork server, with which it ends as well
+    if os.getppid() != parent.pid:  # forked by the fork server: this process ends if the server ends, too
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def follow() -> None:

@@ -58,7 +58,7 @@ def jpegtran_version() -> str:
 def recode(data: bytes, header: JpegHeader, segment_mcus: int, *, timeout_s: float = _TIMEOUT_S) -> bytes:
     """Re-code a JPEG as a baseline one with a restart marker after every `segment_mcus` MCUs and without metadata.
 
-    jpegtran may use memory for the coefficients of an image of the header's size, not more. Raises RecodeError if it is
+    jpegtran may use memory for coefficients of the header's size and 64 MiB, not more. Raises RecodeError if it is
     missing, cannot be started, fails, warns or takes longer than `timeout_s` seconds; LoaderError E-WORKER if it was
     killed.
     """

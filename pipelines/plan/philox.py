@@ -15,7 +15,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
-# What a draw is for: the order of samples, crops and flips, augmentations. Each purpose has counters of its own, so
+# What a draw is for: order of samples; crops and flips; augmentations of the batch stage. Each has its own counters, so
 # draws for a new purpose never change those of another.
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH = range(3)
 

@@ -1,6 +1,6 @@
 """Recognising PNG, GIF, BMP and WebP files by their first bytes, reading their size and finding out if they were cut.
 
-By hand, because decoding has to be refused before it begins: for the declared size, or for a missing end.
+This is done here, not by a decoder, because a file of too large a size or without an end is refused before decoding.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _webp(data: bytes) -> tuple[int, int]:
 
 
 def file_format(data: bytes) -> FileFormat:
-    """Read format and size of a file that is no JPEG from its first bytes, whatever the file is called.
+    """Read format and size of a file that is no JPEG from its content, whatever the file is called.
 
     Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a header cut
     short, E-CORRUPT for one that makes no sense.
@@ -138,7 +138,7 @@ def file_format(data: bytes) -> FileFormat:
 
 
 def check_end(data: bytes, name: str) -> None:
-    """Raise LoaderError E-TRUNC if a file was cut anywhere; `name` is the format that `file_format` has found."""
+    """Raise LoaderError E-TRUNC if the end of a file is missing, as far as its format `name` shows that."""
     if name == "GIF":
         for _ in _gif_frames(data):
             pass
