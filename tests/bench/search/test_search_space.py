@@ -32,7 +32,7 @@ def test_the_first_value_is_what_the_backend_takes_by_itself(
     cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "default_workers", lambda: cpus)
-    monkeypatch.setattr("penstock.loaders.backends.dali_backend.default_workers", lambda: cpus)
+    monkeypatch.setattr("penstock.loaders.engine.options.default_workers", lambda: cpus)
     space = values_to_try("dali", "cpu")
     with create_loader(write_folder(tmp_path, 6), backend="dali", batch_size=2) as loader:
         about = loader.describe()
