@@ -170,7 +170,7 @@ def main(
         seconds=seconds,
         tune_seconds=tune_seconds,
     )
-    with rich.OnProgress(console=Console(stderr=True), transient=True) as shown:
+    with rich.Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("grid", total=None)
 
         def progress(done: int, total: int, what: str) -> None:
