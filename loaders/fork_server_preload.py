@@ -21,11 +21,8 @@ _SERVER, _PARENT = os.getpid(), os.getppid()
 
 def _leave_quietly(number: int, frame: FrameType | None) -> None:
     """End a process without a traceback if Ctrl-C comes before the process runs its target."""
-    if os.getpid() == _SERVER:
-        return  # multiprocessing is about to make the server ignore it
-    if multiprocessing.parent_process() is None:
+    if os.getpid() != _SERVER:  # multiprocessing is about to make the server itself ignore it
         os._exit(128 + number)
-    signal.default_int_handler(number, frame)
 
 
 def _remove_socket() -> None:
@@ -48,6 +45,7 @@ def _unblock_signals(_: object) -> None:
     )
     if os.getppid() == _SERVER and not worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 atexit.register(_remove_socket)
