@@ -35,6 +35,13 @@ def decode_json(text: bytes | str, kind: type[T]) -> T:
 
 
 def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
-    """Write `document` as indented JSON to `path`, whole or not at all; a missing folder is made. Raises OSError."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(os.fsencode(path), json.dumps(document, indent=2).encode() + b"\n", private=False)
+    """Write `document` as indented JSON to `path`, whole or not at all; a missing folder is made. Raises OSError.
+
+    A link, a pipe or a device, such as /dev/stdout, is written to: replacing it would put a file in its place.
+    """
+    file, text = Path(path), json.dumps(document, indent=2).encode() + b"\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        file.write_bytes(text)
+    else:
+        replace_file(os.fsencode(file), text, private=False)

@@ -72,3 +72,10 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
         write_json(path, {"x": 3})
     assert json.loads(path.read_text()) == {"x": 2}
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_is_written_through_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("target.json")
+    write_json(tmp_path / "link.json", {"x": 1})
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "target.json").read_text()) == {"x": 1}
