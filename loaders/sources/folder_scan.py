@@ -76,9 +76,7 @@ class FolderScan:
         unread = self.skipped[UNREAD_FORMAT]
         if unread and self.builder.classes:
             beside = f"{num_images:,} image{'s' * (num_images != 1)} beside them would be all of the data"
-            cause = (
-                f"the class folders hold {unread:,} images of formats that are not read (PPM, PGM, TIFF), and {beside}"
-            )
+            cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
             fix = "convert them to PNG or JPEG, or move what lies beside the class folders away"
             raise LoaderError("E-NODATA", cause, fix=fix, path=self.root)
 

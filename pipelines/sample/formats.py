@@ -13,8 +13,8 @@ from typing import NamedTuple
 from penstock.pipelines.errors import LoaderError
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-# Limits beyond which a file is junk, or made to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes, and PNG
-# chunks of 8 kB or more. What precedes the first frame of a GIF is read by Pillow byte by byte.
+# Limits beyond which a file is junk, or made to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes and
+# PNG chunks of 8 kB or more. What precedes the first frame of a GIF is read by Pillow byte by byte.
 _GIF_BLOCKS, _GIF_BLOCK_BYTES, _GIF_LEAD_BYTES = 100_000, 64, 1 << 20
 _PNG_CHUNKS, _PNG_CHUNK_BYTES = 10_000, 1024
 _GIF_INTRODUCER = re.compile(rb"[!,;]")

@@ -139,9 +139,7 @@ def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize("suffix", ["tif", "TIFF", "ppm", "pgm"])
 def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
     plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
-    with pytest.raises(
-        LoaderError, match="hold 2 images of formats that are not read .* 1 image beside them"
-    ) as caught:
+    with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image beside them") as caught:
         ImageFolder(tmp_path)
     assert caught.value.code == "E-NODATA"
     plant(tmp_path, ["cat/3.png"])
