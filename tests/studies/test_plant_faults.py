@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from plant_faults import CONTRACT, ROOT, planted, possible_faults, nearest_tests
+from plant_faults import CONTRACT, ROOT, nearest_tests, planted, possible_faults
 
 TEXT = """
 def clip(value: int, low: int = 0) -> int:
