@@ -142,7 +142,7 @@ def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
         raise ValueError(f"this is no line of a LoaderError: {text}")
     code, where, cause, fix = lines[-1]
     numbers = ("sample", "rank", "worker")
-    fields = {name: int(v) if name in numbers else v for name, v in _FIELD.findall(where)}
+    fields: dict[str, Any] = {name: int(v) if name in numbers else v for name, v in _FIELD.findall(where)}
     if "path" in fields:
         fields["path"] = ast.literal_eval(fields["path"])
     return code, cause, fix, fields

@@ -114,7 +114,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         while self._turn:  # each worker goes on with what was its own before
             self._turn -= 1
             next(self._worker_queue_idx_cycle)
-        super()._try_put_index()  # type: ignore[no-untyped-call]
+        super()._try_put_index()
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]

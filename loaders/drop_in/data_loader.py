@@ -97,14 +97,13 @@ class DataLoader(TorchDataLoader[T_co]):
         if order == SAMPLER:
             sized: Any = dataset
             sampler, shuffle = ShuffledSampler(sized, self.seed or 0), None
-        workers: Any = num_workers
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            workers,
+            num_workers,  # type: ignore[arg-type]  # only "auto" is no number
             collate_fn,
             pin_memory,
             drop_last,
@@ -118,8 +117,7 @@ class DataLoader(TorchDataLoader[T_co]):
             **({} if in_order else {"in_order": False}),  # torch has it since 2.6
         )
         self._order, self._made_sampler = order, super()._index_sampler
-        self._place, self._totals = Place(), Totals()
-        self._closed = False
+        self._place, self._totals, self._closed = Place(), Totals(), False
         self._alive: weakref.WeakSet[TrackedIterator] = weakref.WeakSet()
 
     @property

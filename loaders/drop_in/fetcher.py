@@ -27,7 +27,7 @@ class Fetched:
 
     def pin_memory(self) -> Fetched:
         """Serve torch's thread that pins memory."""
-        return Fetched(pin_memory.pin_memory(self.batch), self.state)
+        return Fetched(pin_memory.pin_memory(self.batch), self.state)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

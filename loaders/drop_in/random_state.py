@@ -44,7 +44,7 @@ def capture(generators: Generators) -> States:
         TORCH: _text(torch.get_rng_state().numpy()),
         PYTHON: [_text(np.array(words, np.uint32)), gauss],
     }
-    legacy = np.random.get_state()  # noqa: NPY002
+    legacy: Any = np.random.get_state()  # noqa: NPY002
     if isinstance(legacy, tuple):  # else the program has put another kind of generator there
         states[NUMPY] = [_text(legacy[1]), *legacy[2:]]
     for name, generator in generators.items():

@@ -56,7 +56,7 @@ class TrackedIterator(_BaseDataLoaderIter):
         if self._is_iterable and self._num_workers:
             if self._place.base_seed is not None:
                 self._base_seed = self._place.base_seed
-            self._place.base_seed = self._base_seed
+            self._place.base_seed = int(self._base_seed)
 
     def _begin(self, loader: Any) -> None:
         """Begin an iteration at the loader's place."""
@@ -72,14 +72,14 @@ class TrackedIterator(_BaseDataLoaderIter):
         if not first_iter:
             self._begin(loader)
             self._index_sampler = loader._index_sampler  # at another place
-        super()._reset(loader, first_iter)  # type: ignore[no-untyped-call]
+        super()._reset(loader, first_iter)
 
     @property
     def _is_iterable(self) -> bool:
         return bool(self._dataset_kind == _DatasetKind.Iterable)
 
     def _take(self) -> Any:
-        return super().__next__()  # type: ignore[no-untyped-call]
+        return super().__next__()
 
     def ready(self) -> int:
         """Count the batches that can be had without waiting."""

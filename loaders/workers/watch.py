@@ -154,7 +154,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
             # hang where the pipe is full of what a killed worker has not read.
             feeders = [box._thread for box in boxes if box._thread is not None]
-            deadline = time.monotonic() + _GRACE_S
+            deadline = time.monotonic() + self.grace_s
             for feeder in feeders:
                 feeder.join(max(0.0, deadline - time.monotonic()))
 

@@ -164,6 +164,17 @@ class Slices:
         return [self[keys]] if isinstance(keys, slice) else [self[key] for key in keys]
 
 
+class Heavy(Numbered):
+    """A data set that a program has no memory to pickle, not even to learn its size."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise MemoryError("pickled")
+
+
+def a_data_set_that_must_not_be_pickled(kind: Kind) -> Any:
+    return values(kind(Heavy(LENGTH), 2, num_workers=1))
+
+
 def keys_of_other_kinds(kind: Kind) -> Any:
     keys = [slice(0, 4), slice(4, 10)]
     settings = {"num_workers": 1, "collate_fn": as_list}
@@ -260,6 +271,7 @@ def copies(kind: Kind) -> Any:
         an_iterable_dataset,
         changes_between_epochs,
         samplers_with_generators,
+        a_data_set_that_must_not_be_pickled,
         keys_of_other_kinds,
         nested_tensors,
         yolos_infinite_loader,
