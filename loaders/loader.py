@@ -164,6 +164,7 @@ class Loader:
             ready=ready,
             produce_s=host.produce_s,
             read_s=host.read_s,
+            repaired=len(host.repaired),
         )
 
     def _go_to(self, cursor: Cursor) -> None:
