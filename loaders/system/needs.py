@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from multiprocessing import forkserver, util
+from multiprocessing import current_process, forkserver, util
 from typing import Any, NamedTuple
 
 from penstock.loaders.system.machine import ensure_descriptors, ensure_memory, process_headroom
@@ -74,6 +74,7 @@ def ensure(needs: Needs, **where: object) -> None:
     try:
         ensure_descriptors(needs.descriptors)
         if needs.processes:
+            ensure_children()
             ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES)
             ensure_temporary_folder()
             ensure_processes(needs)
@@ -89,6 +90,23 @@ def ensure_batches(needs: Needs) -> None:
     if needs.total_bytes > needs.slot_bytes:
         processes = f" and {needs.processes} worker process{'es' * (needs.processes != 1)}" * (needs.processes > 0)
         ensure_memory(needs.total_bytes, f"batches{processes}, at least")
+
+
+def ensure_children() -> None:
+    """Raise LoaderError E-MISUSE where multiprocessing lets this process start no other ones."""
+    if current_process().daemon:
+        fix = "pass workers=0 here (num_workers=0 to DataLoader), or start this process with daemon=False"
+        raise LoaderError("E-MISUSE", "a daemonic process may not start worker processes", fix=fix)
+    real_path(".")  # where they start
+
+
+def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
+    """Return os.path.realpath(path). Raises LoaderError E-MISUSE where that needs a working folder that is gone."""
+    try:
+        return os.path.realpath(os.fsencode(path))
+    except FileNotFoundError:
+        fix = "change to a folder that exists (cd, os.chdir)"
+        raise LoaderError("E-MISUSE", "the working folder has been removed", fix=fix) from None
 
 
 def ensure_processes(needs: Needs) -> None:
