@@ -136,7 +136,10 @@ def test_the_rest_may_be_served_by_another_backend_and_number_of_workers(
 
 
 class Numbers(IterableDataset[torch.Tensor]):
-    """Ten samples, shared out among the workers."""
+    """Ten samples, shared out among the workers. Without a length Lightning would take one batch ahead of the step."""
+
+    def __len__(self) -> int:
+        return 10
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         info = get_worker_info()
