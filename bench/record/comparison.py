@@ -10,7 +10,7 @@ from penstock.bench.record.record import BenchRecord, Measured
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
 # Settings that say what else was measured, or for how long, change no figure.
-_WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers")
+_WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers", "max_bad")
 _MACHINE = ("cpu", "cpus", "gpu")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import ERROR_CODES, LoaderError
 
 
 class Cursor(NamedTuple):
@@ -140,6 +142,45 @@ class EpochLedger:
         self.delivered += rows - len(batch.bad)
         self.bad.extend(batch.bad)
 
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> EpochLedger:
+        """Return the ledger that `as_dict` has written. Raises ValueError for anything else."""
+        epoch = saved.get("epoch")
+        if type(epoch) is not int:
+            raise ValueError("this is no ledger")
+        ledger = cls(epoch)
+        ledger.add_saved(saved)
+        return ledger
+
+    def add_saved(self, saved: Mapping[str, Any]) -> None:
+        """Count what a ledger counted that `as_dict` returned. Raises ValueError for anything else."""
+        try:
+            counts = [saved[name] for name in ("planned", "delivered", "replaced")]
+            bad = [
+                BadSample(line["sample"], line["code"], line["cause"], _unescaped(line["path"]), line["substitute"], -1)
+                for line in saved["bad"]
+            ]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"this is no ledger ({type(error).__name__}: {error})") from None
+        if any(type(count) is not int or count < 0 for count in counts) or counts[0] != counts[1] + counts[2]:
+            raise ValueError("the ledger's counts do not add up")
+        kinds = [(type(entry.sample), type(entry.substitute), type(entry.cause)) for entry in bad]
+        if len(bad) != counts[2] or any(kind != (int, int, str) for kind in kinds):
+            raise ValueError("the ledger's lines are not those of its counts")
+        if any(entry.code not in ERROR_CODES for entry in bad):
+            raise ValueError("the ledger has codes that do not exist")
+        self.planned, self.delivered, self.replaced = (
+            own + count for own, count in zip((self.planned, self.delivered, self.replaced), counts, strict=True)
+        )
+        self.bad.extend(bad)
+
+    def line(self) -> str:
+        """Return the counts in one line, with how many samples each code replaced."""
+        codes = Counter(entry.code for entry in self.bad)
+        why = ", ".join(f"{code} {count}" for code, count in codes.most_common())
+        counts = f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}"
+        return f"{counts} ({why})" if why else counts
+
     def as_dict(self) -> dict[str, object]:
         """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
         lines = [
@@ -154,6 +195,11 @@ class EpochLedger:
         ]
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
         return {"epoch": self.epoch, **counts, "bad": lines}
+
+
+def _unescaped(path: str) -> bytes:
+    """Return the bytes that `as_dict` has escaped."""
+    return path.encode("ascii").decode("unicode_escape").encode("latin-1")
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,10 @@ def test_resume_goes_on_in_another_process_with_other_workers_and_another_world_
         for rank in range(2)
     ]
     served += [joined(parts) for parts in zip(*ranks, strict=True)]
-    states = [(tmp_path / f"state{rank}.json").read_text() for rank in range(2)]
-    assert states[0] == states[1]  # any rank's state is everybody's
-    state.write_text(states[1])
+    states = [json.loads((tmp_path / f"state{rank}.json").read_text()) for rank in range(2)]
+    ledgers = [state.pop("ledgers")[0]["rank"] for state in states]
+    assert (states[0], ledgers) == (states[1], [0, 1])  # any rank's state is everybody's, but for its ledger
+    state.write_text((tmp_path / "state1.json").read_text())
     served += run("--batch-size", 12, "--workers", 4, "--state-in", state)
     assert served == reference
 
@@ -248,3 +249,12 @@ def test_the_ledger_lists_every_replaced_sample(
     code, lines = iterate(root, *options)
     assert (code, lines) == (3, [])
     assert capfd.readouterr().err.startswith("LoaderError[E-EMPTY] sample=3 ")
+
+
+def test_a_state_of_another_size_is_refused_unless_asked_for(photos: Path, tmp_path: Path, iterate: Any) -> None:
+    state = tmp_path / "state.json"
+    assert iterate(photos, "--workers", 0, "--stop-after", 1, "--state-out", state)[0] == 0
+    other = (*BASE[2:], "--size", 33, "--workers", 0, "--stop-after", 1, "--state-in", state)
+    assert iterate(photos, base=other)[0] == 2
+    code, records = iterate(photos, "--no-strict", base=other)
+    assert (code, [record["step"] for record in records]) == (0, [1])
