@@ -92,7 +92,7 @@ typecheck: setup link ## mypy, strict
 	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
 
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes on this machine (root installs slurm-wlm)
 	docker/slurm/try-slurm.sh

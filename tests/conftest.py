@@ -35,3 +35,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.fail("needs a CUDA device, and torch sees none", pytrace=False)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are processors, four at most: many tests wait, for processes or for a second."""
+    return min(4, (os.cpu_count() or 1) + 1)

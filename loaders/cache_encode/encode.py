@@ -47,7 +47,6 @@ from penstock.pipelines.spec import ImagePipeline
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
-_LARGE_PIXELS = 16_000_000
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _CHECK_PIXELS = 24  # side of the window that is cut out as a check
 
@@ -87,9 +86,6 @@ class SampleEncoder:
         self.encoding = encoding
         self._look = ImageDecoder(ImagePipeline(exif="apply"), "simplejpeg")
         self._look_at_large = ImageDecoder(ImagePipeline(exif="apply", max_pixels=2**62), "simplejpeg")
-        self._take_decoders()
-
-    def _take_decoders(self) -> None:
         self._any = ImageDecoder(ImagePipeline(), "simplejpeg")
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
 
@@ -109,10 +105,7 @@ class SampleEncoder:
         origin = _Origin(label)
         try:
             origin, probe = _as_stored(self._look.probe(data), label)
-            stored = self._decodable(data, probe, origin)
-            if probe.width * probe.height > _LARGE_PIXELS:
-                self._take_decoders()  # theirs is memory for as large an image ever after, in each worker
-            return stored
+            return self._decodable(data, probe, origin)
         except LoaderError as error:
             if error.code in ("E-DEPENDENCY", "E-WORKER"):  # no fault of the image
                 raise

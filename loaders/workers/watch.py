@@ -145,9 +145,16 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 worker.kill()
             for worker in self._workers:
                 worker.join(_KILLED_S)
-            for box in (*self._index_queues, self._worker_result_queue):
+            boxes: list[Any] = [*self._index_queues, self._worker_result_queue]
+            for box in boxes:
                 box.cancel_join_thread()
                 box.close()
+            # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
+            # hang where the pipe is full of what a killed worker has not read.
+            feeders = [box._thread for box in boxes if box._thread is not None]
+            deadline = time.monotonic() + _GRACE_S
+            for feeder in feeders:
+                feeder.join(max(0.0, deadline - time.monotonic()))
 
     def _ask_to_leave(self) -> None:
         # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.

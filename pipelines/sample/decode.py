@@ -5,8 +5,8 @@
   its first frame.
 - The first bytes decide on the format (JPEG, PNG, WebP, BMP, GIF), whatever the file is called.
 - EXIF orientation is ignored or applied, as the pipeline says.
-- A size above `max_pixels` is refused before memory is allocated; a file without its end is refused wherever it was
-  cut.
+- A size above `max_pixels` is refused before memory is allocated, and so are files made to keep a decoder busy: scans
+  by the hundred, junk by the megabyte. A file without its end is refused wherever it was cut.
 - The chosen decoder decodes ordinary JPEGs (8 bits, Huffman, grey or YCbCr/RGB with a usual chroma sampling) with the
   accurate DCT and fancy upsampling, which makes all decoders bit-exact. Everything else goes to Pillow, whichever
   decoder was chosen, so the choice never decides what is accepted.
@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, cast
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.sample.formats import check_end, file_format
+from penstock.pipelines.sample.formats import bytes_a_pixel, check_end, file_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
 
@@ -129,11 +129,13 @@ class ImageDecoder:
             kind, width, height = file_format(data)
         if width < 1 or height < 1:
             raise LoaderError("E-CORRUPT", f"the {kind} declares a size of {width}x{height}")
-        self._check_size(width, height)
+        self._check_size(width, height, bytes_a_pixel(data, kind))
         if header is None:
             check_end(data, kind)
         elif not jpeg.has_end_marker(data, header):
             raise self._missing_end(data, header)
+        else:
+            jpeg.check_scans(data, header, self._max_pixels)
         orientation = self._orientation(data, kind, header) if self._apply_exif else 1
         if swaps_sides(orientation):
             width, height = height, width
@@ -178,9 +180,12 @@ class ImageDecoder:
                 raise LoaderError("E-CORRUPT", f"the stored part of this image is damaged: {self._jpeg.warning}")
         return upright(pixels[y - part.y : y - part.y + h, x - part.x : x - part.x + w], info.orientation)
 
-    def _check_size(self, width: int, height: int) -> None:
-        if width * height > self._max_pixels:
-            raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {self._max_pixels}")
+    def _check_size(self, width: int, height: int, pixel_bytes: int = 4) -> None:
+        if width * height * pixel_bytes > 4 * self._max_pixels:
+            of = f" of {pixel_bytes} bytes" if pixel_bytes > 4 else ""
+            counted = ", for up to 4 bytes each" if pixel_bytes > 4 else ""
+            cause = f"{width}x{height} pixels{of} declared, max_pixels is {self._max_pixels}{counted}"
+            raise LoaderError("E-BOMB", cause)
 
     def full(self, data: bytes, info: ImageInfo | None = None) -> Pixels:
         """Decode the whole image, uint8 [height, width, 3], valid until the next call; raises as probe and window."""

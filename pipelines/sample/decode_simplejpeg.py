@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.sample.pixel_memory import PixelMemory
 
 try:
     import simplejpeg
@@ -22,17 +21,16 @@ class SimplejpegDecoder:
     name = "simplejpeg"
 
     def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
+        self._memory = PixelMemory()
         self.warning = ""
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         need = height * width * 3
-        if self._memory.size < need:
-            self._memory = np.empty(need * 5 // 4, np.uint8)
+        memory = self._memory.take(need)
         self.warning = ""
         try:
             # strict for the sake of its message: the lenient mode takes an error that follows a warning for repaired
-            pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=self._memory, strict=True)
+            pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory, strict=True)
         except ValueError as error:
             self.warning = str(error)
             if not jpeg.is_warning(self.warning):
@@ -41,7 +39,7 @@ class SimplejpegDecoder:
                 from penstock.pipelines.sample.decode_pillow import PillowJpegDecoder
 
                 return PillowJpegDecoder().rgb(data, height, width)
-            pixels = self._memory[:need].reshape(height, width, 3)
+            pixels = memory[:need].reshape(height, width, 3)
         if pixels.shape != (height, width, 3):
             raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
         return pixels

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import COMMAND, Running, penstock_here
 from photo_folder import write_folder
-from processes import CONTRACT_S, eventually
+from processes import eventually, in_time
 
 from penstock.bench.commands import iterate as command_iterate
 from penstock.bench.train.signals import SignalExit, exit_on_signals
@@ -64,7 +64,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert MOMENTS[moment](running)
         started = time.monotonic()
         code, errors = running.end(number, group=group)
-        assert time.monotonic() - started < CONTRACT_S
+        assert in_time(started)
         assert running.leaves_nothing(), running.left_behind()
     if number == signal.SIGKILL:
         assert code == -signal.SIGKILL
@@ -79,8 +79,8 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None
         assert eventually(lambda: waits_for_a_pipe(running.process.pid), 30)
         os.kill(running.process.pid, signal.SIGTERM)
         started = time.monotonic()
-        assert running.process.wait(timeout=60) == 143
-        assert time.monotonic() - started < CONTRACT_S
+        assert running.process.wait(timeout=240) == 143
+        assert in_time(started)
         assert running.leaves_nothing(), running.left_behind()
         assert running.process.stderr is not None
         assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
@@ -126,8 +126,8 @@ def test_a_lost_worker_is_an_exit_code(photos: Path, number: signal.Signals, cod
         victim = max(running.fork_servers())
         os.kill(victim, number)
         started = time.monotonic()
-        _, errors = running.process.communicate(timeout=60)
-        assert time.monotonic() - started < CONTRACT_S
+        _, errors = running.process.communicate(timeout=240)
+        assert in_time(started)
         assert running.process.returncode == code
         assert running.leaves_nothing(), running.left_behind()
     told = [line for line in errors.splitlines() if line.startswith("LoaderError")]
@@ -160,7 +160,7 @@ def test_ignored_signals_stay_ignored() -> None:
 
 def test_the_output_may_be_cut_off(photos: Path) -> None:
     line = " ".join([*COMMAND, "iterate", str(photos), "--size 32 --batch-size 4 --workers 2 --epochs 20"])
-    done = subprocess.run(f"{line} | head -n 1", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(f"{line} | head -n 1", shell=True, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith('{"epoch": 0, "step": 0, "index": [')
     assert done.stdout.count("\n") == 1
@@ -174,7 +174,7 @@ def test_a_script_without_a_main_guard_works_with_workers(photos: Path, tmp_path
         "for epoch in range(2):\n"
         "    print(epoch, sum(len(labels) for images, labels in loader))\n"  # never closed, either
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 60\n1 60\n", "")
 
 

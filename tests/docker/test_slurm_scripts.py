@@ -69,7 +69,7 @@ def submit(
         env={**kept, **slurm, **own, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, log.read_text().splitlines() if log.exists() else [done.stderr]

@@ -81,7 +81,7 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: i
         f"            '--workers', '{workers}', '--dump', '/dev/null']\n"
         "cli.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode in ((7,) if size == 2000 else (0, 5, 7)), done.stderr
     if done.returncode:
         codes = ("LoaderError[E-MEM]", "LoaderError[E-SHM]", "LoaderError[E-WORKER]")
@@ -144,7 +144,7 @@ def test_no_home_is_needed(photos: Path, tmp_path: Path) -> None:
     keep = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
     command = [sys.executable, "-m", "penstock.bench.cli", "iterate", str(photos), *map(str, SMALL), "--workers", "2"]
     done = subprocess.run(
-        command, env={**keep, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**keep, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert len(lines_of(done.stdout)) == 4

@@ -187,7 +187,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, trap: Path) -> None:
     )
     paths = [str(tmp_path / f"{number}.h5") for number in range(2)]
     command = [sys.executable, "-c", code, *paths]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert (done.stdout.split(), done.returncode) == (["E-CACHE", "E-CACHE"], 0), done.stderr
 
 

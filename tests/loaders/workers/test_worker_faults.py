@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from command_line import Running
 from faulty_source import FaultySource, SlowToArrive
 from numbered_dataset import Numbered
 from photo_folder import write_folder
-from processes import CONTRACT_S, child_pids, eventually, fork_server_pid, worker_pids
+from processes import child_pids, eventually, fork_server_pid, in_time, worker_pids
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.loader import Loader
@@ -64,7 +65,7 @@ def nothing_left(loader: Loader) -> Iterator[None]:
     yield
     started = time.monotonic()
     loader.close()
-    assert time.monotonic() - started < CONTRACT_S
+    assert in_time(started)
     assert eventually(lambda: not child_pids())
 
 
@@ -99,7 +100,7 @@ def test_a_worker_that_is_killed_at_any_moment_is_named(photos: Path, number: si
             timer = threading.Timer(draw.uniform(0, 0.05), kill)
             timer.start()
             _, error = served_until_error(stream)
-            assert time.monotonic() - killed_s[0] < CONTRACT_S
+            assert in_time(killed_s[0])
             timer.join()
             check_worker_error(error, number.name, victim)
 
@@ -231,7 +232,7 @@ def test_half_a_message_of_a_killed_worker_is_not_waited_for(photos: Path) -> No
         started = time.monotonic()
         with pytest.raises(LoaderError) as caught:
             list(itertools.islice(stream, 100))
-        assert time.monotonic() - started < CONTRACT_S
+        assert in_time(started)
     assert (caught.value.code, caught.value.worker) == ("E-WORKER", victim)
 
 
@@ -242,6 +243,21 @@ def test_a_lock_that_died_with_a_worker_does_not_block_close(photos: Path) -> No
     done._cond.acquire()  # as a worker does for a microsecond before each batch
     with nothing_left(loader):
         pass
+
+
+def test_close_waits_for_the_threads_that_hold_semaphores(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose program ended meanwhile got multiprocessing's warning of leaked semaphores behind its own last line."""
+    feed, ended = Queue._feed, []  # type: ignore[attr-defined]
+
+    def leave_slowly(*args: Any) -> None:
+        feed(*args)
+        time.sleep(0.3)
+        ended.append(threading.current_thread())
+
+    monkeypatch.setattr(Queue, "_feed", staticmethod(leave_slowly))
+    with open_loader(photos) as loader:
+        next(forever(loader))
+    assert len(ended) == 2
 
 
 # ---- signals that a batch system sends to all processes of a job ----
@@ -274,7 +290,7 @@ def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
         process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(1000,))
         process.start()
         process.terminate()
-        process.join(CONTRACT_S)
+        process.join(60)
         assert process.exitcode == -signal.SIGTERM
 
 
@@ -314,7 +330,7 @@ def test_a_stopped_worker_is_named_within_the_watchdogs_time(photos: Path, busy:
         started = time.monotonic()
         with pytest.raises(LoaderError) as caught:
             list(itertools.islice(stream, 100))
-        assert time.monotonic() - started < CONTRACT_S
+        assert in_time(started)
     error = caught.value
     assert (error.code, error.exit_code, error.worker) == ("E-TIMEOUT", 6, victim)
     assert "SIGSTOP" in error.cause
@@ -365,7 +381,7 @@ def test_a_read_that_never_returns_is_named_and_every_worker_prints_its_stack(tm
         "        sys.exit(error.exit_code)\n"
     )
     with start_script(script) as program:
-        out, errors = program.communicate(timeout=60)
+        out, errors = program.communicate(timeout=240)
     assert program.returncode == 6
     assert "LoaderError[E-TIMEOUT] sample=17 path='memory/17.jpg' backend=torch rank=0 worker=" in out
     assert "busy or blocked" in out

@@ -1,0 +1,306 @@
+"""Plants faults in the product, one at a time: `python tests/studies/plant_faults.py` lists those that no test notices.
+
+A fault is a small change of one module: a comparison turned, a condition negated, a statement left out. The module's
+own tests run first, then those of its room, then the contract's; a fault that passes all of them has survived. Each
+tree is a copy; the process that forks the tests has imported torch, so that a run costs its tests alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from rich.progress import Progress
+
+from penstock.loaders.system.json_file import write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+GOAL = 0.95  # of the faults are to be noticed
+CONTRACT = (
+    "tests/loaders/test_contract.py",
+    "tests/loaders/drop_in/test_data_loader.py",
+    "tests/loaders/test_trainers.py",
+)
+LIMIT_S = 300.0  # for one run of tests: a fault that makes them hang is noticed, too
+
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_EXCHANGED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Say what is changed.
+
+    Attributes:
+        module: path of the module within the repository.
+        line: its line, counted from 1.
+        what: the change in words.
+        number: which of the module's possible faults this is.
+    """
+
+    module: str
+    line: int
+    what: str
+    number: int
+
+
+def possible_faults(module: str, text: str) -> list[Fault]:
+    """Return every fault that can be planted in a module with this text."""
+    tree = ast.parse(text)
+    return [
+        Fault(module=module, line=line, what=what, number=number)
+        for number, (line, what, _) in enumerate(_changes(tree))
+    ]
+
+
+def planted(text: str, fault: Fault) -> str:
+    """Return the module's text with the fault in it."""
+    tree = ast.parse(text)
+    for number, (_, _, change) in enumerate(_changes(tree)):
+        if number == fault.number:
+            change()
+            return ast.unparse(ast.fix_missing_locations(tree))
+    raise ValueError(f"{fault.module} has no fault {fault.number}")
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
+    """Yield line, words and the function that makes the change, for each change of the tree."""
+    for owner in ast.walk(tree):
+        for name, value in ast.iter_fields(owner):
+            if name in ("annotation", "returns", "decorator_list", "type_params"):
+                continue
+            for place, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if isinstance(node, ast.AST):
+                    for what, new in _replacements(node):
+                        yield getattr(node, "lineno", 0), what, _Replace(owner, name, place, new)
+
+
+@dataclass(frozen=True)
+class _Replace:
+    """Put a node in the place of another."""
+
+    owner: ast.AST
+    field: str
+    place: int | None
+    new: ast.AST
+
+    def __call__(self) -> None:
+        if self.place is None:
+            setattr(self.owner, self.field, self.new)
+        else:
+            getattr(self.owner, self.field)[self.place] = self.new
+
+
+def _replacements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield what may stand in the place of `node`, with the change in words."""
+    short = ast.unparse(node).splitlines()[0][:60] if isinstance(node, (ast.expr, ast.stmt)) else ""
+    if isinstance(node, ast.Compare):
+        new = copy.deepcopy(node)
+        new.ops[0] = _TURNED[type(node.ops[0])]()
+        yield f"{short} -> {ast.unparse(new)[:60]}", new
+    elif isinstance(node, ast.BoolOp):
+        flipped = copy.deepcopy(node)
+        flipped.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        yield f"{short}: and, or exchanged", flipped
+    elif isinstance(node, ast.BinOp) and type(node.op) in _EXCHANGED and not _is_text(node):
+        other = copy.deepcopy(node)
+        other.op = _EXCHANGED[type(node.op)]()
+        yield f"{short}: operator exchanged", other
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield f"{short}: not left out", node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield f"{short} -> {not node.value}", ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        yield f"{short} -> {node.value + 1}", ast.Constant(node.value + 1)
+    elif isinstance(node, ast.If):
+        negated = copy.copy(node)
+        negated.test = ast.UnaryOp(ast.Not(), node.test)
+        yield f"{short} negated", negated
+    elif _may_be_left_out(node):
+        yield f"left out: {short}", ast.Pass()
+
+
+def _may_be_left_out(node: ast.AST) -> bool:
+    """Say whether the module is still valid Python, and has the same names, without the statement."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], (ast.Attribute, ast.Subscript))
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    return any(
+        isinstance(part, (ast.JoinedStr, ast.Constant)) and not _is_number(part) for part in (node.left, node.right)
+    )
+
+
+def _is_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+
+
+def nearest_tests(module: str) -> list[str]:
+    """Return the test files for a module, nearest first: its own, its room's, then the contract's."""
+    path = Path(module)
+    imported = f"{'.'.join(path.with_suffix('').parts)} import"
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    own = [test for test in files if test.stem == f"test_{path.stem}" or imported in test.read_text(encoding="utf-8")]
+    near = sorted((ROOT / "tests" / path.parent).rglob("test_*.py"))
+    return list(
+        dict.fromkeys(str(test.relative_to(ROOT)) for test in [*own, *near, *(ROOT / name for name in CONTRACT)])
+    )
+
+
+class Lane:
+    """A copy of the repository in which one fault at a time is planted and tested.
+
+    Attributes:
+        fault: the fault that is being tested, or None.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fault: Fault | None = None
+        names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in names.decode().split("\0"):
+            if name and (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        subprocess.run(["make", "-s", "link"], cwd=folder, check=True)
+
+    def start(self, fault: Fault) -> None:
+        """Plant the fault and start its tests."""
+        self.fault = fault
+        (self.folder / fault.module).write_text(planted(self._text(fault), fault), encoding="utf-8")
+        self.process = multiprocessing.get_context("fork").Process(
+            target=_run, args=(self.folder, nearest_tests(fault.module))
+        )
+        self.process.start()
+        self._deadline = time.monotonic() + LIMIT_S
+
+    def over(self) -> bool:
+        """Say whether the tests have ended, or have taken too long, which counts as noticed."""
+        return not self.process.is_alive() or time.monotonic() > self._deadline
+
+    def finish(self) -> bool:
+        """Remove the fault and all processes of its tests; say whether the tests noticed it."""
+        assert self.fault is not None
+        assert self.process.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        (self.folder / self.fault.module).write_text(self._text(self.fault), encoding="utf-8")
+        self.fault = None
+        return self.process.exitcode != 0
+
+    @staticmethod
+    def _text(fault: Fault) -> str:
+        return (ROOT / fault.module).read_text(encoding="utf-8")
+
+
+def _run(folder: Path, tests: Sequence[str]) -> None:
+    """Run test files against the tree in `folder`; the first failure ends them."""
+    os.setsid()
+    os.chdir(folder)
+    linked = str(folder / "build" / "path")
+    os.environ["PYTHONPATH"] = linked
+    sys.path.insert(0, linked)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "penstock"]:
+        del sys.modules[name]
+    with open(folder / "build" / "tests.log", "w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *tests])
+    os._exit(int(code))
+
+
+def choose(count: int, seed: int, under: Sequence[str]) -> list[Fault]:
+    """Choose faults at random, spread over the modules below `under` by the number of their possible faults."""
+    faults = [
+        fault
+        for folder in under
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for fault in possible_faults(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    ]
+    return random.Random(seed).sample(faults, min(count, len(faults)))
+
+
+def main(
+    count: Annotated[int, typer.Option(help="Faults to plant.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of their choice.")] = 0,
+    under: Annotated[list[str] | None, typer.Option(help="Folders to plant in.")] = None,
+    lanes: Annotated[int, typer.Option(help="Trees that are tested at a time.")] = os.cpu_count() or 1,
+    json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
+) -> None:
+    """Plant faults, run the tests that should notice, and list the survivors."""
+    import torch  # noqa: F401  every forked test run has it
+
+    faults = choose(count, seed, under or ["loaders", "pipelines"])
+    waiting, survivors, started = list(reversed(faults)), [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, Progress() as progress:
+        task = progress.add_task("faults", total=len(faults))
+        free, busy = [Lane(Path(folder) / str(number)) for number in range(lanes)], list[Lane]()
+        while waiting or busy:
+            while waiting and free:
+                busy.append(free.pop())
+                busy[-1].start(waiting.pop())
+            time.sleep(0.05)
+            for lane in [lane for lane in busy if lane.over()]:
+                fault = lane.fault
+                if not lane.finish() and fault is not None:
+                    survivors.append(fault)
+                    progress.console.print(f"{fault.module}:{fault.line}: {fault.what}", markup=False)
+                progress.advance(task)
+                busy.remove(lane)
+                free.append(lane)
+    share = 1 - len(survivors) / max(1, len(faults))
+    print(f"{len(faults) - len(survivors)} of {len(faults)} noticed: {share:.3f} (at least {GOAL})")
+    if json is not None:
+        record = {
+            "what": "faults planted in the product, one at a time",
+            "seed": seed,
+            "seconds": round(time.monotonic() - started),
+            "faults": len(faults),
+            "noticed": len(faults) - len(survivors),
+            "by_folder": Counter(str(Path(fault.module).parent) for fault in faults),
+            "survivors": [asdict(fault) for fault in survivors],
+        }
+        write_json(json, record)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,33 @@
+"""The study of planted faults: what it changes, and which tests it runs."""
+
+from __future__ import annotations
+
+import ast
+
+from plant_faults import CONTRACT, ROOT, nearest_tests, planted, possible_faults
+
+TEXT = """
+def clip(value: int, low: int = 0) -> int:
+    if value < low and not value == 7:
+        raise ValueError("out")
+    print(value)
+    return value + 1
+"""
+
+
+def test_every_fault_changes_the_module_in_its_own_way() -> None:
+    faults = possible_faults("m.py", TEXT)
+    texts = {planted(TEXT, fault) for fault in faults}
+    assert len(texts) == len(faults)
+    assert ast.unparse(ast.parse(TEXT)) not in texts
+    told = "\n".join(fault.what for fault in faults)
+    for words in ("value <= low", "and, or", "not left out", "left out: raise", "left out: print", "0 -> 1", "negated"):
+        assert words in told
+    assert {fault.line for fault in faults} <= {2, 3, 4, 5, 6}
+
+
+def test_a_modules_own_tests_come_first_and_the_contracts_last() -> None:
+    tests = nearest_tests("loaders/stream/order.py")
+    assert "penstock.loaders.stream.order import" in (ROOT / tests[0]).read_text(encoding="utf-8")
+    assert len(set(tests)) == len(tests)
+    assert nearest_tests("loaders/system/needs.py")[-3:] == list(CONTRACT)
