@@ -35,6 +35,9 @@ def iterate(
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
     drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    on_repaired: Annotated[
+        str, typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.")
+    ] = "count",
     max_bad: common.MaxBad = None,
     cache: common.Cache = None,
     prefetch: common.Prefetch = None,
@@ -77,6 +80,7 @@ def iterate(
         rank=rank,
         world_size=world_size,
         on_bad_sample=on_bad_sample,
+        on_repaired=on_repaired,
         max_bad=max_bad,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -60,7 +60,7 @@ def ledger_texts(ledger: Mapping[str, Any] | None) -> list[str]:
     """Write what became of the loader's samples; nothing for a record of an older version."""
     if ledger is None:
         return []
-    counts = " ".join(f"{name}={ledger.get(name)}" for name in ("planned", "delivered", "replaced"))
+    counts = " ".join(f"{name}={ledger.get(name)}" for name in ("planned", "delivered", "replaced", "repaired"))
     codes = Counter(shown(str(line.get("code"))) for line in ledger.get("bad", []))
     why = f"; bad samples: {', '.join(f'{code} {count}' for code, count in codes.items())}" if codes else ""
     return [f"Samples in {ledger.get('epochs')} epochs: {counts}{why}."]

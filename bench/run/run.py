@@ -285,10 +285,12 @@ def _summed(ledgers: list[EpochLedger]) -> dict[str, object]:
     whole = EpochLedger(0)
     for ledger in ledgers:
         whole.add_saved(ledger.as_dict())
-    whole.bad = list({entry.sample: entry for entry in whole.bad}.values())
     document = {name: value for name, value in whole.as_dict().items() if name != "epoch"}
-    bad = [{"sample": entry.sample, "code": entry.code, "cause": entry.cause} for entry in whole.bad]
-    return {**document, "epochs": len(ledgers), "bad": bad}
+    found = {
+        name: list({e.sample: {"sample": e.sample, "code": e.code, "cause": e.cause} for e in entries}.values())
+        for name, entries in (("bad", whole.bad), ("repairs", whole.repairs))
+    }
+    return {**document, "epochs": len(ledgers), **found}
 
 
 def _name(candidate: Candidate) -> str:

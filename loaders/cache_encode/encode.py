@@ -86,7 +86,7 @@ class SampleEncoder:
         self.encoding = encoding
         self._look = ImageDecoder(ImagePipeline(exif="apply"), "simplejpeg")
         self._look_at_large = ImageDecoder(ImagePipeline(exif="apply", max_pixels=2**62), "simplejpeg")
-        self._any = ImageDecoder(ImagePipeline(), "simplejpeg")
+        self._any = ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
 
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
@@ -118,7 +118,10 @@ class SampleEncoder:
     def _decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         if self.encoding.kind == "jpeg" and self.encoding.lossless:
             return self._lossless(data, probe, origin)
-        pixels = shrunk(self._any.full(data, probe), self.encoding)
+        decoded = self._any.full(data, probe)
+        if self._any.repair and self.encoding.lossless:
+            return _as_file(data, origin, kept="libjpeg warned")  # pixels would not tell the reader that it did
+        pixels = shrunk(decoded, self.encoding)
         return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encoded(pixels, origin)
 
     def _lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
@@ -208,7 +211,7 @@ class SampleEncoder:
             raise RecodeError("a window differs", error.cause) from error
         x0, y0 = x - cut.x, y - cut.y
         if self._copy.warning or not np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w]):
-            raise RecodeError("a window differs", self._copy.warning)
+            raise RecodeError("a window differs", self._copy.warning or "")
 
 
 def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:

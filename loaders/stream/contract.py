@@ -13,6 +13,8 @@ import torch
 
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 
+MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
+
 
 class Cursor(NamedTuple):
     """Name a place in the stream.
@@ -66,6 +68,7 @@ class HostBatch:
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
             over it is gone.
         read_s: seconds of produce_s that were spent inside the source.
+        repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
     """
 
     cursor: Cursor
@@ -78,6 +81,7 @@ class HostBatch:
     produce_s: float
     resident: bool = False
     read_s: float = 0.0
+    repaired: tuple[BadSample, ...] = ()
 
 
 class Engine(Protocol):
@@ -125,6 +129,8 @@ class EpochLedger:
         delivered: samples that were served.
         replaced: samples that could not be served; a substitute or padding has their row.
         bad: one entry for each replaced sample.
+        repaired: delivered samples of which libjpeg made up a part, such as the rows that a cut photo lacks.
+        repairs: one entry for each of the first MAX_REPAIRS of them.
     """
 
     epoch: int
@@ -132,6 +138,8 @@ class EpochLedger:
     delivered: int = 0
     replaced: int = 0
     bad: list[BadSample] = field(default_factory=list)
+    repaired: int = 0
+    repairs: list[BadSample] = field(default_factory=list)
 
     def add(self, batch: HostBatch) -> None:
         """Count a delivered batch; padding that stands for no sample is left out."""
@@ -141,6 +149,8 @@ class EpochLedger:
         self.replaced += len(batch.bad)
         self.delivered += rows - len(batch.bad)
         self.bad.extend(batch.bad)
+        self.repaired += len(batch.repaired)
+        self.repairs.extend(batch.repaired[: max(0, MAX_REPAIRS - len(self.repairs))])
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> EpochLedger:
@@ -155,51 +165,55 @@ class EpochLedger:
     def add_saved(self, saved: Mapping[str, Any]) -> None:
         """Count what a ledger counted that `as_dict` returned. Raises ValueError for anything else."""
         try:
-            counts = [saved[name] for name in ("planned", "delivered", "replaced")]
-            bad = [
-                BadSample(line["sample"], line["code"], line["cause"], _unescaped(line["path"]), line["substitute"], -1)
-                for line in saved["bad"]
-            ]
+            counts = [saved["planned"], saved["delivered"], saved["replaced"], saved["repaired"]]
+            bad, repairs = ([_entry(line) for line in saved[name]] for name in ("bad", "repairs"))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"this is no ledger ({type(error).__name__}: {error})") from None
         if any(type(count) is not int or count < 0 for count in counts) or counts[0] != counts[1] + counts[2]:
             raise ValueError("the ledger's counts do not add up")
-        kinds = [(type(entry.sample), type(entry.substitute), type(entry.cause)) for entry in bad]
-        if len(bad) != counts[2] or any(kind != (int, int, str) for kind in kinds):
+        if len(bad) != counts[2] or len(repairs) > counts[3]:
             raise ValueError("the ledger's lines are not those of its counts")
-        if any(entry.code not in ERROR_CODES for entry in bad):
-            raise ValueError("the ledger has codes that do not exist")
-        self.planned, self.delivered, self.replaced = (
-            own + count for own, count in zip((self.planned, self.delivered, self.replaced), counts, strict=True)
-        )
+        self.planned += counts[0]
+        self.delivered += counts[1]
+        self.replaced += counts[2]
+        self.repaired += counts[3]
         self.bad.extend(bad)
+        self.repairs.extend(repairs[: max(0, MAX_REPAIRS - len(self.repairs))])
 
     def line(self) -> str:
         """Return the counts in one line, with how many samples each code replaced."""
         codes = Counter(entry.code for entry in self.bad)
-        why = ", ".join(f"{code} {count}" for code, count in codes.most_common())
-        counts = f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}"
-        return f"{counts} ({why})" if why else counts
+        why = f" ({', '.join(f'{code} {count}' for code, count in codes.most_common())})" if codes else ""
+        repaired = f" repaired={self.repaired}" if self.repaired else ""
+        return f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}{why}{repaired}"
 
     def as_dict(self) -> dict[str, object]:
         """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
-        lines = [
-            {
-                "sample": b.sample,
-                "code": b.code,
-                "cause": b.cause,
-                "path": ascii(b.path)[2:-1],
-                "substitute": b.substitute,
-            }
-            for b in self.bad
-        ]
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
-        return {"epoch": self.epoch, **counts, "bad": lines}
+        bad, repairs = ([_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
+        return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs}
 
 
-def _unescaped(path: str) -> bytes:
-    """Return the bytes that `as_dict` has escaped."""
-    return path.encode("ascii").decode("unicode_escape").encode("latin-1")
+def _line(entry: BadSample) -> dict[str, object]:
+    path = ascii(entry.path)[2:-1]
+    return {
+        "sample": entry.sample,
+        "code": entry.code,
+        "cause": entry.cause,
+        "path": path,
+        "substitute": entry.substitute,
+    }
+
+
+def _entry(line: Mapping[str, Any]) -> BadSample:
+    """Return the entry of which `_line` made a line. Raises what a line of another kind leads to."""
+    path = line["path"].encode("ascii").decode("unicode_escape").encode("latin-1")
+    entry = BadSample(line["sample"], line["code"], line["cause"], path, line["substitute"], -1)
+    if (type(entry.sample), type(entry.substitute), type(entry.cause)) != (int, int, str):
+        raise TypeError("a line of it has other types")
+    if entry.code not in ERROR_CODES:
+        raise ValueError(f"there is no code {entry.code!r}")
+    return entry
 
 
 @dataclass(frozen=True)
@@ -214,6 +228,7 @@ class LoaderStats:
         read_s: seconds of produce_s spent inside the source, reading.
         elapsed_s: seconds from the first request for a batch to the latest delivery.
         queue_depth: finished batches found waiting, mean over all requests.
+        repaired: images of which libjpeg made up a part; the ledger names them.
     """
 
     batches: int = 0
@@ -223,9 +238,18 @@ class LoaderStats:
     read_s: float = 0.0
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
+    repaired: int = 0
 
     def with_batch(
-        self, images: int, *, wait_s: float, elapsed_s: float, ready: int, produce_s: float = 0.0, read_s: float = 0.0
+        self,
+        images: int,
+        *,
+        wait_s: float,
+        elapsed_s: float,
+        ready: int,
+        produce_s: float = 0.0,
+        read_s: float = 0.0,
+        repaired: int = 0,
     ) -> LoaderStats:
         """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
         return LoaderStats(
@@ -236,6 +260,7 @@ class LoaderStats:
             read_s=self.read_s + read_s,
             elapsed_s=elapsed_s,
             queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
+            repaired=self.repaired + repaired,
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, EpochLedger
 from penstock.loaders.stream.order import SAMPLER
 from penstock.pipelines.errors import LoaderError
@@ -50,7 +51,7 @@ class StreamIdentity:
         return [state[name] for name in limits]
 
 
-def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, on_bad_sample: str) -> dict[str, Any]:
+def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, policy: BadSamplePolicy) -> dict[str, Any]:
     """Return by name all settings, as JSON holds them, that decide which pixels a sample has.
 
     Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD.
@@ -58,7 +59,8 @@ def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, on_bad_sample
     settings = asdict(pipeline)
     del settings["max_pixels"]
     settings["augment"] = settings["augment"] if pipeline.augment.active else None
-    settings |= {"dtype": str(dtype).rpartition(".")[2], "on_bad_sample": on_bad_sample}
+    settings |= {"dtype": str(dtype).rpartition(".")[2], "on_bad_sample": policy.on_bad_sample}
+    settings["on_repaired"] = "count" if policy.on_repaired == "ignore" else policy.on_repaired  # the same pixels
     return dict(json.loads(json.dumps(settings, default=str)))
 
 

@@ -21,15 +21,16 @@ _BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # b
 _FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # sampling factors by their byte
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
+_EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
 _BEHIND_FILL = re.compile(rb"[^\xff]")
 # More markers than this, before the image data or behind it, are junk: walking 64 MB of them would take half a minute.
 # Metadata comes in segments of up to 64 kB, so it takes 650 MB of it to need as many.
 _MAX_MARKERS = 10_000
 _SEARCHED_BYTES = 1 << 16  # at a time, for a marker: so much memory is quickly had
-# A progressive decoder visits every block for each scan, even an empty one. Encoders write 10 scans (libjpeg), at most
-# some 20 (mozjpeg); more are taken up to libjpeg-turbo's own limit where the image is small.
+# A progressive decoder visits every block for each scan, even an empty one: 0.2 ms a megapixel. Encoders write 10 scans
+# (libjpeg), at most some 20 (mozjpeg). An image of max_pixels may have 32, a smaller one more, up to the 500 of
+# libjpeg-turbo's own TJFLAG_LIMITSCANS.
 _USUAL_SCANS, _MAX_SCANS = 32, 500
-_SCANNED_PIXELS = 2.5  # pixels times scans, as a multiple of max_pixels
 # How libjpeg's warnings begin (jerror.h, JWRN_*); it repairs what it warns about. Every other message is an error.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
@@ -201,6 +202,21 @@ def is_header_warning(text: str) -> bool:
     return text.startswith(_HEADER_WARNINGS)
 
 
+def tells_of_repair(warning: str, header: JpegHeader, rows: int, num_bytes: int) -> bool:
+    """Return whether libjpeg's first warning ("" for none) says that it made up image data above row `rows`.
+
+    It did not where it only met more data than it needed: below the crop, or in front of the image's end. Only if that
+    is more than a sixteenth of the file's `num_bytes`, it has lost its way, as in Huffman data labelled arithmetic.
+    """
+    found = _EXTRANEOUS.match(warning)
+    if found is None:
+        return is_warning(warning) and not is_header_warning(warning)
+    left, marker = int(found[1]), int(found[2], 16)
+    if marker == _EOI:
+        return rows == header.height and left > (num_bytes - header.scan_offset) // 16
+    return not (header.stoppable and marker >> 3 != _RST0 >> 3)
+
+
 def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
     """Return whether libjpeg's warning ("" for none) shows that it met no stray marker: no need for check_markers.
 
@@ -221,10 +237,9 @@ def check_markers(data: bytes, header: JpegHeader) -> bool:
 def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
     """Raise LoaderError E-BOMB if a JPEG has so many scans that decoding it would take minutes; else as check_markers.
 
-    Allowed are _USUAL_SCANS, and up to _MAX_SCANS as long as pixels times scans are at most 2.5 times `max_pixels`.
+    Allowed are _USUAL_SCANS for an image of `max_pixels`, and in proportion more for a smaller one, to _MAX_SCANS.
     """
-    pixels = header.width * header.height
-    allowed = min(max(_USUAL_SCANS, int(_SCANNED_PIXELS * max_pixels / pixels)), _MAX_SCANS)
+    allowed = min(_USUAL_SCANS * max_pixels // (header.width * header.height), _MAX_SCANS)
     if header.stoppable or data.count(_NEXT_SCAN, header.scan_offset) < allowed:  # perhaps too high: thumbnails
         return
     scans = 1
@@ -298,9 +313,19 @@ def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
     keep = [
         data[start:end]
         for marker, start, end in header.segments
-        if not (_APP0 <= marker <= 0xEF or marker == 0xFE) or end - start >= whole.get(marker, 1 << 20)
+        if not _is_metadata(marker) or end - start >= whole.get(marker, 1 << 20)
     ]
     return b"".join((SOI, *keep, data[header.scan_offset :]))
+
+
+def scans_alone(data: bytes, header: JpegHeader) -> bytes:
+    """Return the file without APP0 to APP15 and comments: then all that libjpeg can warn of is image data."""
+    keep = [data[start:end] for marker, start, end in header.segments if not _is_metadata(marker)]
+    return b"".join((SOI, *keep, data[header.scan_offset :]))
+
+
+def _is_metadata(marker: int) -> bool:
+    return _APP0 <= marker <= 0xEF or marker == 0xFE
 
 
 def exif_payload(data: bytes, header: JpegHeader) -> bytes | None:

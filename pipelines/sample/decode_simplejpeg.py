@@ -48,6 +48,15 @@ class SimplejpegDecoder:
         return f"simplejpeg {simplejpeg.__version__}"
 
 
+def first_message(data: bytes) -> str:
+    """Return libjpeg's first warning or error while it decodes a JPEG; "" if it has none."""
+    try:  # at an eighth of the size, in grey: all coded data is read, few pixels are made of it
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=8, strict=True)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def decodes_strictly(data: bytes) -> bool:
     """Return whether an ordinary JPEG decodes without an error or a warning."""
     try:

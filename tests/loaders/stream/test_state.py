@@ -64,6 +64,7 @@ def state_after(data: Path, batches: int, **settings: Any) -> dict[str, Any]:
         ({"pipeline": imagenet_train(SIZE, resample="pillow")}, "resample="),
         ({"pipeline": imagenet_eval(SIZE), "shuffle": True}, "crop='random_resized', this loader 'center'"),
         ({"dtype": torch.float32}, "dtype='uint8', this loader 'float32'"),
+        ({"on_repaired": "replace"}, "on_repaired='count', this loader 'replace'"),
         ({"on_bad_sample": "replace"}, "on_bad_sample='raise', this loader 'replace'"),
     ],
 )
@@ -79,7 +80,13 @@ def test_another_pipeline_is_refused_unless_asked_for(photos: Path, settings: di
 
 def test_what_decides_no_pixel_may_change(photos: Path) -> None:
     state = state_after(photos, 2, on_bad_sample="replace", max_bad=1)
-    changed = {"pipeline": imagenet_train(SIZE, max_pixels=10**9), "batch_size": 6, "max_bad": None, "drop_last": False}
+    changed = {
+        "pipeline": imagenet_train(SIZE, max_pixels=10**9),
+        "batch_size": 6,
+        "max_bad": None,
+        "drop_last": False,
+        "on_repaired": "ignore",
+    }
     with open_loader(photos, **changed, on_bad_sample="replace") as loader:
         loader.load_state_dict(state)
         assert loader.state_dict()["position"] == 8
@@ -189,6 +196,8 @@ def test_a_rank_carries_on_its_own_ledger_and_those_of_ranks_that_are_gone(damag
         {"bad": None},
         {"bad": []},
         {"bad": [{"sample": 1}] * 2},
+        {"repaired": -1},
+        {"repairs": [{"sample": 1}]},
         {"epoch": "0"},
         {"rank": "0"},
     ],
@@ -203,8 +212,9 @@ def test_a_ledger_that_is_none_is_refused(damaged: Path, change: dict[str, Any])
 def test_a_ledger_is_written_and_read_with_any_path() -> None:
     path = bytes(range(256)) + "é'\"\\n".encode()
     line = {"sample": 3, "code": "E-TRUNC", "cause": "cut", "path": ascii(path)[2:-1], "substitute": -1}
-    saved = {"epoch": 5, "planned": 9, "delivered": 8, "replaced": 1, "bad": [line]}
+    repairs = {"repaired": 2, "repairs": [{**line, "code": "E-REPAIRED"}]}
+    saved = {"epoch": 5, "planned": 9, "delivered": 8, "replaced": 1, "bad": [line], **repairs}
     ledger = EpochLedger.of(json.loads(json.dumps(saved)))
     assert ledger.bad[0].path == path
     assert ledger.as_dict() == saved
-    assert ledger.line() == "planned=9 delivered=8 replaced=1 (E-TRUNC 1)"
+    assert ledger.line() == "planned=9 delivered=8 replaced=1 (E-TRUNC 1) repaired=2"
