@@ -45,7 +45,7 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 @POLICIES
-@pytest.mark.parametrize("code", ERROR_CODES)
+@pytest.mark.parametrize("code", sorted(set(ERROR_CODES) - {"E-REPAIRED"}))  # which has a policy of its own
 def test_only_faults_of_data_are_replaced(policy: str, code: str) -> None:
     source = MemorySource([photo(number) for number in range(8)], {5: Faults(code)})
     replaced = policy == "replace" and ERROR_CODES[code].exit_code in (3, 4)
