@@ -101,11 +101,12 @@ format: setup ## rewrite the files as lint wants them
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: setup ## synthesise a demo set and measure this machine (record in build/bench.json)
+bench: setup ## synthesise a demo set and measure this machine (build/bench.html, build/bench.json)
 	@mkdir -p build
 	$(BIN)/penstock synth $(DEMO)
 	$(BIN)/penstock cache build $(DEMO)/train build/demo.h5
-	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline --json build/bench.json
+	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline \
+	  --json build/bench.json --report build/bench.html
 
 bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \

@@ -18,7 +18,7 @@ from penstock.bench.record.record import (
     decode_ceilings,
     decode_name,
 )
-from penstock.bench.report.text import rate_text, resource_texts, spread_text
+from penstock.bench.report.text import rate_text, resource_texts, rounds_text, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _FASTER = 1.05  # a smaller lead is noise
@@ -52,8 +52,7 @@ def _table(record: BenchRecord) -> Table:
         title=f"{record.data['summary']}\n{environment['cpus']} x {environment['cpu']}{gpu}; {run}",
         title_justify="left",
         title_style="",
-        caption=f"medians of {settings.rounds} alternating rounds of {settings.seconds:g} s; "
-        "spread: lowest to highest round",
+        caption=f"medians of {rounds_text(record)} s; spread: lowest to highest round",
         caption_justify="left",
     )
     for column in ("what", "measured"):
