@@ -14,6 +14,7 @@ from penstock.bench.verdict.figures import Figures
 
 _KINDS = ("loader", "both", "model", "other", "baseline")  # rows, in this order
 _MAX_ROWS, _MAX_ADVICE = 5, 2
+_LABEL_WIDTH, _FIGURE_WIDTHS = 32, (15, 15, 14)  # of 80 columns
 
 
 def print_summary(record: BenchRecord) -> None:
@@ -63,9 +64,9 @@ def _line(advice: Advice, record: BenchRecord) -> str:
 
 def _rates(record: BenchRecord) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
-    for _ in range(3):
-        table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="ellipsis", no_wrap=True, max_width=_LABEL_WIDTH)
+    for width in _FIGURE_WIDTHS:
+        table.add_column(justify="right", no_wrap=True, min_width=width)
     loader = record.rate("loader")
     rows = [each for kind in _KINDS for each in record.all_of(kind)][:_MAX_ROWS]
     for each in rows:
@@ -73,7 +74,7 @@ def _rates(record: BenchRecord) -> Table:
     ceiling = Figures.of(record).decode_ceiling
     if ceiling and loader:
         share = f"{loader / ceiling:.0%} reached"
-        table.add_row(f"ceiling: decode + resize, {record.decoder}, all workers", f"{rate_text(ceiling)}/s", "", share)
+        table.add_row(f"ceiling: decode + resize, {record.decoder}", f"{rate_text(ceiling)} images/s", "", share)
     return table
 
 
@@ -85,5 +86,5 @@ def _figures(measured: Measured, loader: float | None) -> tuple[str, str, str]:
     spread = spread_text((measured.low, measured.high)) if len(measured.rounds) > 1 else ""
     times = ""
     if loader and measured.images_per_s and measured.kind in ("other", "baseline"):
-        times = f"loader is {loader / measured.images_per_s:.2f}x"
-    return f"{rate_text(measured.images_per_s)}/s", spread, times
+        times = f"loader {loader / measured.images_per_s:.2f}x"
+    return f"{rate_text(measured.images_per_s)} images/s", spread, times

@@ -52,12 +52,14 @@ class Rounds:
         keys = sorted(probes, key=lambda key: _rank(key, decoder)) if limited else list(probes)
         results: Results = {key: [] for key in keys}
         costs = dict.fromkeys(keys, _GUESS * self._settings.seconds)
+        taken: list[float] = []
         done, total = count(), 0 if math.isinf(most) else len(probes) * int(most)
         for number in count():
             wanted = [key for key in results if not (limited and _settled(results[key]))]
             made = False
             for key in wanted if number < most else []:
-                if costs[key] > self._budget.left - self._kept(number):
+                slowest = max(taken, default=0.0) if key[0] != "ceiling" else 0.0  # a loader has to be opened
+                if max(costs[key], 0.0 if number else slowest) > self._budget.left - self._kept(number):
                     continue
                 self._progress(next(done), total, key[1])
                 watch = Stopwatch()
@@ -68,6 +70,7 @@ class Rounds:
                     del results[key]
                     continue
                 made, costs[key] = True, watch.seconds
+                taken.append(costs[key])
                 self._measured(*key, [rate.median for rate in rates_of(results[key])])
             if not made:
                 break
