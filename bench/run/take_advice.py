@@ -92,7 +92,7 @@ def take_advice(
     done, total = count(), 2 * PAIRS * len(promising)
     tried: list[TriedAdvice] = []
     for each in promising:
-        if budget.left < _cost(each, meter.settings):
+        if budget.left < _cost(each, record.settings):
             continue
         try:
             tried.append(_tried(record, each, present, meter, lambda what: progress(next(done), total, what)))
