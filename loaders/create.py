@@ -49,6 +49,7 @@ def create_loader(
     world_size: int | None = None,
     decoder: str | None = None,
     on_bad_sample: str = "raise",
+    on_repaired: str = "count",
     max_bad: int | float | None = None,
     with_index: bool = False,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
@@ -76,6 +77,9 @@ def create_loader(
         world_size: number of processes; unless given likewise.
         decoder: "auto", "simplejpeg", "turbojpeg" or "pillow".
         on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
+        on_repaired: what to do about JPEGs of which libjpeg makes up a part, such as the lower half of a cut photo:
+            "count" them in stats() and ledger(), "raise", "replace", or "ignore". Decoders that do not tell (pillow,
+            DALI) cost a further look at each file, once a process, unless they are ignored.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
         profile: name or path of the profile that "auto" reads.
@@ -111,6 +115,7 @@ def create_loader(
     stage = BatchStage(pipeline, dtype, usable_device(device), num_classes=len(named.classes))
     policy = BadSamplePolicy(
         on_bad_sample=on_bad_sample,
+        on_repaired=on_repaired,
         max_bad=max_bad,
         samples_per_epoch=len(named) // place[1],
         evaluation=evaluation,
@@ -123,8 +128,9 @@ def create_loader(
         pipeline=pipeline,
         schedule=schedule,
         decoder=decoder,
-        substitute=on_bad_sample == "replace",
+        substitute=policy.substitutes,
         evaluation=evaluation,
+        on_repaired=on_repaired,
         device=str(stage.device),
     )
     about: dict[str, object] = {

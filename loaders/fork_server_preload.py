@@ -14,6 +14,7 @@ from typing import Any
 import penstock.loaders.backends.torch_backend  # noqa: F401  torch is imported once, not once a worker
 from penstock.loaders.cache_encode.encode_workers import run_worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
+from penstock.loaders.workers.leftovers import remove_folder
 from penstock.loaders.workers.settle import SENT_TO_JOBS, start_worker
 
 _SERVER, _PARENT = os.getpid(), os.getppid()
@@ -33,8 +34,7 @@ def _remove_socket() -> None:
         # The parent may have been killed before this import; whatever adopted this process is in another group then.
         killed = parent != _PARENT or os.getpgid(parent) != os.getpgrp()
         if killed and isinstance(address, str) and os.path.isabs(address):
-            os.unlink(address)
-            os.rmdir(os.path.dirname(address))
+            remove_folder(os.path.dirname(address))
 
 
 def _unblock_signals(_: object) -> None:

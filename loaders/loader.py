@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,8 @@ from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.state import LoaderState
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,17 @@ class Loader:
         self._with_index, self._about = with_index, about or {}
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
+        self._owner: int | None = None  # id of the process that started the workers, None while there are none
+        self._turn = threading.RLock()  # held by the thread that asks for a batch
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, a number that is equal on all ranks."""
         return self._schedule.steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return _OneThread(self._tuples(), self)
+
+    def _tuples(self) -> Generator[tuple[torch.Tensor, ...], None, None]:
         for batch in self.batches():
             if self._with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)
@@ -90,26 +99,44 @@ class Loader:
     def batches(self) -> Iterator[Batch]:
         """Iterate likewise, over batches with their index, crop windows, flips, epoch and step."""
         if self._closed:
-            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self._engine.name)
+            raise self._misuse("the loader is closed", "make a new loader")
+        self._refuse_after_fork()
         if not self._fresh:  # an earlier iteration was left in the middle of its epoch
             self._go_to(Cursor(self._cursor.epoch + 1, 0))
         self._iteration += 1
-        return self._rest_of_epoch(self._iteration)
+        return _OneThread(self._rest_of_epoch(self._iteration), self)
 
-    def _rest_of_epoch(self, iteration: int) -> Iterator[Batch]:
+    def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
+        self._check_current(iteration)
         epoch = self._cursor.epoch
         self._seek()
         last = False
         while not last:
-            if self._closed or iteration != self._iteration:
-                why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
-                raise LoaderError("E-MISUSE", why, fix="use one iterator at a time", backend=self._engine.name)
+            self._check_current(iteration)
             batch = self._take()
             step = self._cursor.position // self._schedule.global_batch
             self._cursor = self._schedule.after(self._cursor)
             last = self._fresh = self._cursor.epoch != epoch
             host = batch.host
             yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+
+    def _check_current(self, iteration: int) -> None:
+        if self._closed or iteration != self._iteration:
+            why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
+            raise self._misuse(why, "use one iterator at a time")
+        self._refuse_after_fork()
+
+    def _misuse(self, cause: str, fix: str) -> LoaderError:
+        return LoaderError("E-MISUSE", cause, fix=fix, backend=self._engine.name)
+
+    def _is_parents(self) -> bool:
+        """Say whether the workers belong to the process that this one was forked from."""
+        return self._owner not in (None, os.getpid())
+
+    def _refuse_after_fork(self) -> None:
+        if self._is_parents():
+            cause = f"the workers of this loader belong to process {self._owner}, and this one was forked from it"
+            raise self._misuse(cause, "make a loader in each process")
 
     def _take(self) -> DeviceBatch:
         started, ready = time.perf_counter(), self._engine.ready()
@@ -137,6 +164,7 @@ class Loader:
             ready=ready,
             produce_s=host.produce_s,
             read_s=host.read_s,
+            repaired=len(host.repaired),
         )
 
     def _go_to(self, cursor: Cursor) -> None:
@@ -146,6 +174,8 @@ class Loader:
     def _seek(self) -> None:
         if self._fed != self._cursor:
             self._feed.flush()
+            if self._engine.describe()["workers"]:
+                self._owner = os.getpid()
             self._engine.seek(self._cursor)
             self._fed = self._cursor
 
@@ -188,10 +218,13 @@ class Loader:
         return {**self._engine.describe(), **self._about}
 
     def close(self) -> None:
-        """Stop the workers and free the slots, within seconds; idempotent."""
+        """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
         self._closed = True
-        self._feed.flush()
+        if self._is_parents():
+            return
         self._engine.close()
+        with self._turn:  # a thread that waited for a batch has an error by now
+            self._feed.flush()
 
     def __enter__(self) -> Loader:
         return self
@@ -200,3 +233,21 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _OneThread(Iterator[Item]):
+    """Iterate over `items` of `loader`, and refuse a thread that asks while another one waits for a batch of it."""
+
+    def __init__(self, items: Generator[Item, None, None], loader: Loader) -> None:
+        self._items, self._loader = items, loader
+        self.close = items.close
+
+    def __next__(self) -> Item:
+        turn = self._loader._turn
+        if not turn.acquire(blocking=self._loader._closed):  # which is what it is told then
+            why = "another thread is waiting for a batch of this loader"
+            raise self._loader._misuse(why, "use a loader in one thread, which hands its batches out")
+        try:
+            return next(self._items)
+        finally:
+            turn.release()

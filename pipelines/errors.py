@@ -32,6 +32,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-TRUNC": ErrorCode(3, _SKIP),
     "E-EOI": ErrorCode(3, _SKIP),
     "E-CORRUPT": ErrorCode(3, _SKIP),
+    "E-REPAIRED": ErrorCode(3, "repair or remove the file, or pass on_repaired='count' or 'replace'"),
     "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
     "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
     "E-MISSING": ErrorCode(3, "restore the file, or scan the folder again (rescan=True)"),

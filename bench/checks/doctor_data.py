@@ -113,8 +113,9 @@ def odd_files(name: str, source: Source, settings: DoctorSettings) -> Finding:
     return Finding(title, "ok", f"{text}, none of them odd")
 
 
-TURNED, HUGE, CMYK, MISNAMED, UNUSUAL = (
+TURNED, REPAIRED, HUGE, CMYK, MISNAMED, UNUSUAL = (
     "turned by EXIF",
+    "repaired by libjpeg",
     f"above {_HUGE // 1_000_000} megapixels",
     "CMYK",
     "of another format than their names say",
@@ -122,6 +123,7 @@ TURNED, HUGE, CMYK, MISNAMED, UNUSUAL = (
 )
 _ADVICE = {
     TURNED: "EXIF is ignored unless the pipeline says exif='apply'",
+    REPAIRED: "libjpeg made up what is missing, often in grey (on_repaired='replace' leaves them out)",
     HUGE: "a cache with --resize decodes them once: penstock cache build DATA FILE.h5 --resize 512",
     CMYK: "they are converted to RGB, by Pillow",
     MISNAMED: "the first bytes decide, not the name",
@@ -131,7 +133,7 @@ _ADVICE = {
 
 def summarise_sample(source: Source, settings: DoctorSettings) -> SampleSummary:
     """Decode up to 256 images, spread over the data, for at most two seconds."""
-    reader = SampleReader(source, ImageDecoder(replace(settings.pipeline, exif="apply")))
+    reader = SampleReader(source, ImageDecoder(replace(settings.pipeline, exif="apply"), judge=True))
     sample, watch = SampleSummary(), Stopwatch()
     indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
     np.random.default_rng(0).shuffle(indices)  # so that a look cut short has been all over the data
@@ -155,6 +157,8 @@ def _look(source: Source, index: int, reader: SampleReader, sample: SampleSummar
     if known is None:
         return
     reader.crop(item, (0, 0, known.width, known.height))
+    if reader.repair:
+        sample.add(REPAIRED, path)
     if known.orientation != 1:
         sample.add(TURNED, path)
     if known.width * known.height > _HUGE:

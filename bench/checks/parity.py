@@ -162,12 +162,13 @@ def _left_out(name: str, error: LoaderError) -> LeftOut:
 
 def served_batches(loader: Loader, images: int) -> Iterator[ServedBatch]:
     """Yield the first `images` rows of the loader's epoch, batch by batch, in host memory."""
-    left, entries_seen = images, 0
+    left, entries_seen, repairs_seen = images, 0, 0
     for batch in loader.batches():
         rows = min(left, len(batch.index))
-        ledger = loader.ledger(batch.epoch).bad
-        replaced = {bad.row: (bad.sample, bad.substitute, bad.code) for bad in ledger[entries_seen:]}
-        entries_seen = len(ledger)
+        ledger = loader.ledger(batch.epoch)
+        entries = [*ledger.repairs[repairs_seen:], *ledger.bad[entries_seen:]]
+        replaced = {entry.row: (entry.sample, entry.substitute, entry.code) for entry in entries}
+        entries_seen, repairs_seen = len(ledger.bad), len(ledger.repairs)
         yield ServedBatch(
             (batch.epoch, batch.step),
             batch.index[:rows],

@@ -50,8 +50,9 @@ def compare(
 
 
 def _print(found: Comparison) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from penstock.bench.report.console import plain_console
 
     table = Table()
     for column in ("what", "measured"):
@@ -66,9 +67,9 @@ def _print(found: Comparison) -> None:
         )
         verdict = "within the noise" if c.within_noise else "faster" if c.ratio > 1 else "slower"
         table.add_row(c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict)
-    console = Console()
+    console = plain_console()
     console.print(table)
     for difference in found.differs:
-        console.print(f"Not the same: {difference}", markup=False, highlight=False)
+        console.print(f"Not the same: {difference}")
     for version in found.versions:
-        console.print(f"Versions: {version}", markup=False, highlight=False)
+        console.print(f"Versions: {version}")

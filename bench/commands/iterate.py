@@ -34,6 +34,9 @@ def iterate(
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
     drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    on_repaired: Annotated[
+        str, typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.")
+    ] = "count",
     max_bad: Annotated[float | None, typer.Option(min=0, help="Most bad samples an epoch; below 1 a share.")] = None,
     cache: common.Cache = None,
     prefetch: common.Prefetch = None,
@@ -71,6 +74,7 @@ def iterate(
         rank=rank,
         world_size=world_size,
         on_bad_sample=on_bad_sample,
+        on_repaired=on_repaired,
         max_bad=bad,
         **{name: value for name, value in given.items() if value is not None},
     )
@@ -88,7 +92,8 @@ def iterate(
             state_out.write_text(json.dumps(loader.state_dict()) + "\n")
     for entry in loader.ledgers():
         counts = f"planned={entry.planned} delivered={entry.delivered} replaced={entry.replaced}"
-        print(f"epoch {entry.epoch}: {counts}", file=sys.stderr)
+        repaired = f" repaired={entry.repaired}" if entry.repaired else ""
+        print(f"epoch {entry.epoch}: {counts}{repaired}", file=sys.stderr)
 
 
 def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]:

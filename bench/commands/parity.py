@@ -54,9 +54,9 @@ def parity(
 
 
 def _print(record: ParityRecord) -> None:
-    from rich.console import Console
+    from penstock.bench.report.console import plain_console
 
-    Console().print(_table(record))
+    plain_console().print(_table(record))
     for left in record.left_out:
         typer.echo(f"left out: {left.name}: {left.cause} ({left.fix})")
     for pair in record.outside:

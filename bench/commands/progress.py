@@ -9,11 +9,13 @@ class ProgressBar:
     """Show how far a command is; use it in a `with` block, at the end of which the bar disappears."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import Progress, TextColumn
 
-        console = Console(stderr=True)
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        from penstock.bench.report.console import plain_console
+
+        console = plain_console(stderr=True)
+        columns = TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:]
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=total)
 
     def show(self, done: int, total: int, what: str | None = None) -> None:

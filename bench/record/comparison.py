@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.bench.record.record import BenchRecord, Measured
+from penstock.pipelines.errors import one_line
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
 # Settings that say what else was measured, or for how long, change no figure.
@@ -78,8 +79,8 @@ def compare(before: BenchRecord, after: BenchRecord) -> Comparison:
 def _changed_rate(before: Measured, after: Measured) -> ChangedRate:
     old, new = before.images_per_s, after.images_per_s
     return ChangedRate(
-        kind=before.kind,
-        name=before.name,
+        kind=one_line(before.kind),
+        name=one_line(before.name),
         before=old,
         after=new,
         before_spread=(before.low, before.high),

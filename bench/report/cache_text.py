@@ -112,8 +112,9 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
 
 def print_advice(advice: CacheAdvice) -> None:
     """Print a table of the ways to store the data to standard output."""
-    from rich.console import Console
     from rich.table import Table
+
+    from penstock.bench.report.console import plain_console
 
     first = advice.offers[0]
     run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
@@ -132,11 +133,11 @@ def print_advice(advice: CacheAdvice) -> None:
             f"{stored.images_per_s / first.images_per_s:.2f}",
             stored.quality,
         )
-    console = Console()
+    console = plain_console()
     console.print(table)
-    console.print("To build one: penstock cache build DATA CACHE.h5, with the options of its row", highlight=False)
+    console.print("To build one: penstock cache build DATA CACHE.h5, with the options of its row")
     for note in advice.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note)
 
 
 def _counts_text(counts: dict[str, int]) -> str:

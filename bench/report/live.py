@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.record.record import KIND_NAMES
+from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 
 _SEARCH = "search"  # kind of a short measurement of the search
@@ -27,7 +28,7 @@ class LiveTable:
     """
 
     def __init__(self, left: Callable[[], float] = lambda: math.inf, console: Console | None = None) -> None:
-        self._console, self._left = console or Console(stderr=True), left
+        self._console, self._left = console or plain_console(stderr=True), left
         self._now = "starting"
         self._rows: dict[tuple[str, str], Sequence[float]] = {}
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.record.advice import Advice
 from penstock.bench.record.record import KIND_NAMES, BenchRecord, Measured
+from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 from penstock.bench.verdict.figures import Figures
 
@@ -19,7 +20,7 @@ _LABEL_WIDTH, _FIGURE_WIDTHS = 32, (15, 15, 14)  # of 80 columns
 
 def print_summary(record: BenchRecord) -> None:
     """Print a screenful of a record that was judged to standard output."""
-    Console().print(summary(record), soft_wrap=False)
+    plain_console().print(summary(record), soft_wrap=False)
 
 
 def summary(record: BenchRecord) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +18,7 @@ from penstock.bench.record.record import (
     decode_ceilings,
     decode_name,
 )
+from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, resource_texts, rounds_text, spread_text
 from penstock.bench.verdict.figures import Figures
 
@@ -28,7 +29,7 @@ _HINDERING = 0.25  # of the processors: what other programs take before a line s
 
 def print_record(record: BenchRecord) -> None:
     """Print a record that was judged to standard output; plain text where that is no terminal."""
-    Console().print(render(record), soft_wrap=False)
+    plain_console().print(render(record), soft_wrap=False)
 
 
 def render(record: BenchRecord) -> Group:

@@ -111,6 +111,7 @@ def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], d
 
 
 _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open_engines.clear)  # DALI's threads are the parent's
 
 
 def _close_at_exit(engine: DaliEngine) -> None:

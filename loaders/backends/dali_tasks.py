@@ -27,8 +27,8 @@ def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) ->
     elif item.probe is not None:
         header = item.probe.header
         assert isinstance(data, bytes)
-        if header is None or not dali_can_decode(header, data):
-            return None
+        if header is None or not dali_can_decode(header, data) or not reader.sound(item):
+            return None  # DALI does not tell what it repairs
         if not jpeg.check_markers(data, header) and header.stoppable:
             return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
     if isinstance(data, bytes):

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 
 from penstock.loaders.system.durable_file import open_private, remove_old_files, write_all
 from penstock.loaders.system.json_file import decode_json
+from penstock.loaders.system.process_identity import boot_id, pid_namespace, start_time
 from penstock.pipelines.errors import LoaderError
 
 HEARTBEAT_S = 5.0
@@ -46,8 +47,8 @@ class Owner:
     @classmethod
     def this_process(cls) -> Owner:
         """Identify the process that asks."""
-        boot = _read("/proc/sys/kernel/random/boot_id").strip()
-        return cls(host=platform.node(), pid=os.getpid(), boot=boot, start=_start_time(os.getpid()), pids=_namespace())
+        pid = os.getpid()
+        return cls(host=platform.node(), pid=pid, boot=boot_id(), start=start_time(pid), pids=pid_namespace())
 
     @classmethod
     def parse(cls, data: bytes) -> Owner | None:
@@ -62,32 +63,11 @@ class Owner:
         here = Owner.this_process()
         if (self.host, self.boot, self.pids) != (here.host, here.boot, here.pids):
             return None
-        return _start_time(self.pid) == self.start
+        return start_time(self.pid) == self.start
 
     def describe(self) -> str:
         """Return words for people: "process 4242 on node7"."""
         return f"process {self.pid} on {self.host}"
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
 
 
 class BuildLock:

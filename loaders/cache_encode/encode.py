@@ -47,7 +47,6 @@ from penstock.pipelines.spec import ImagePipeline
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
-_LARGE_PIXELS = 16_000_000
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _CHECK_PIXELS = 24  # side of the window that is cut out as a check
 
@@ -87,10 +86,7 @@ class SampleEncoder:
         self.encoding = encoding
         self._look = ImageDecoder(ImagePipeline(exif="apply"), "simplejpeg")
         self._look_at_large = ImageDecoder(ImagePipeline(exif="apply", max_pixels=2**62), "simplejpeg")
-        self._take_decoders()
-
-    def _take_decoders(self) -> None:
-        self._any = ImageDecoder(ImagePipeline(), "simplejpeg")
+        self._any = ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
 
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
@@ -109,10 +105,7 @@ class SampleEncoder:
         origin = _Origin(label)
         try:
             origin, probe = _as_stored(self._look.probe(data), label)
-            stored = self._decodable(data, probe, origin)
-            if probe.width * probe.height > _LARGE_PIXELS:
-                self._take_decoders()  # theirs is memory for as large an image ever after, in each worker
-            return stored
+            return self._decodable(data, probe, origin)
         except LoaderError as error:
             if error.code in ("E-DEPENDENCY", "E-WORKER"):  # no fault of the image
                 raise
@@ -125,7 +118,10 @@ class SampleEncoder:
     def _decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         if self.encoding.kind == "jpeg" and self.encoding.lossless:
             return self._lossless(data, probe, origin)
-        pixels = shrunk(self._any.full(data, probe), self.encoding)
+        decoded = self._any.full(data, probe)
+        if self._any.repair and self.encoding.lossless:
+            return _as_file(data, origin, kept="libjpeg warned")  # pixels would not tell the reader that it did
+        pixels = shrunk(decoded, self.encoding)
         return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encoded(pixels, origin)
 
     def _lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
@@ -215,7 +211,7 @@ class SampleEncoder:
             raise RecodeError("a window differs", error.cause) from error
         x0, y0 = x - cut.x, y - cut.y
         if self._copy.warning or not np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w]):
-            raise RecodeError("a window differs", self._copy.warning)
+            raise RecodeError("a window differs", self._copy.warning or "")
 
 
 def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:

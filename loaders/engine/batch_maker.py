@@ -66,7 +66,8 @@ class BatchMaker(Dataset[Produced]):
             bad, seconds = producer.produce(item.cursor, pixels, rows, working_on)
             mine[MADE] += 1
             tasks = tuple(producer.tasks.items())
-            produced = Produced(item, bad, seconds, True, None, tasks=tasks, read_s=producer.read_s)
+            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
+            produced = Produced(item, bad, seconds, True, None, tasks=tasks, read_s=producer.read_s, repaired=repaired)
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:

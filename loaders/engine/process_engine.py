@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import current_process
 from typing import Any
 
 import torch
@@ -44,6 +46,11 @@ class ProcessOptions(WorkerOptions):
         super().__post_init__()
         if self.start_method not in _START_METHODS:
             raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers, by default none in a daemonic process (a worker itself), which may not start any."""
+        return 0 if self.workers is None and current_process().daemon else super().num_workers
 
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
@@ -101,21 +108,26 @@ class ProcessEngine:
         self._iterator: Any = None
         self._next = Cursor(-1, 0)
         self._closed = False
+        self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
         self._taken = 0
         self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the workers."""
-        if self._closed:
-            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
-        if cursor == self._next and self._iterator is not None:
-            return
-        if self._iterator is None:
-            self._start(cursor)
-        else:
-            self._progress.next_generation()
-            self._dispatch.cursor = cursor
-        self._next = cursor
+        with self._busy:
+            if self._closed:
+                raise self._closed_error("the loader is closed")
+            if cursor == self._next and self._iterator is not None:
+                return
+            if self._iterator is None:
+                self._start(cursor)
+            else:
+                self._progress.next_generation()
+                self._dispatch.cursor = cursor
+            self._next = cursor
+
+    def _closed_error(self, cause: str = "the loader was closed while a batch was waited for") -> LoaderError:
+        return LoaderError("E-MISUSE", cause, fix="make a new loader", backend=self.name)
 
     def _start(self, cursor: Cursor) -> None:
         schedule, shared = self._settings.schedule, self._workers > 0
@@ -123,7 +135,7 @@ class ProcessEngine:
         ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
-        self._recycler = Recycler(count)
+        self._recycler = Recycler(count, shared=shared)
         self._progress = WorkerProgress(max(1, self._workers), shared=shared)
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
@@ -162,16 +174,25 @@ class ProcessEngine:
                 )
 
     def next(self) -> HostBatch:
+        with self._busy:
+            if self._closed:
+                raise self._closed_error()
+            return self._next_batch()
+
+    def _next_batch(self) -> HostBatch:
         while True:
             try:
                 if self._workers:
                     self._iterator.raise_if_dead()  # now, not when the batches that it has left are used up
                 produced: Produced = next(self._iterator)
-            except LoaderError:  # torch's iterator would go on with the batch after the failed one
+            except Exception as error:  # torch's iterator would go on with the batch after the failed one
+                closed = self._closed
                 self.close()
-                raise
-            except Exception as error:  # raised by torch, for instance of a worker that failed before its first batch
-                self.close()
+                if closed:  # by another thread, or by a signal handler in this one
+                    raise self._closed_error() from None
+                if isinstance(error, LoaderError):
+                    raise
+                # Raised by torch, for instance of a worker that failed before its first batch.
                 lines = str(error).strip().splitlines() or ["no details"]
                 what = f"{type(error).__name__}: {lines[-1]}"
                 raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where(-1)) from error
@@ -214,6 +235,8 @@ class ProcessEngine:
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
         """Return the error for a worker that has made no progress for `watchdog_s`, None if that is not so."""
+        if self._closed:  # by another thread, which waits for this one
+            return self._closed_error()
         row = self._progress.table[worker]
         if not self._watchdog.expired(row.tobytes()):
             return None
@@ -230,7 +253,8 @@ class ProcessEngine:
 
     def close(self) -> None:
         self._closed = True
-        self._stop()
+        with self._busy:
+            self._stop()
 
     def _stop(self) -> None:
         if self._iterator is None:

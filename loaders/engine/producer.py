@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.engine.sample_reader import Loaded, SampleReader, SoundSamples
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
@@ -46,6 +46,8 @@ class ProducerSettings:
         substitute: policy "replace": put the next good sample in the row of a bad one.
         evaluation: serve each sample at most once: a bad one's row becomes padding instead.
         device: device of the loader's batches, for engines that make them there.
+        on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
+        sound: the samples in which nothing is repaired, as far as this process knows.
     """
 
     source: Source
@@ -55,6 +57,8 @@ class ProducerSettings:
     substitute: bool
     evaluation: bool
     device: str = "cpu"
+    on_repaired: str = "count"
+    sound: SoundSamples = field(default_factory=SoundSamples, compare=False)
 
 
 class Producer:
@@ -66,13 +70,16 @@ class Producer:
     Attributes:
         tasks: tasks of the latest batch by row, in the order of the rows.
         read_s: seconds of the latest batch that were spent inside the source.
+        repaired: samples of the latest batch of which libjpeg made up a part, by row.
     """
 
     def __init__(self, settings: ProducerSettings, make_task: MakeTask | None = None) -> None:
         self._settings, self._make_task = settings, make_task
-        self._reader = SampleReader(settings.source, ImageDecoder(settings.pipeline, settings.decoder))
+        decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
+        self._reader = SampleReader(settings.source, decoder, settings.sound)
         self._resize = RESIZERS[settings.pipeline.resample]
         self.tasks: dict[int, Any] = {}
+        self.repaired: dict[int, BadSample] = {}
         self.read_s = 0.0
 
     def produce(
@@ -89,6 +96,7 @@ class Producer:
         """
         started, self._reader.read_s = time.perf_counter(), 0.0
         self.tasks.clear()
+        self.repaired.clear()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         self._reader.will_need(index[index >= 0])
@@ -139,7 +147,16 @@ class Producer:
         if task is not None:
             self.tasks[row] = task
         else:
-            write_sample(self._reader.crop(item, window), images[row : row + 1], flip, self._resize)
+            pixels = self._reader.crop(item, window)
+            if self._reader.repair:
+                self._note_repair(row, item.sample)
+            write_sample(pixels, images[row : row + 1], flip, self._resize)
+
+    def _note_repair(self, row: int, sample: int) -> None:
+        error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
+        if self._settings.on_repaired != "count":
+            raise error
+        self.repaired[row] = self._bad(row, sample, error)._replace(substitute=sample)
 
     @staticmethod
     def _book(rows: npt.NDArray[np.void], row: int, item: Loaded, plan: BatchPlan, place: int) -> None:

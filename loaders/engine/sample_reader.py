@@ -35,15 +35,34 @@ class Loaded(NamedTuple):
     height: int
 
 
+class SoundSamples:
+    """Remembers in which samples libjpeg repairs nothing, a byte each; the threads of one process share it."""
+
+    def __init__(self) -> None:
+        self._flags: npt.NDArray[np.bool_] | None = None
+
+    def of(self, source: Source) -> npt.NDArray[np.bool_]:
+        """Return a flag for each sample of `source`, to be set once it is known."""
+        if self._flags is None:
+            self._flags = np.zeros(len(source), bool)  # untouched pages take no memory
+        return self._flags
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SoundSamples, ()
+
+
 class SampleReader:
     """Reads the samples of one source and decodes them; belongs to one thread.
 
     Attributes:
         read_s: seconds spent inside the source since it was last set to 0.
+        repair: what libjpeg repaired in the latest crop; "" for nothing.
     """
 
-    def __init__(self, source: Source, decoder: ImageDecoder) -> None:
+    def __init__(self, source: Source, decoder: ImageDecoder, sound: SoundSamples | None = None) -> None:
         self._source, self._decoder = source, decoder
+        self._sound = (sound or SoundSamples()).of(source)
+        self.repair = ""
         self._windows = source if isinstance(source, WindowSource) else None
         self.read_s = 0.0
 
@@ -74,6 +93,7 @@ class SampleReader:
     def crop(self, item: Loaded, window: Window) -> Pixels:
         """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
         x, y, w, h = window
+        self.repair = ""
         if item.probe is None:
             assert isinstance(item.data, np.ndarray)
             return item.data[y : y + h, x : x + w]
@@ -81,7 +101,18 @@ class SampleReader:
             part, stored = self.part(item, window)
             return self._decoder.part(part, item.probe, stored)
         assert isinstance(item.data, bytes)
-        return self._decoder.window(item.data, item.probe, window)
+        sound = not self._decoder.tells(item.probe) and self.sound(item)
+        pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
+        self.repair = self._decoder.repair
+        return pixels
+
+    def sound(self, item: Loaded) -> bool:
+        """Return whether libjpeg repairs nothing in the file of `item`, or refuses it; asks it once for each sample."""
+        assert isinstance(item.data, bytes)
+        assert item.probe is not None
+        if not self._sound[item.sample]:
+            self._sound[item.sample] = self._decoder.sound(item.data, item.probe)
+        return bool(self._sound[item.sample])
 
     def _timed(self, method: Callable[..., Result], *arguments: Any) -> Result:
         """Call a method of the source, and add the seconds that it takes to `read_s`."""

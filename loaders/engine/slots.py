@@ -45,6 +45,7 @@ class Produced(NamedTuple):
         trace: text of the traceback, for an exception that is not a LoaderError.
         tasks: (row, task) of the rows that are left to another decoder instead of the slot, in row order.
         read_s: seconds of produce_s that were spent inside the source.
+        repaired: the samples of the slot of which libjpeg made up a part, in row order.
     """
 
     item: WorkItem
@@ -55,6 +56,7 @@ class Produced(NamedTuple):
     trace: str = ""
     tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
+    repaired: tuple[BadSample, ...] = ()
 
 
 class BatchSlots:
@@ -109,7 +111,7 @@ class BatchSlots:
             images = torch.from_numpy(pixels.copy())
             recycler.give_back(slot)
         resident = images.device.type != "cpu"
-        about = (produced.bad, produced.produce_s, resident, produced.read_s)
+        about = (produced.bad, produced.produce_s, resident, produced.read_s, produced.repaired)
         return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *about)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import threading
 import time
 import weakref
@@ -87,7 +88,7 @@ class ThreadEngine:
         ensure(needs, backend=self.name, rank=schedule.rank)
         queue = self.queue = BatchQueue(self._settings, self._workers, self._ahead, cursor)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
-        self._retire = weakref.finalize(self, _retire, queue, self._threads)
+        self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         makers = [queue.maker(worker, self._make_task) for worker in range(max(1, self._workers))]
         if not self._workers:
             self._maker = makers.pop()
@@ -207,7 +208,9 @@ class ThreadEngine:
             queue.slots.close()
 
 
-def _retire(queue: BatchQueue, threads: list[threading.Thread]) -> None:
+def _retire(owner: int, queue: BatchQueue, threads: list[threading.Thread]) -> None:
+    if os.getpid() != owner:  # forked: the threads are the parent's, and one of them may have held the lock
+        return
     queue.close()
     deadline = time.monotonic() + _LEAVE_S
     for thread in threads:

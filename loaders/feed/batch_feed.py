@@ -123,7 +123,8 @@ class DeviceFeed:
             out = self._outputs.take()
         plan = self._plan(batch)
         labels = self._stage.targets(torch.from_numpy(batch.labels), plan)
-        return DeviceBatch(self._stage(batch.images, out, plan), labels, batch)
+        images = self._stage(batch.images, out, plan)
+        return DeviceBatch(images, labels, batch if out is None else replace(batch, images=_nothing(batch.images)))
 
     def _plan(self, batch: HostBatch) -> AugmentPlan | None:
         return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, batch.index))

@@ -52,6 +52,7 @@ class IndexHeader:
         flat: whether the images lie in the root itself, as one class.
         skipped: reason -> number of entries that were not taken.
         columns: (name, numpy type, length) of each of COLUMNS.
+        rules: version of the rules by which the scan chose images and classes.
     """
 
     fingerprint: str
@@ -60,6 +61,7 @@ class IndexHeader:
     flat: bool
     skipped: dict[str, int]
     columns: list[tuple[str, str, Count]] = field(default_factory=list)
+    rules: Count = 1
 
 
 class DamagedIndexError(ValueError):

@@ -22,6 +22,7 @@ FileEntry = tuple[bytes, int, int, int]
 RUN_LENGTH = 1 << 14
 # A folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
+SCAN_RULES = 2  # 1 took folders with an image's suffix for files, and told links to class folders not from others
 _RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
 
 
@@ -141,6 +142,7 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
+            rules=SCAN_RULES,
         )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),

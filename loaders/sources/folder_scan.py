@@ -16,11 +16,15 @@ from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
 # What file systems and archivers leave beside the data; names that begin with a dot are passed over as well.
+# Images that torchvision.datasets.ImageFolder takes, and this package does not decode.
+UNREAD_SUFFIXES = frozenset({".ppm", ".pgm", ".tif", ".tiff"})
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."
 
 HIDDEN, OTHER_SUFFIX, NOT_REGULAR = "hidden", "other suffix", "not a regular file"
-LINK, BROKEN_LINK, KNOWN_FOLDER = "link", "broken link", "folder seen before"
+UNREAD_FORMAT = "format not read"
+LINK, BROKEN_LINK = "link", "broken link"
+KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
 
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
@@ -34,12 +38,13 @@ class FolderScan:
     """Walk once over the tree below `root`: classes are its first-level folders, bytewise by name.
 
     Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
-    class, then by path bytes, whatever order the file system lists them in. A root with images of its own and none in
-    its folders is flat: one class, FLAT_CLASS; images beside class folders that hold images are not taken. `skipped`
-    counts all that is not taken, by reason. A folder is walked once: by its own path, otherwise by the first link to
-    it; links to a folder above are not followed.
+    class, then by path bytes, whatever order the file system lists them in; whatever is a folder is none of them, even
+    if it is called v1.png. A root with images of its own and none in its folders is flat: one class, FLAT_CLASS; images
+    beside class folders that hold images are not taken. `skipped` counts all that is not taken, by reason. A folder is
+    walked once: by its own path, otherwise by the first link to it; links to a folder above are not followed.
 
-    `progress(num_images)` is called now and then. Raises LoaderError: E-NODATA without one image, E-ACCESS, E-READ.
+    `progress(num_images)` is called now and then. Raises LoaderError: E-NODATA without one image, or with images of a
+    format that is not read in the folders of what would be flat, E-ACCESS, E-READ.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class FolderScan:
             self._walk_class(name, is_link)
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
+            self._refuse_strays(len(top))
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
         elif len(top):
@@ -65,6 +71,14 @@ class FolderScan:
             progress(len(self.builder))
         if len(self.builder) == 0:
             raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
+
+    def _refuse_strays(self, num_images: int) -> None:
+        unread = self.skipped[UNREAD_FORMAT]
+        if unread and self.builder.classes:
+            beside = f"{num_images:,} image{'s' * (num_images != 1)} beside them would be all of the data"
+            cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
+            fix = "convert them to PNG or JPEG, or move what lies beside the class folders away"
+            raise LoaderError("E-NODATA", cause, fix=fix, path=self.root)
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
@@ -88,8 +102,9 @@ class FolderScan:
     def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileSorter) -> list[Subfolder] | None:
         """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
         path = self.root + b"/" + folder if folder else self.root
+        known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
         if is_link and self._leads_back(path):
-            self.skipped[KNOWN_FOLDER] += 1
+            self.skipped[known] += 1
             return None
         try:
             fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
@@ -99,7 +114,7 @@ class FolderScan:
             # Read before the listing: a change during it shows as a later time.
             status = os.fstat(fd)
             if (identity := (status.st_dev, status.st_ino)) in self._visited:
-                self.skipped[KNOWN_FOLDER] += 1
+                self.skipped[known] += 1
                 return None
             self._visited.add(identity)
             number = self.builder.add_folder(folder, label, status.st_mtime_ns, status.st_ino)
@@ -125,7 +140,9 @@ class FolderScan:
                     skipped[HIDDEN] += 1
                 elif not follow and entry.is_symlink():
                     skipped[LINK] += 1
-                elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
+                elif _is_folder(entry):
+                    subfolders.append((os.fsencode(name), entry.is_symlink()))
+                elif (suffix := name[name.rfind(".") :].lower()) in IMAGE_SUFFIXES:
                     try:
                         status = with_retries(entry.stat)
                     except OSError as error:
@@ -137,10 +154,8 @@ class FolderScan:
                         self._count_image()
                     else:
                         skipped[NOT_REGULAR] += 1
-                elif _is_folder(entry):
-                    subfolders.append((os.fsencode(name), entry.is_symlink()))
                 else:
-                    skipped[OTHER_SUFFIX] += 1
+                    skipped[UNREAD_FORMAT if suffix in UNREAD_SUFFIXES else OTHER_SUFFIX] += 1
                     settled = settled and not entry.is_symlink()  # a link may lead to a folder later
         return subfolders, settled
 
@@ -186,7 +201,7 @@ def skipped_text(skipped: dict[str, int]) -> str:
 
 
 def _is_walked(name: str) -> bool:
-    return not (name.startswith(".") or name in FOREIGN_FOLDERS or name[name.rfind(".") :].lower() in IMAGE_SUFFIXES)
+    return not (name.startswith(".") or name in FOREIGN_FOLDERS)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

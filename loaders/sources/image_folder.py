@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
-from penstock.loaders.sources.folder_scan import FolderScan, root_error, skipped_text
+from penstock.loaders.sources.folder_scan import KNOWN_CLASS, FolderScan, root_error, skipped_text
 from penstock.loaders.sources.saved_index import index_name, load_index, save_index
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
-from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.errors import LoaderError, printable, size_text
+
+# An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
+MAX_FILE_BYTES = 512 << 20
 
 
 class ImageFolder:
@@ -22,8 +26,10 @@ class ImageFolder:
 
     The scan is saved as a packed index in the user's cache folder and used again while the tree is as it was
     (`saved_index.still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the terminal display
-    during a scan. Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor
-    copies.
+    during a scan. A file of more than `max_file_bytes` is refused before it is read. Pickles as the name and digest of
+    its index, which each worker maps: a worker neither scans nor copies.
+
+    Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or give other labels.
 
     Raises LoaderError: E-NODATA for a folder that is not there or holds no image, E-EMPTYCLASS for a class folder
     without one unless `allow_empty` (it keeps its class number then), E-ACCESS for one that cannot be read.
@@ -36,15 +42,17 @@ class ImageFolder:
         allow_empty: bool = False,
         follow_symlinks: bool = True,
         rescan: bool = False,
+        max_file_bytes: int = MAX_FILE_BYTES,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
-        self._take(path, _index_of(path, follow_symlinks, rescan, progress))
+        self._take(path, _index_of(path, follow_symlinks, rescan, progress), max_file_bytes)
+        self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
 
-    def _take(self, root: bytes, index: FolderIndex) -> None:
-        self.root, self._index = root, index
+    def _take(self, root: bytes, index: FolderIndex, max_file_bytes: int) -> None:
+        self.root, self._index, self._max_file_bytes = root, index, max_file_bytes
         self._prefix = root.rstrip(b"/") + b"/"
         self._num_files = index.num_files
         self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
@@ -57,10 +65,15 @@ class ImageFolder:
     def read(self, index: int) -> bytes:
         """Read the bytes of image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
 
-        Raises LoaderError: E-MISSING, E-CHANGED (size or mtime differ from the scan), E-ACCESS, E-READ; IndexError.
+        Raises LoaderError: E-MISSING, E-CHANGED (size or mtime differ from the scan), E-ACCESS, E-READ, E-BOMB for a
+        file of more than max_file_bytes; IndexError.
         """
         path = self.path(index)
         size, mtime_ns = self._index.size(index), self._index.mtime_ns(index)
+        if size > self._max_file_bytes:
+            cause = f"a file of {size:,} bytes, max_file_bytes is {self._max_file_bytes:,}"
+            fix = f"open_source(folder, max_file_bytes={size}) if it is an image, or remove the file"
+            raise LoaderError("E-BOMB", cause, fix=fix, sample=index, path=path)
         try:
             return with_retries(lambda: read_unchanged(path, size, mtime_ns), self._count_retry)
         except OSError as error:
@@ -89,6 +102,21 @@ class ImageFolder:
             classes += " (a flat folder counts as one class)"
         return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
+    def _warn_of_labels(self) -> None:
+        if repeated := self.skipped.get(KNOWN_CLASS, 0):
+            links = f"{repeated:,} class folder{'s are links' if repeated != 1 else ' is a link'}"
+            warnings.warn(
+                f"{printable(self.root)}: {links} to folders that are read already, and left out; "
+                "torchvision.datasets.ImageFolder would make classes of them, and number those behind them differently",
+                stacklevel=3,
+            )
+        if self._index.header.flat and self._index.num_folders > 1:
+            warnings.warn(
+                f"{printable(self.root)}: its folders hold no image, so the images beside them are all of the data, as "
+                "one class; torchvision.datasets.ImageFolder would refuse it",
+                stacklevel=3,
+            )
+
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)
         if not len(empty):
@@ -100,7 +128,7 @@ class ImageFolder:
         raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", path=path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.root, self._index.path, self.content)
+        return _reopen, (self.root, self._index.path, self.content, self._max_file_bytes)
 
 
 def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None) -> FolderIndex:
@@ -116,7 +144,7 @@ def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callab
     return save_index(name, scan.write)
 
 
-def _reopen(root: bytes, index_path: bytes, content: str) -> ImageFolder:
+def _reopen(root: bytes, index_path: bytes, content: str, max_file_bytes: int) -> ImageFolder:
     """Open the source in another process. Raises LoaderError E-STALE where the index is gone or of other files."""
     try:
         index = FolderIndex(index_path, verify=False)
@@ -125,7 +153,7 @@ def _reopen(root: bytes, index_path: bytes, content: str) -> ImageFolder:
     if index.header.content != content:
         raise _stale(root, "another process has scanned the folder again and found other files")
     folder = ImageFolder.__new__(ImageFolder)
-    folder._take(root, index)
+    folder._take(root, index, max_file_bytes)
     return folder
 
 

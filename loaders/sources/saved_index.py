@@ -12,6 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
+from penstock.loaders.sources.folder_index_builder import SCAN_RULES
+from penstock.loaders.sources.folder_scan import KNOWN_FOLDER, NOT_REGULAR
 from penstock.loaders.system.durable_file import remove_leftovers, replace_file
 from penstock.pipelines.errors import LoaderError
 
@@ -64,7 +66,15 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
         index = FolderIndex(path)
     except (OSError, DamagedIndexError):
         return None
-    return index if index.root == os.path.realpath(root) and still_true(index, root) else None
+    usable = index.root == os.path.realpath(root) and _by_these_rules(index) and still_true(index, root)
+    return index if usable else None
+
+
+def _by_these_rules(index: FolderIndex) -> bool:
+    """Return whether a scan would choose the same images and classes now, where an older version made the index."""
+    header = index.header
+    doubtful = header.skipped.keys() & {NOT_REGULAR, KNOWN_FOLDER} or (header.flat and index.num_folders > 1)
+    return header.rules == SCAN_RULES or not doubtful
 
 
 def still_true(index: FolderIndex, root: bytes) -> bool:

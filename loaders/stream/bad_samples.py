@@ -8,6 +8,7 @@ from penstock.loaders.stream.contract import BadSample, EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 POLICIES = ("raise", "replace")
+REPAIR_POLICIES = ("count", "raise", "replace", "ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,8 @@ class BadSamplePolicy:
 
     Attributes:
         on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
+        on_repaired: what is done about an image of which libjpeg made up a part: "count" serves and counts it, "raise"
+            and "replace" treat it as a bad sample, "ignore" does not even look for it.
         max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
             samples (a float below 1), or None for no limit.
         samples_per_epoch: samples of this rank in an epoch, which a fraction refers to.
@@ -23,6 +26,7 @@ class BadSamplePolicy:
     """
 
     on_bad_sample: str = "raise"
+    on_repaired: str = "count"
     max_bad: int | float | None = None
     samples_per_epoch: int = 0
     evaluation: bool = False
@@ -30,8 +34,15 @@ class BadSamplePolicy:
     def __post_init__(self) -> None:
         if self.on_bad_sample not in POLICIES:
             raise ValueError(f"on_bad_sample is one of {', '.join(POLICIES)}, not {self.on_bad_sample!r}")
+        if self.on_repaired not in REPAIR_POLICIES:
+            raise ValueError(f"on_repaired is one of {', '.join(REPAIR_POLICIES)}, not {self.on_repaired!r}")
         if self.max_bad is not None and self.max_bad < 0:
             raise ValueError(f"max_bad is at least 0, not {self.max_bad}")
+
+    @property
+    def substitutes(self) -> bool:
+        """Return whether workers have to find a substitute for a bad sample."""
+        return "replace" in (self.on_bad_sample, self.on_repaired)
 
     @property
     def limit(self) -> float:
@@ -46,8 +57,9 @@ class BadSamplePolicy:
         if not bad:
             return
         where: dict[str, int | str] = {"backend": backend, "rank": rank}
-        if self.on_bad_sample == "raise":
-            raise bad[0].error(**where)
+        for entry in bad:
+            if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
+                raise entry.error(**where)
         if len(ledger.bad) + len(bad) > self.limit:
             raise LoaderError(
                 "E-MAXBAD",

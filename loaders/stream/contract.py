@@ -11,6 +11,8 @@ import torch
 
 from penstock.pipelines.errors import LoaderError
 
+MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
+
 
 class Cursor(NamedTuple):
     """Name a place in the stream.
@@ -64,6 +66,7 @@ class HostBatch:
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
             over it is gone.
         read_s: seconds of produce_s that were spent inside the source.
+        repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
     """
 
     cursor: Cursor
@@ -76,6 +79,7 @@ class HostBatch:
     produce_s: float
     resident: bool = False
     read_s: float = 0.0
+    repaired: tuple[BadSample, ...] = ()
 
 
 class Engine(Protocol):
@@ -123,6 +127,8 @@ class EpochLedger:
         delivered: samples that were served.
         replaced: samples that could not be served; a substitute or padding has their row.
         bad: one entry for each replaced sample.
+        repaired: delivered samples of which libjpeg made up a part, such as the rows that a cut photo lacks.
+        repairs: one entry for each of the first MAX_REPAIRS of them.
     """
 
     epoch: int
@@ -130,6 +136,8 @@ class EpochLedger:
     delivered: int = 0
     replaced: int = 0
     bad: list[BadSample] = field(default_factory=list)
+    repaired: int = 0
+    repairs: list[BadSample] = field(default_factory=list)
 
     def add(self, batch: HostBatch) -> None:
         """Count a delivered batch; padding that stands for no sample is left out."""
@@ -139,21 +147,26 @@ class EpochLedger:
         self.replaced += len(batch.bad)
         self.delivered += rows - len(batch.bad)
         self.bad.extend(batch.bad)
+        self.repaired += len(batch.repaired)
+        self.repairs.extend(batch.repaired[: max(0, MAX_REPAIRS - len(self.repairs))])
 
     def as_dict(self) -> dict[str, object]:
         """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
-        lines = [
-            {
-                "sample": b.sample,
-                "code": b.code,
-                "cause": b.cause,
-                "path": ascii(b.path)[2:-1],
-                "substitute": b.substitute,
-            }
-            for b in self.bad
-        ]
+        bad, repairs = (
+            [
+                {
+                    "sample": b.sample,
+                    "code": b.code,
+                    "cause": b.cause,
+                    "path": ascii(b.path)[2:-1],
+                    "substitute": b.substitute,
+                }
+                for b in entries
+            ]
+            for entries in (self.bad, self.repairs)
+        )
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
-        return {"epoch": self.epoch, **counts, "bad": lines}
+        return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs}
 
 
 @dataclass(frozen=True)
@@ -168,6 +181,7 @@ class LoaderStats:
         read_s: seconds of produce_s spent inside the source, reading.
         elapsed_s: seconds from the first request for a batch to the latest delivery.
         queue_depth: finished batches found waiting, mean over all requests.
+        repaired: images of which libjpeg made up a part; the ledger names them.
     """
 
     batches: int = 0
@@ -177,9 +191,18 @@ class LoaderStats:
     read_s: float = 0.0
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
+    repaired: int = 0
 
     def with_batch(
-        self, images: int, *, wait_s: float, elapsed_s: float, ready: int, produce_s: float = 0.0, read_s: float = 0.0
+        self,
+        images: int,
+        *,
+        wait_s: float,
+        elapsed_s: float,
+        ready: int,
+        produce_s: float = 0.0,
+        read_s: float = 0.0,
+        repaired: int = 0,
     ) -> LoaderStats:
         """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
         return LoaderStats(
@@ -190,6 +213,7 @@ class LoaderStats:
             read_s=self.read_s + read_s,
             elapsed_s=elapsed_s,
             queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
+            repaired=self.repaired + repaired,
         )
 
     @property

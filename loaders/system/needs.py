@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from multiprocessing import forkserver, util
+from multiprocessing import current_process, forkserver, util
 from typing import Any, NamedTuple
 
 from penstock.loaders.system.machine import ensure_descriptors, ensure_memory, process_headroom
@@ -74,6 +74,7 @@ def ensure(needs: Needs, **where: object) -> None:
     try:
         ensure_descriptors(needs.descriptors)
         if needs.processes:
+            ensure_children()
             ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES)
             ensure_temporary_folder()
             ensure_processes(needs)
@@ -89,6 +90,18 @@ def ensure_batches(needs: Needs) -> None:
     if needs.total_bytes > needs.slot_bytes:
         processes = f" and {needs.processes} worker process{'es' * (needs.processes != 1)}" * (needs.processes > 0)
         ensure_memory(needs.total_bytes, f"batches{processes}, at least")
+
+
+def ensure_children() -> None:
+    """Raise LoaderError E-MISUSE where multiprocessing lets this process start no other ones."""
+    if current_process().daemon:
+        fix = "pass workers=0 here (num_workers=0 to DataLoader), or start this process with daemon=False"
+        raise LoaderError("E-MISUSE", "a daemonic process may not start worker processes", fix=fix)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        cause = "the working folder has been removed, and worker processes start in it"
+        raise LoaderError("E-MISUSE", cause, fix="change to a folder that exists (cd, os.chdir)") from None
 
 
 def ensure_processes(needs: Needs) -> None:

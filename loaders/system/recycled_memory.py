@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 
@@ -11,10 +12,17 @@ import torch
 
 
 class Recycler:
-    """Hand out numbers 0..n-1; a number is free again when the last view of the tensor made for it is gone."""
+    """Hand out numbers 0..n-1; a number is free again when the last view of the tensor made for it is gone.
 
-    def __init__(self, count: int) -> None:
+    shared: processes that are forked from this one see the same memory, so a number that has a tensor at a fork is
+    never free again: nobody here knows how long the child keeps its own tensor.
+    """
+
+    def __init__(self, count: int, *, shared: bool = False) -> None:
         self._free = deque(range(count))
+        self._returning: set[int] = set()  # numbers whose tensors give them back
+        if shared:
+            _shared.add(self)
 
     def __len__(self) -> int:
         return len(self._free)
@@ -30,8 +38,29 @@ class Recycler:
     def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
         """Make a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
         view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
-        weakref.finalize(view, self._free.append, number).atexit = False
+        self._returning.add(number)
+        weakref.finalize(view, self._return, number).atexit = False
         return torch.from_numpy(view)
+
+    def _return(self, number: int) -> None:
+        if number in self._returning:
+            self._returning.remove(number)
+            self._free.append(number)
+
+    def leave_to_children(self) -> None:
+        """Keep the memory of all tensors that are there now as it is, for a process that is about to be forked."""
+        self._returning.clear()
+
+
+_shared: weakref.WeakSet[Recycler] = weakref.WeakSet()
+
+
+def _leave_all_to_children() -> None:
+    for recycler in list(_shared):
+        recycler.leave_to_children()
+
+
+os.register_at_fork(before=_leave_all_to_children)
 
 
 class OutputBuffers:

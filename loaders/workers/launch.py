@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, spawn
 from types import FrameType
 from typing import Any
 
+from penstock.loaders.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
+_sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -33,6 +35,7 @@ def _start_resource_tracker() -> None:
     blocked in it: a terminal that is closed, or a batch system that signals every process, would otherwise end it
     before it has cleaned up.
     """
+    _sweep_once()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])
     try:
         resource_tracker.ensure_running()
@@ -71,9 +74,25 @@ def start_fork_server() -> None:
     # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
     try:
+        if server._forkserver_pid is None:
+            mark_temporary_folder()
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forget_parents_server() -> None:
+    """Let go of a fork server that belongs to the process which this one was forked from; only that one can use it."""
+    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    if server._forkserver_alive_fd is not None:
+        with contextlib.suppress(OSError):
+            os.close(server._forkserver_alive_fd)  # or it would live as long as this process
+    preload = server._preload_modules
+    server.__init__()  # its lock, too, may be held by a thread that is not here
+    server.set_forkserver_preload(preload)
+
+
+os.register_at_fork(after_in_child=_forget_parents_server)
 
 
 @contextlib.contextmanager
@@ -140,18 +159,26 @@ def hidden_main() -> Iterator[None]:
     """Start processes that do not import the parent's `__main__`.
 
     multiprocessing would import it in every new process, which costs the script's imports and requires an
-    `if __name__ == "__main__"` guard in it.
+    `if __name__ == "__main__"` guard in it. Processes that other threads start meanwhile import it as usual.
     """
-    main = sys.modules.get("__main__")
-    if main is None:
-        yield
-        return
-    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    before = getattr(_this_thread, "hides_main", False)
+    _this_thread.hides_main = True
     try:
-        main.__spec__ = None
-        with contextlib.suppress(AttributeError):
-            del main.__file__
         yield
     finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+        _this_thread.hides_main = before
+
+
+_this_thread = threading.local()
+_preparation_data: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+
+
+def _prepared(name: str) -> dict[str, Any]:
+    """Return what a new process is told of this one (spawn.prepare), where main is hidden without its name."""
+    data = _preparation_data(name)
+    if getattr(_this_thread, "hides_main", False):
+        data = {key: value for key, value in data.items() if not key.startswith("init_main")}
+    return data
+
+
+spawn.get_preparation_data = _prepared

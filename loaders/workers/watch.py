@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import queue
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from multiprocessing import connection, util
+from multiprocessing import connection, process, util
 from typing import Any
 
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
+from penstock.loaders.workers.leftovers import named_semaphores
 from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, receive_message
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
@@ -59,8 +61,12 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self.on_death, self.on_silence = on_death, on_silence
         self._oom_kills = oom_kills()
         self._workers_status = [True] * loader.num_workers  # torch sets it last
+        self._workers = []
+        self._owner = os.getpid()
+        _iterators.add(self)
         try:
-            super().__init__(loader)
+            with named_semaphores():
+                super().__init__(loader)
         except BaseException:
             self.shut_down()
             raise
@@ -73,6 +79,12 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             results: Any = self._worker_result_queue
             receive = weakref.WeakMethod(self._receive)  # a cycle would hold the queue's descriptors for long
             results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]  # noqa: PLW0108
+
+    def _next_data(self) -> Any:
+        if self._owner != os.getpid():
+            cause = f"its workers belong to process {self._owner}, and this one was forked from it"
+            raise LoaderError("E-MISUSE", f"this iterator cannot go on: {cause}", fix="begin a new iteration here")
+        return super()._next_data()  # type: ignore[no-untyped-call]
 
     def raise_if_dead(self) -> None:
         """Raise what `on_death` returns for a worker that has ended, whether or not a batch is waited for."""
@@ -169,3 +181,17 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _shutdown_workers(self) -> None:
         if _utils is not None and _utils.python_exit_status is False:
             self.shut_down()
+
+
+_iterators: weakref.WeakSet[WatchedIterator] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Make a forked process let go of iterators whose workers are its parent's: nothing here may end those."""
+    children: set[Any] = getattr(process, "_children")  # noqa: B009  ended when this process leaves
+    for iterator in list(_iterators):
+        iterator._shutdown = True
+        children.difference_update(iterator._workers)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

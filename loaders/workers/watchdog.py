@@ -10,7 +10,7 @@ DEFAULT_WATCHDOG_S = 300.0
 
 def check_watchdog(limit_s: float) -> None:
     """Raise ValueError for a limit of no time at all."""
-    if limit_s <= 0:
+    if not limit_s > 0:  # nor is NaN
         raise ValueError(f"watchdog_s is above 0 seconds, not {limit_s}")
 
 

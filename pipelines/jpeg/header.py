@@ -5,13 +5,15 @@ ITU-T T.81 (JPEG): Annex B for the markers, F.2 for the order of MCUs in a basel
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.pipelines.errors import LoaderError
 
-SOI, EOI = b"\xff\xd8", b"\xff\xd9"
+SOI, EOI, _NEXT_SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 _SOF0, _DHT, _JPG, _DAC = 0xC0, 0xC4, 0xC8, 0xCC
 _RST0, _RST7, _SOI, _EOI, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0xD7, 0xD8, 0xD9, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
 _FRAMES = frozenset(range(_SOF0, 0xD0)) - {_DHT, _JPG, _DAC}
@@ -19,6 +21,16 @@ _BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # b
 _FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # sampling factors by their byte
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
+_EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+_BEHIND_FILL = re.compile(rb"[^\xff]")
+# More markers than this, before the image data or behind it, are junk: walking 64 MB of them would take half a minute.
+# Metadata comes in segments of up to 64 kB, so it takes 650 MB of it to need as many.
+_MAX_MARKERS = 10_000
+_SEARCHED_BYTES = 1 << 16  # at a time, for a marker: so much memory is quickly had
+# A progressive decoder visits every block for each scan, even an empty one: 0.2 ms a megapixel. Encoders write 10 scans
+# (libjpeg), at most some 20 (mozjpeg). An image of max_pixels may have 32, a smaller one more, up to the 500 of
+# libjpeg-turbo's own TJFLAG_LIMITSCANS.
+_USUAL_SCANS, _MAX_SCANS = 32, 500
 # How libjpeg's warnings begin (jerror.h, JWRN_*); it repairs what it warns about. Every other message is an error.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
@@ -87,12 +99,12 @@ def parse_header(data: bytes) -> JpegHeader:
     frame: tuple[int, int] | None = None  # marker, offset of its length field
     segments: list[tuple[int, int, int]] = []
     try:
-        while True:
+        for _ in range(_MAX_MARKERS):
             marker = data[position + 1]
             if data[position] != 0xFF:
                 raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
             if marker in _BARE:
-                position = _after_bare(marker, position)
+                position = _after_bare(data, position)
                 continue
             length = data[position + 2] << 8 | data[position + 3]
             end = position + 2 + length
@@ -108,6 +120,8 @@ def parse_header(data: bytes) -> JpegHeader:
                     raise LoaderError("E-CORRUPT", "the JPEG has two frame headers")
                 frame = (marker, position + 2)
             position = end
+        else:
+            raise _too_many_markers()
     except IndexError:
         raise LoaderError("E-TRUNC", "the file ends inside the JPEG header") from None
     if frame is None:
@@ -115,10 +129,21 @@ def parse_header(data: bytes) -> JpegHeader:
     return _frame_header(data, frame, (position + 4, end), tuple(segments))
 
 
-def _after_bare(marker: int, position: int) -> int:
-    """Return where the next marker has to stand behind one without a length; `position` is that of its 0xFF byte."""
-    if marker == 0xFF:  # this 0xFF was a fill byte, T.81 B.1.1.2
-        return position + 1
+def _too_many_markers() -> LoaderError:
+    return LoaderError("E-CORRUPT", f"the JPEG has more than {_MAX_MARKERS:,} markers in a row")
+
+
+def _after_bare(data: bytes, position: int) -> int:
+    """Return where the next marker has to stand behind one without a length; `position` is that of its 0xFF byte.
+
+    Raises IndexError where nothing follows fill bytes (T.81 B.1.1.2).
+    """
+    marker = data[position + 1]
+    if marker == 0xFF:
+        found = _BEHIND_FILL.search(data, position)
+        if found is None:
+            raise IndexError
+        return found.start() - 1
     if marker == _EOI:
         raise LoaderError("E-CORRUPT", "the JPEG ends before any image data")
     if marker in (0x00, _SOI):
@@ -177,6 +202,21 @@ def is_header_warning(text: str) -> bool:
     return text.startswith(_HEADER_WARNINGS)
 
 
+def tells_of_repair(warning: str, header: JpegHeader, rows: int, num_bytes: int) -> bool:
+    """Return whether libjpeg's first warning ("" for none) says that it made up image data above row `rows`.
+
+    It did not where it only met more data than it needed: below the crop, or in front of the image's end. Only if that
+    is more than a sixteenth of the file's `num_bytes`, it has lost its way, as in Huffman data labelled arithmetic.
+    """
+    found = _EXTRANEOUS.match(warning)
+    if found is None:
+        return is_warning(warning) and not is_header_warning(warning)
+    left, marker = int(found[1]), int(found[2], 16)
+    if marker == _EOI:
+        return rows == header.height and left > (num_bytes - header.scan_offset) // 16
+    return not (header.stoppable and marker >> 3 != _RST0 >> 3)
+
+
 def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
     """Return whether libjpeg's warning ("" for none) shows that it met no stray marker: no need for check_markers.
 
@@ -191,28 +231,60 @@ def check_markers(data: bytes, header: JpegHeader) -> bool:
     Returns whether the end of the image comes right behind the first scan. Stray markers are refused because what
     libjpeg makes of one depends on the row at which it meets it, and so on the crop.
     """
-    start = position = header.scan_offset
-    codes = np.frombuffer(data, np.uint8, offset=start)
-    following = codes[1:]
-    begins = codes[:-1] == 0xFF
-    np.minimum(begins.view(np.uint8), following, out=begins.view(np.uint8))  # an "and": FF 00 is a data byte, no marker
-    if begins.size and following[first := begins.argmax()] == _EOI and begins[first]:
-        return True  # one scan without restart markers or fill bytes: nearly every file
-    begins &= following != 0xFF  # fill bytes, T.81 B.1.1.2
-    begins &= following >> 3 != _RST0 >> 3
-    marks, in_scan, only_scan = begins.tobytes(), True, True
-    while (found := marks.find(1, position - start)) >= 0:
-        at = start + found
+    return sum(1 for _ in _markers(data, header)) == 1
+
+
+def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
+    """Raise LoaderError E-BOMB if a JPEG has so many scans that decoding it would take minutes; else as check_markers.
+
+    Allowed are _USUAL_SCANS for an image of `max_pixels`, and in proportion more for a smaller one, to _MAX_SCANS.
+    """
+    allowed = min(_USUAL_SCANS * max_pixels // (header.width * header.height), _MAX_SCANS)
+    if header.stoppable or data.count(_NEXT_SCAN, header.scan_offset) < allowed:  # perhaps too high: thumbnails
+        return
+    scans = 1
+    for marker in _markers(data, header):
+        scans += marker == _SOS
+        if scans > allowed:
+            cause = f"more than {allowed} scans of {header.width}x{header.height} pixels; encoders write about ten"
+            raise LoaderError("E-BOMB", cause, fix="re-code it (jpegtran -progressive) or remove the file")
+
+
+def _markers(data: bytes, header: JpegHeader) -> Iterator[int]:
+    """Yield the markers behind the first scan up to that of the end, without restarts; raises as check_markers."""
+    position, in_scan = header.scan_offset, True
+    for _ in range(_MAX_MARKERS):
+        at = _next_marker(data, position)
+        if at < 0 or (not in_scan and data[position:at].strip(b"\xff")):
+            break
         marker = data[at + 1]
-        if not in_scan and data[position:at].strip(b"\xff"):
+        if marker != _EOI and (marker < _SOF0 or marker == _SOI or (marker == _SOS and header.stoppable)):
             break
+        yield marker
         if marker == _EOI:
-            return only_scan
-        if marker < _SOF0 or marker == _SOI or (marker == _SOS and header.stoppable):
-            break
+            return
         position = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        in_scan, only_scan = marker == _SOS, False
+        in_scan = marker == _SOS
+    else:
+        raise _too_many_markers()
     raise LoaderError("E-CORRUPT", f"the JPEG's markers do not lead to its end: stray bytes at {position}")
+
+
+def _next_marker(data: bytes, start: int) -> int:
+    """Return where the next marker begins, from `start` on, that is no restart; -1 if there is none."""
+    for position in range(start, len(data) - 1, _SEARCHED_BYTES):
+        codes = np.frombuffer(data, np.uint8, min(_SEARCHED_BYTES + 1, len(data) - position), position)
+        following = codes[1:]
+        begins = codes[:-1] == 0xFF
+        flags = begins.view(np.uint8)
+        np.minimum(flags, following, out=flags)  # an "and": FF 00 is a data byte, no marker
+        if not begins[begins.argmax()]:
+            continue  # nearly all of a scan without restart markers
+        begins &= following != 0xFF  # fill bytes, T.81 B.1.1.2
+        begins &= following >> 3 != _RST0 >> 3
+        if begins[first := begins.argmax()]:
+            return position + int(first)
+    return -1
 
 
 def rows_to_decode(header: JpegHeader, bottom: int) -> int:
@@ -241,9 +313,19 @@ def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
     keep = [
         data[start:end]
         for marker, start, end in header.segments
-        if not (_APP0 <= marker <= 0xEF or marker == 0xFE) or end - start >= whole.get(marker, 1 << 20)
+        if not _is_metadata(marker) or end - start >= whole.get(marker, 1 << 20)
     ]
     return b"".join((SOI, *keep, data[header.scan_offset :]))
+
+
+def scans_alone(data: bytes, header: JpegHeader) -> bytes:
+    """Return the file without APP0 to APP15 and comments: then all that libjpeg can warn of is image data."""
+    keep = [data[start:end] for marker, start, end in header.segments if not _is_metadata(marker)]
+    return b"".join((SOI, *keep, data[header.scan_offset :]))
+
+
+def _is_metadata(marker: int) -> bool:
+    return _APP0 <= marker <= 0xEF or marker == 0xFE
 
 
 def exif_payload(data: bytes, header: JpegHeader) -> bytes | None:

@@ -101,6 +101,23 @@ def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return ends
 
 
+def end_at_restart(data: bytes, header: JpegHeader, rows: int) -> bytes:
+    """Return the file ended at the restart marker behind which a decoder that stops after `rows` rows needs nothing.
+
+    A decoder that stops warns of what it skips, which with restart markers reads as if it had skipped damage. A file
+    without them, with too few, or with nothing behind, is returned as it is.
+    """
+    interval = restart_interval(data, header)
+    if not interval or not header.stoppable or rows == header.height:
+        return data
+    width, height = mcu_size(header)
+    needed = -(-(-(-rows // height) * -(-header.width // width)) // interval)
+    ends = segment_ends(np.frombuffer(data, np.uint8, offset=header.scan_offset))
+    if len(ends) < needed:
+        return data
+    return data[: header.scan_offset + int(ends[needed - 1]) - 2] + EOI
+
+
 def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
     """Find the segments that a crop (x, y, width, height, in pixels) needs, neighbours for upsampling included.
 

@@ -5,13 +5,13 @@
   its first frame.
 - The first bytes decide on the format (JPEG, PNG, WebP, BMP, GIF), whatever the file is called.
 - EXIF orientation is ignored or applied, as the pipeline says.
-- A size above `max_pixels` is refused before memory is allocated; a file without its end is refused wherever it was
-  cut.
+- A size above `max_pixels` is refused before memory is allocated, and so are files made to keep a decoder busy: scans
+  by the hundred, junk by the megabyte. A file without its end is refused wherever it was cut.
 - The chosen decoder decodes ordinary JPEGs (8 bits, Huffman, grey or YCbCr/RGB with a usual chroma sampling) with the
   accurate DCT and fancy upsampling, which makes all decoders bit-exact. Everything else goes to Pillow, whichever
   decoder was chosen, so the choice never decides what is accepted.
-- Damage that a decoder can repair (libjpeg's warnings) is accepted, since Pillow cannot report it. Stray markers in the
-  image data are refused: what libjpeg makes of them depends on the row at which it stops.
+- Damage that a decoder can repair (libjpeg's warnings) is accepted, and told of by `repair`. Stray markers in the image
+  data are refused: what libjpeg makes of them depends on the row at which it stops.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from typing import NamedTuple, Protocol, cast
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.sample.formats import check_end, file_format
+from penstock.pipelines.jpeg.strips import end_at_restart
+from penstock.pipelines.sample.formats import bytes_a_pixel, check_end, file_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
+from penstock.pipelines.sample.repairs import first_message
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -37,8 +39,8 @@ class JpegDecoder(Protocol):
     name: str
 
     @property
-    def warning(self) -> str:
-        """What libjpeg warned of in the last image; "" if nothing, or if the decoder checks the markers itself."""
+    def warning(self) -> str | None:
+        """What libjpeg warned of first in the last image; "" if nothing, None if the decoder does not tell."""
         ...
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
@@ -105,16 +107,22 @@ class ImageInfo(NamedTuple):
 class ImageDecoder:
     """Decode any supported image as one pipeline demands; an instance belongs to one thread.
 
+    Args:
+        judge: find out what libjpeg repairs; where the decoder does not tell, that takes two thirds of a decode more.
+
     Attributes:
         name: name of the decoder for ordinary JPEGs.
         reason: a few words on why this decoder was chosen.
+        repair: libjpeg's warning that it made up data in the rows of the last window; "" for none, or if not judged.
     """
 
-    def __init__(self, pipeline: ImagePipeline, decoder: str = "auto") -> None:
+    def __init__(self, pipeline: ImagePipeline, decoder: str = "auto", *, judge: bool = False) -> None:
         self._jpeg, self.reason = choose_jpeg_decoder(decoder)
         self.name = self._jpeg.name
+        self._tells = self._jpeg.warning is not None
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
+        self._judge, self.repair = judge, ""
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
@@ -129,32 +137,75 @@ class ImageDecoder:
             kind, width, height = file_format(data)
         if width < 1 or height < 1:
             raise LoaderError("E-CORRUPT", f"the {kind} declares a size of {width}x{height}")
-        self._check_size(width, height)
+        self._check_size(width, height, bytes_a_pixel(data, kind))
         if header is None:
             check_end(data, kind)
         elif not jpeg.has_end_marker(data, header):
             raise self._missing_end(data, header)
+        else:
+            jpeg.check_scans(data, header, self._max_pixels)
         orientation = self._orientation(data, kind, header) if self._apply_exif else 1
         if swaps_sides(orientation):
             width, height = height, width
         return ImageInfo(width, height, kind, orientation, header)
 
-    def window(self, data: bytes, info: ImageInfo, window: Window) -> Pixels:
+    def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Pixels:
         """Decode `window` (x, y, width, height in the upright image): uint8 [height, width, 3].
 
         The result is a view that stays valid until the next call. Rows below the window are not decoded where the file
-        allows that. Raises LoaderError E-CORRUPT, E-TRUNC or E-UNSUPPORTED.
+        allows that. `sound` says that `sound` was asked, and found nothing to repair. Raises LoaderError E-CORRUPT,
+        E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
-        header = info.header
+        header, self.repair = info.header, ""
         if header is not None and header.ordinary:
-            rows = jpeg.rows_to_decode(header, y + h)
-            pixels = self._jpeg.rgb(jpeg.stop_below(data, header, rows), rows, header.width)
-            if not jpeg.rules_out_stray_markers(self._jpeg.warning, header):
-                jpeg.check_markers(data, header)
+            pixels = self._ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:
             pixels = _decode_with_pillow(data, info)
+            if header is not None and not sound:
+                self._note_repair(data, header, header.height, None)
         return upright(pixels[y : y + h, x : x + w], info.orientation)
+
+    def _ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:
+        """Decode the rows above `rows`; raises LoaderError E-CORRUPT for stray markers, wherever they are."""
+        stopped = jpeg.stop_below(data, header, rows)
+        if not self._tells:
+            if not sound:
+                _refuse_stray_markers(data, header, self._note_repair(data, header, rows, None))
+            return self._jpeg.rgb(stopped, rows, header.width)
+        part = end_at_restart(stopped, header, rows) if self._judge else stopped
+        pixels = self._jpeg.rgb(part, rows, header.width)
+        warning = self._note_repair(data, header, rows, self._jpeg.warning)
+        if self.repair and part is not stopped:  # libjpeg also makes use of what follows
+            pixels = self._jpeg.rgb(stopped, rows, header.width)
+        _refuse_stray_markers(data, header, warning if part is stopped else None)
+        return pixels
+
+    def _note_repair(self, data: bytes, header: jpeg.JpegHeader, rows: int, warning: str | None) -> str | None:
+        """Set `repair` to what a warning tells, or what libjpeg says where it does not; return what it was set by."""
+        if self._judge and (warning is None or jpeg.is_header_warning(warning)):
+            said = first_message(data, header, rows)
+            warning = said if warning is None else warning
+        else:
+            said = warning
+        told = self._judge and said and jpeg.tells_of_repair(said, header, rows, len(data))
+        self.repair = said if told and said else ""
+        return warning
+
+    def tells(self, info: ImageInfo) -> bool:
+        """Return whether decoding the image tells what is repaired in it; if not, each window of it is judged anew."""
+        return not self._judge or info.header is None or (self._tells and info.header.ordinary)
+
+    def sound(self, data: bytes, info: ImageInfo) -> bool:
+        """Return whether libjpeg repairs nothing in the whole image, or refuses it; True if nothing is judged."""
+        if not self._judge or info.header is None:
+            return True
+        header = info.header
+        message = first_message(data, header, header.height)
+        if message is None or not jpeg.is_warning(message):
+            return message is not None
+        repaired = jpeg.tells_of_repair(message, header, header.height, len(data))
+        return not repaired and jpeg.rules_out_stray_markers(message, header)
 
     def probe_stored(self, size: StoredSize) -> ImageInfo:
         """Return what `probe` would for an image whose stored size is known without its bytes; LoaderError E-BOMB."""
@@ -173,14 +224,19 @@ class ImageDecoder:
         x, y, w, h = window
         pixels = part.data
         if isinstance(pixels, bytes):
+            if not self._tells:
+                jpeg.check_markers(pixels, jpeg.parse_header(pixels))
             pixels = self._jpeg.rgb(pixels, part.height, part.width)
             if self._jpeg.warning:
                 raise LoaderError("E-CORRUPT", f"the stored part of this image is damaged: {self._jpeg.warning}")
         return upright(pixels[y - part.y : y - part.y + h, x - part.x : x - part.x + w], info.orientation)
 
-    def _check_size(self, width: int, height: int) -> None:
-        if width * height > self._max_pixels:
-            raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {self._max_pixels}")
+    def _check_size(self, width: int, height: int, pixel_bytes: int = 4) -> None:
+        if width * height * pixel_bytes > 4 * self._max_pixels:
+            of = f" of {pixel_bytes} bytes" if pixel_bytes > 4 else ""
+            counted = ", for up to 4 bytes each" if pixel_bytes > 4 else ""
+            cause = f"{width}x{height} pixels{of} declared, max_pixels is {self._max_pixels}{counted}"
+            raise LoaderError("E-BOMB", cause)
 
     def full(self, data: bytes, info: ImageInfo | None = None) -> Pixels:
         """Decode the whole image, uint8 [height, width, 3], valid until the next call; raises as probe and window."""
@@ -204,6 +260,11 @@ class ImageDecoder:
 
         found = decode_pillow.exif_orientation(payload) if payload else decode_pillow.file_orientation(data, kind)
         return found if 1 <= found <= 8 else 1
+
+
+def _refuse_stray_markers(data: bytes, header: jpeg.JpegHeader, warning: str | None) -> None:
+    if warning is None or not jpeg.rules_out_stray_markers(warning, header):
+        jpeg.check_markers(data, header)
 
 
 def _decode_with_pillow(data: bytes, info: ImageInfo) -> Pixels:

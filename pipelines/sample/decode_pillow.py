@@ -26,6 +26,7 @@ except ImportError as error:
 
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
+_BAND_PIXELS = 4_000_000  # of a large image, that are converted at a time
 _lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
@@ -60,6 +61,19 @@ _DAMAGE = (OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EO
 
 
 def _as_rgb(image: Image.Image) -> Pixels:
+    """Convert an image; a large one in bands, or it would be in memory four times (100 megapixels: 1.3 GB)."""
+    width, height = image.size
+    rows = max(1, _BAND_PIXELS // width)
+    if rows >= height:
+        return _band_as_rgb(image)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        pixels[top:bottom] = _band_as_rgb(image.crop((0, top, width, bottom)))
+    return pixels
+
+
+def _band_as_rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16") or image.mode == "I":
         # convert() would cut 16-bit grey off at 255 instead of scaling it.
         grey = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
@@ -71,13 +85,12 @@ class PillowJpegDecoder:
     """Decode ordinary JPEGs with Pillow, without its parsing of metadata (implements JpegDecoder)."""
 
     name = "pillow"
-    warning = ""
+    warning = None
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         header = jpeg.parse_header(data)
         if (header.height, header.width) != (height, width):
             raise LoaderError("E-CORRUPT", f"{header.width}x{header.height} pixels declared, {width}x{height} expected")
-        jpeg.check_markers(data, header)  # always: Pillow does not report the warnings that would make it unnecessary
         return decode_any_jpeg(data, header)
 
     def version(self) -> str:

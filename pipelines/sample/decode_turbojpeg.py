@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Any
 
-import numpy as np
-
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.sample.pixel_memory import PixelMemory
 
 _FIX = (
     "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "
@@ -47,14 +46,12 @@ class TurbojpegDecoder:
             self._turbo = _QuietTurboJPEG()
         except (RuntimeError, OSError) as error:
             raise LoaderError("E-DEPENDENCY", f"libturbojpeg cannot be used ({error})", fix=_FIX) from None
-        self._memory = np.empty(0, np.uint8)
+        self._memory = PixelMemory()
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
         need = height * width * 3
-        if self._memory.size < need:
-            self._memory = np.empty(need * 5 // 4, np.uint8)
         self._turbo.warning = ""
-        target = self._memory[:need].reshape(height, width, 3)
+        target = self._memory.take(need)[:need].reshape(height, width, 3)
         try:
             pixels: Pixels = self._turbo.decode(
                 data, pixel_format=turbojpeg.TJPF_RGB, flags=turbojpeg.TJFLAG_ACCURATEDCT, dst=target

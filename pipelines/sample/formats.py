@@ -5,6 +5,7 @@ This is done here, not by a decoder, because a file of too large a size or witho
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,6 +13,12 @@ from typing import NamedTuple
 from penstock.pipelines.errors import LoaderError
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+# Limits beyond which a file is junk, or made to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes and
+# PNG chunks of 8 kB or more. What precedes the first frame of a GIF is read by Pillow byte by byte.
+_GIF_BLOCKS, _GIF_BLOCK_BYTES, _GIF_LEAD_BYTES = 100_000, 64, 1 << 20
+_PNG_CHUNKS, _PNG_CHUNK_BYTES = 10_000, 1024
+_GIF_INTRODUCER = re.compile(rb"[!,;]")
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM")
 
 
@@ -47,22 +54,30 @@ def _gif_frames(data: bytes) -> Iterator[int]:
 
     GIF89a, appendix B. Bytes that begin no block are skipped, as Pillow does.
     """
+    left = limit = _GIF_BLOCKS + len(data) // _GIF_BLOCK_BYTES
     try:
         position = 13 + _colour_table(data[10])
-        while (introducer := data[position]) != 0x3B:
+        while left > 0 and (introducer := data[position]) != 0x3B:
             if introducer not in b"!,":
-                position += 1
+                found = _GIF_INTRODUCER.search(data, position)
+                if found is None:
+                    raise IndexError
+                position = found.start()
                 continue
             if introducer == 0x2C:
                 yield position
                 position += 11 + _colour_table(data[position + 9])
             else:
                 position += 2
-            while (length := data[position]) != 0:  # of a sub-block
+            while left > 0 and (length := data[position]) != 0:  # of a sub-block
                 position += 1 + length
+                left -= 1
             position += 1
+            left -= 1
     except IndexError:
         raise LoaderError("E-TRUNC", "the GIF has no trailer: it was cut short") from None
+    if left <= 0:
+        raise LoaderError("E-CORRUPT", f"the GIF has more than {limit:,} blocks in {len(data):,} bytes")
 
 
 def _colour_table(flags: int) -> int:
@@ -78,6 +93,8 @@ def _gif(data: bytes) -> tuple[int, int]:
     frame = next(_gif_frames(data), None)
     if frame is None or len(data) < frame + 9:
         return width, height
+    if frame > _GIF_LEAD_BYTES:
+        raise LoaderError("E-CORRUPT", f"the GIF's first frame begins behind {frame:,} bytes of something else")
     x, y, frame_width, frame_height = struct.unpack_from("<HHHH", data, frame + 1)
     return max(width, x + frame_width), max(height, y + frame_height)
 
@@ -146,8 +163,25 @@ def check_end(data: bytes, name: str) -> None:
         end = data.rfind(b"IEND")
         if end < 0 or end + 8 > len(data):
             raise LoaderError("E-TRUNC", "the PNG has no whole IEND chunk: it was cut short")
+        _check_png_chunks(data)
     elif name == "WEBP":
         if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
             raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header says")
     elif _bmp_end(data) > len(data):
         raise LoaderError("E-TRUNC", "the BMP ends before its last row")
+
+
+def _check_png_chunks(data: bytes) -> None:
+    position, limit = len(_PNG_MAGIC), _PNG_CHUNKS + len(data) // _PNG_CHUNK_BYTES
+    for _ in range(limit):
+        if position >= len(data):
+            return
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+    raise LoaderError("E-CORRUPT", f"the PNG has more than {limit:,} chunks in {len(data):,} bytes")
+
+
+def bytes_a_pixel(data: bytes, name: str) -> int:
+    """Return how many bytes the file declares for a pixel; at most 4 unless it is a PNG of 16 bits a sample."""
+    if name != "PNG":
+        return 4
+    return max(4, data[24] * _PNG_CHANNELS.get(data[25], 4) // 8)

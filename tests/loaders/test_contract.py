@@ -564,6 +564,15 @@ def test_a_kept_batch_is_never_overwritten(
     assert [record(batch, loader) for batch in kept] == reference  # also after close
 
 
+def test_a_kept_view_is_never_overwritten_where_views_do_not_keep_their_tensor(
+    photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
+) -> None:
+    with torch.inference_mode(), open_loader(photos, **backend) as loader:
+        kept = [batch.images[0] for _ in range(2) for batch in loader.batches()]
+        found = [Picture(view.permute(1, 2, 0).contiguous().numpy(), rounds=True) for view in kept]
+    assert found == [pictures[0] for *_, pictures in reference]
+
+
 def test_one_iterator_at_a_time_and_none_after_close(photos: Path, backend: dict[str, Any]) -> None:
     loader = open_loader(photos, **backend)
     old = iter(loader)
@@ -623,6 +632,7 @@ def test_settings_that_cannot_work_are_refused_at_once(photos: Path) -> None:
         {"pipeline": imagenet_train(SIZE, mixup=0.2), "dtype": torch.uint8},
         {"workers": -1},
         {"prefetch": 0},
+        {"watchdog_s": float("nan")},
         {"start_method": "thread"},
         {"nonsense": 1},
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import unicodedata
 
@@ -68,6 +69,16 @@ def test_printable_paths_are_ascii_and_quoted(path: bytes | str) -> None:
     assert text.isprintable()
     assert text[0] == text[-1]
     assert text[0] in "'\""
+
+
+@pytest.mark.parametrize("path", ["größer/图.jpg", "café.jpg".encode(), "\u0430pple.jpg", "na\u00efve\u200b.jpg"])
+def test_the_path_in_an_error_is_ascii(path: bytes | str) -> None:
+    # A letter of another script that looks like a Latin one names another file; a terminal of another encoding fails.
+    text = os.fsdecode(path)
+    error = LoaderError("E-CORRUPT", "c", path=path)
+    assert str(error).isascii()
+    assert f"path={text!a} " in str(error)
+    assert printable(path) == ascii(text) != repr(text)
 
 
 def test_codes_carry_exit_code_and_fix() -> None:

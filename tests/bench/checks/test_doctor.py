@@ -16,6 +16,7 @@ from mounts import needs_mounts
 from odd_images import exif_segment, png, scene
 from photo_folder import photo, write_folder
 from PIL import Image
+from repaired_jpegs import cut
 
 from penstock.bench.checks import doctor_folders, doctor_machine, doctor_software
 from penstock.bench.checks.doctor import ensure_loader_fits, examine
@@ -203,13 +204,18 @@ def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
     Image.fromarray(rgb).convert("CMYK").save(tmp_path / "inks.jpg")
     huge = simplejpeg.encode_jpeg(np.zeros((4000, 5100, 3), np.uint8), 50, "RGB", "420")
     (tmp_path / "huge.jpg").write_bytes(huge)
+    (tmp_path / "repaired.jpg").write_bytes(cut(whole, 0.5))
     settings = DoctorSettings()
     sample = summarise_sample(open_source(tmp_path), settings)
-    assert (sample.images, sample.bad) == (5, {})
-    assert {Path(path.decode()).stem for path in sample.first.values()} == {"named", "turned", "inks", "huge"}
+    assert (sample.images, sample.bad) == (6, {})
+    assert {Path(path.decode()).stem for path in sample.first.values()} == {
+        *("named", "turned", "inks", "huge", "repaired")
+    }
+    assert sample.odd["repaired by libjpeg"] == 1
     found = odd_files("data", open_source(tmp_path), settings)
     assert found.state == "warn"
     assert "exif='apply'" in (found.fix or "")
+    assert "on_repaired='replace'" in (found.fix or "")
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     source = open_source(tmp_path, rescan=True)
     broken = odd_files("data", source, settings)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from command_line import lines_of, penstock, penstock_here
 from photo_folder import photo, write_folder
+from repaired_jpegs import cut
 
 NUM_PHOTOS = 61
 EPOCHS = 2
@@ -248,3 +249,17 @@ def test_the_ledger_lists_every_replaced_sample(
     code, lines = iterate(root, *options)
     assert (code, lines) == (3, [])
     assert capfd.readouterr().err.startswith("LoaderError[E-EMPTY] sample=3 ")
+
+
+def test_totals_and_ledger_name_what_libjpeg_repaired(
+    iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, ledger = write_folder(tmp_path / "repaired", 8, classes=1), tmp_path / "ledger.json"
+    (root / "class0" / "0003.jpg").write_bytes(cut(photo(3), 0))
+    options = ("--workers", 0, "--no-shuffle", "--ledger", ledger)
+    assert iterate(root, *options)[0] == 0
+    assert "epoch 1: planned=8 delivered=8 replaced=0 repaired=1\n" in capfd.readouterr().err
+    assert [(r["sample"], r["code"]) for r in json.loads(ledger.read_text())[0]["repairs"]] == [(3, "E-REPAIRED")]
+    assert iterate(root, *options, "--on-repaired", "replace")[1][0]["index"][3] == 4
+    assert "planned=8 delivered=7 replaced=1\n" in capfd.readouterr().err
+    assert iterate(root, *options, "--on-repaired", "raise")[0] == 3

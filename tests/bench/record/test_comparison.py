@@ -46,8 +46,10 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
     return compared(msgspec.convert(before, BenchRecord), msgspec.convert(after, BenchRecord))
 
 
-def run(folder: Path, after: dict[str, Any], *arguments: str) -> tuple[int, str, BaseException | None]:
-    for name, record in (("a", RECORD), ("b", after)):
+def run(
+    folder: Path, after: dict[str, Any], *arguments: str, before: dict[str, Any] = RECORD
+) -> tuple[int, str, BaseException | None]:
+    for name, record in (("a", before), ("b", after)):
         (folder / f"{name}.json").write_text(json.dumps(record))
     app = Typer()
     app.command()(command)
@@ -109,6 +111,20 @@ def test_the_table_names_ratio_and_noise(tmp_path: Path) -> None:
     assert "baseline theirs 400 (400 to 400) 440 (440 to 440) 1.100 faster" in lines
     assert "Versions: torch '2.9' and '2.10'" in lines
     assert "slower than 0.9 times: ours, 0.800 times" in lines
+
+
+def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
+    # From another's record: [/] would end the command with a MarkupError, an escape sequence would steer the terminal.
+    names = ("[red]ours[/red]", "ours [/] :smile:", "\x1b[2Jtheirs", "[link=file:///etc]old")
+    for record in (before := copy.deepcopy(RECORD), after := changed(loader=(800, 790, 810))):
+        for measured, name in zip(record["measured"], names, strict=True):
+            measured["name"] = name
+    code, output, error = run(tmp_path, after, "--fail-below", "0.9", before=before)
+    assert (code, isinstance(error, SystemExit)) == (3, True)
+    for name in (*names[:2], "\\x1b[2Jtheirs", names[3]):
+        assert f" {name} " in output
+    assert "\x1b" not in output
+    assert "slower than 0.9 times: [red]ours[/red], 0.800 times" in output
 
 
 def test_json_holds_the_same(tmp_path: Path) -> None:

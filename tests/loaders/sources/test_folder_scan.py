@@ -9,9 +9,10 @@ import shutil
 import socket
 import string
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
-from folder_trees import plant
+from folder_trees import plant, settle
 
 from penstock.loaders.sources import folder_index_builder, folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
@@ -70,7 +71,7 @@ def test_order_does_not_depend_on_the_listing_nor_on_spilling(
     }
     plant(tmp_path, sorted(names))
     (tmp_path / "zz-linked").symlink_to(plant(tmp_path.parent / f"elsewhere{seed}", ["1/a.jpg", "2/a.jpg"]))
-    (tmp_path / "zz-twice").symlink_to(tmp_path.parent / f"elsewhere{seed}" / "1")
+    (tmp_path / "zz-linked" / "twice").symlink_to(tmp_path.parent / f"elsewhere{seed}" / "1")
     expected = sorted((os.fsencode(name.split("/")[0]), os.fsencode(name)) for name in names)
     expected += [(b"zz-linked", b"zz-linked/1/a.jpg"), (b"zz-linked", b"zz-linked/2/a.jpg")]
     assert images_of(tmp_path) == expected
@@ -93,10 +94,56 @@ def test_order_does_not_depend_on_the_listing_nor_on_spilling(
 
 
 def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
-    plant(tmp_path, ["b.jpg", "a.PNG", "notes/readme.txt"])
+    plant(tmp_path, ["b.jpg", "a.PNG"])
     source = ImageFolder(tmp_path)
     assert images_of(tmp_path) == [(b".", b"a.PNG"), (b".", b"b.jpg")]
     assert source.describe().startswith("2 images, 1 class (a flat folder counts as one class), 0.0 MB")
+
+
+def test_a_folder_is_a_folder_whatever_it_is_called(tmp_path: Path) -> None:
+    plant(tmp_path, ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg"])
+    (tmp_path / "v4.bmp").symlink_to(plant(tmp_path.parent / "elsewhere", ["e.jpg"]))
+    assert images_of(tmp_path) == [
+        (b"v1.png", b"v1.png/a.jpg"),
+        (b"v2", b"v2/b.jpg"),
+        (b"v2", b"v2/deep.jpg/c.jpg"),
+        (b"v3.JPEG", b"v3.JPEG/d.jpg"),
+        (b"v4.bmp", b"v4.bmp/e.jpg"),
+    ]
+    assert skipped_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("reason", ["not a regular file", "folder seen before", "hidden"])
+def test_an_index_by_older_rules_is_not_used_where_they_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    root = settle(plant(tmp_path / "root", ["v/a.jpg", "w/b.jpg"]))
+
+    def as_before(scan: FolderScan, file: BinaryIO) -> None:
+        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={reason: 1})
+
+    with monkeypatch.context() as before:
+        before.setattr(folder_index_builder, "SCAN_RULES", 1)
+        before.setattr(FolderScan, "write", as_before)
+        assert ImageFolder(root).skipped == {reason: 1}
+    assert ImageFolder(root).skipped == ({reason: 1} if reason == "hidden" else {})
+
+
+def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
+    plant(tmp_path, ["b.jpg", "notes/readme.txt"])
+    for _ in range(2):  # scanned, then from the kept index
+        with pytest.warns(UserWarning, match="its folders hold no image"):
+            assert ImageFolder(tmp_path).classes == (b".",)
+
+
+@pytest.mark.parametrize("suffix", ["tif", "TIFF", "ppm", "pgm"])
+def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
+    plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
+    with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image beside them") as caught:
+        ImageFolder(tmp_path)
+    assert caught.value.code == "E-NODATA"
+    plant(tmp_path, ["cat/3.png"])
+    assert ImageFolder(tmp_path, allow_empty=True).skipped == {"format not read": 2, "image beside class folders": 1}
 
 
 def test_images_beside_class_folders_are_counted_not_taken(tmp_path: Path) -> None:
@@ -109,7 +156,7 @@ def test_suffixes_in_any_case(tmp_path: Path) -> None:
     taken = ["a.jpg", "b.JPEG", "c.Jpe", "d.png", "e.WebP", "f.BMP", "g.gif", "h.txt.jpg"]
     plant(tmp_path, [f"c/{name}" for name in [*taken, "jpg", "x.jpgx", "x.tif", "x.jpg.txt", "noext"]])
     assert [path for _, path in images_of(tmp_path)] == [f"c/{name}".encode() for name in taken]
-    assert skipped_of(tmp_path) == {"other suffix": 5}
+    assert skipped_of(tmp_path) == {"format not read": 1, "other suffix": 4}
 
 
 def test_hidden_names_and_what_systems_leave_are_counted(tmp_path: Path) -> None:
@@ -122,14 +169,14 @@ def test_hidden_names_and_what_systems_leave_are_counted(tmp_path: Path) -> None
 
 @pytest.mark.timeout(20)
 def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, ["c/1.jpg", "c/folder.jpg/inside.jpg"])
+    plant(tmp_path, ["c/1.jpg"])
     os.mkfifo(tmp_path / "c" / "fifo.jpg")
     (tmp_path / "c" / "device.jpg").symlink_to("/dev/zero")
     monkeypatch.chdir(tmp_path / "c")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket.jpg")
     assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(tmp_path) == {"not a regular file": 4}
+    assert skipped_of(tmp_path) == {"not a regular file": 3}
 
 
 def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
@@ -142,8 +189,14 @@ def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
     (root / "a-class-that-is-a-link").symlink_to("d")
     (root / "d" / "absolute").symlink_to(root)
     (root / "d" / "circle").symlink_to("circle")
-    assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
-    assert skipped_of(root) == {"folder seen before": 6, "other suffix": 1}
+    for _ in range(2):  # scanned, then from the kept index
+        with pytest.warns(UserWarning, match="1 class folder is a link to folders that are read already"):
+            ImageFolder(root)
+    with pytest.warns(UserWarning, match="would make classes of them"):
+        assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
+    with pytest.warns(UserWarning, match="class folder"):
+        skipped = skipped_of(root)
+    assert skipped == {"folder seen before": 5, "class folder seen before": 1, "other suffix": 1}
 
 
 def test_a_loop_outside_the_root_ends(tmp_path: Path) -> None:
@@ -152,8 +205,10 @@ def test_a_loop_outside_the_root_ends(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", ["b/1.jpg"])
     (root / "a").symlink_to(outside)
     (root / "z").symlink_to(outside)
-    assert images_of(root) == [(b"a", b"a/1.jpg"), (b"a", b"a/deep/2.jpg"), (b"b", b"b/1.jpg")]
-    assert skipped_of(root) == {"folder seen before": 2}
+    with pytest.warns(UserWarning, match="1 class folder is a link"):
+        assert images_of(root) == [(b"a", b"a/1.jpg"), (b"a", b"a/deep/2.jpg"), (b"b", b"b/1.jpg")]
+    with pytest.warns(UserWarning, match="1 class folder is a link"):
+        assert skipped_of(root) == {"folder seen before": 1, "class folder seen before": 1}
 
 
 def test_links_to_files_and_into_hidden_folders_are_followed(tmp_path: Path) -> None:

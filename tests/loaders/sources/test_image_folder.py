@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from folder_trees import plant, settle
 
+from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system import file_read
 from penstock.pipelines.errors import LoaderError
@@ -53,6 +54,21 @@ def test_positions_outside_are_index_errors(source: ImageFolder) -> None:
 
 def test_an_empty_file_reads_as_nothing(tmp_path: Path) -> None:
     assert ImageFolder(plant(tmp_path, {"a/1.jpg": b""})).read(0) == b""
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    root = plant(tmp_path / "tree", NAMES)
+    with open(root / "b" / "3.jpg", "r+b") as file:
+        file.truncate((512 << 20) + 1)  # sparse: it takes no disk
+    source = ImageFolder(root)
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        error = error_of(again, 2)
+        assert error.code == "E-BOMB"
+        assert "max_file_bytes=536870913" in error.fix
+    small = open_source(root, max_file_bytes=6)
+    for again in (small, pickle.loads(pickle.dumps(small))):
+        assert error_of(again, 0).code == "E-BOMB"
+    assert open_source(root, max_file_bytes=7).read(0) == b"a/1.jpg"
 
 
 @pytest.mark.timeout(20)

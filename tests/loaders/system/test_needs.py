@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -192,3 +193,36 @@ def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
     assert "XDG_CONFIG_HOME" in caught.value.fix
     assert os.listdir(tmp_path) == []
     assert profile_path("here.json") == Path("here.json")
+
+
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts_none(
+    photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(workers: int | None) -> Any:
+        if kind == "DataLoader":
+            return DataLoader(TensorDataset(torch.arange(8)), num_workers=workers)
+        return create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=workers)
+
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with make(2) as loader, pytest.raises(LoaderError, match=r"E-MISUSE.*daemonic.*fix=.*workers=0"):
+        next(iter(loader))
+    with make(None) as loader:
+        assert len(list(loader)) == len(loader)
+
+
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+def test_a_working_folder_that_is_gone_is_named(
+    photos: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    if kind == "DataLoader":
+        loader: Any = DataLoader(TensorDataset(torch.arange(8)), num_workers=1)
+    else:
+        loader = create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1)
+    with loader, pytest.raises(LoaderError, match=r"E-MISUSE.*working folder.*fix=change"):
+        next(iter(loader))
+    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as here:
+        assert len(list(here)) == len(here)

@@ -206,7 +206,7 @@ def test_a_warned_decode_fills_every_row(name: str) -> None:
     images = decoder(name)
     results = []
     for poison in (3, 200):
-        images._jpeg._memory = np.full(61 * 83 * 3, poison, np.uint8)
+        images._jpeg._memory._kept = np.full(61 * 83 * 3, poison, np.uint8)
         results.append(images.full(cut).copy())
     assert np.array_equal(*results)
     assert np.array_equal(results[0], decoder("pillow").full(cut))

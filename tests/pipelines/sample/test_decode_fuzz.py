@@ -78,7 +78,7 @@ def raises(self, data, height, width):
         raise KeyError("not ours")
     return sound(self, data, height, width)
 def forgets(self, data, height, width):
-    stale = int(self._memory[0]) if self._memory.size else 0
+    stale = int(self._memory._kept[0]) if self._memory._kept.size else 0
     pixels = sound(self, data, height, width)
     pixels[0] = stale
     return pixels

@@ -118,7 +118,7 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
     def attempt(decoder: ImageDecoder, data: bytes, share: int, poison: int) -> tuple[str, np.ndarray | None]:
         memory = getattr(decoder._jpeg, "_memory", None)
         if memory is not None:
-            memory.fill(poison)  # what an earlier image would leave behind
+            memory._kept.fill(poison)  # what an earlier image would leave behind
         signal.alarm(SECONDS_PER_INPUT)
         try:
             probe = decoder.probe(data)

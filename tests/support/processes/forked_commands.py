@@ -10,11 +10,13 @@ import gc
 import json
 import os
 import resource
+import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,6 +85,21 @@ class Command:
         servers = {pid for pid, parent in processes.items() if parent == self.pid and b"forkserver" in _line(pid)}
         return [pid for pid, parent in processes.items() if parent in servers]
 
+    def roles(self) -> dict[int, str]:
+        """Process id -> "main", "tracker", "server", "worker" or "other", of all that live in its session."""
+        workers, found = self.workers(), {}
+        for pid in self.processes():
+            line = _line(pid)
+            if pid == self.pid:
+                found[pid] = "main"
+            elif b"resource_tracker" in line:
+                found[pid] = "tracker"
+            elif pid in workers:
+                found[pid] = "worker"
+            else:
+                found[pid] = "server" if b"forkserver" in line else "other"
+        return found
+
     def kill(self, *, group: bool) -> None:
         """SIGKILL to it, or to all of its group; nothing if it has gone."""
         with contextlib.suppress(ProcessLookupError):
@@ -113,12 +130,25 @@ class Commands:
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == "ready\n"
 
-    def start(self, *arguments: object, hold: bool = False, **conditions: Any) -> Command:
-        """Run `penstock` with `arguments`. hold: it waits for release(). conditions: see _impose."""
+    def start(
+        self,
+        *arguments: object,
+        hold: bool = False,
+        script: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        **conditions: Any,
+    ) -> Command:
+        """Run `penstock`, or `script`, with `arguments`. hold: it waits for release(). conditions: see _impose."""
         self._count += 1
         log = self._folder / str(self._count)
-        held = str(self._hold) if hold else ""
-        answer = self.ask(start=[str(word) for word in arguments], log=str(log), hold=held, conditions=conditions)
+        answer = self.ask(
+            start=[str(word) for word in arguments],
+            log=str(log),
+            hold=str(self._hold) if hold else "",
+            script=str(script or ""),
+            environment=dict(environment or {}),
+            conditions=conditions,
+        )
         self._started.append(command := Command(self, answer["pid"], log))
         return command
 
@@ -196,7 +226,10 @@ def _serve() -> None:
         pid = os.fork()
         if pid == 0:
             _become(request)
-            penstock.bench.cli.main()
+            if request["script"]:
+                runpy.run_path(request["script"], run_name="__main__")
+            else:
+                penstock.bench.cli.main()
             return
         print(json.dumps({"pid": pid}), flush=True)
 
@@ -219,7 +252,9 @@ def _become(request: dict[str, Any]) -> None:
         fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(fd, number)
         os.close(fd)
-    sys.argv = ["penstock", *request["start"]]
+    sys.argv = [request["script"] or "penstock", *request["start"]]
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # the environment says where
     _impose(**request["conditions"])
     if request["hold"]:
         with open(request["hold"], "rb") as fifo:

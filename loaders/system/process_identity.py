@@ -1,0 +1,57 @@
+"""Tells processes apart for good: by boot, pid namespace, process id and start time."""
+
+from __future__ import annotations
+
+import os
+import re
+
+
+def identity() -> str:
+    """Return a name for this process that no other one on this machine has or will have: `boot-namespace-id-start`."""
+    return f"{_boot()}-{_number_of_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def is_gone(name: str) -> bool:
+    """Say whether the process that identity() named is known to run no more.
+
+    It is not known of another boot, which may be another machine's, nor of another container.
+    """
+    boot, namespace, pid, start = [*name.split("-"), "", "", "", ""][:4]
+    if (boot, namespace) != (_boot(), _number_of_namespace()) or not pid.isdigit():
+        return False
+    return str(start_time(int(pid))) != start
+
+
+def boot_id() -> str:
+    """Return the id of the machine's boot."""
+    return _read("/proc/sys/kernel/random/boot_id").strip()
+
+
+def pid_namespace() -> str:
+    """Return the name of this process's pid namespace, "" where it cannot be told."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
+
+
+def _boot() -> str:
+    return boot_id().replace("-", "")
+
+
+def _number_of_namespace() -> str:
+    return re.sub(r"\D", "", pid_namespace())
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

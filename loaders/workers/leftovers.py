@@ -1,0 +1,85 @@
+"""Names what multiprocessing leaves in the file system after this process, and removes what dead processes left.
+
+Where a whole job is killed (SIGKILL to a process group, a container's end) nobody is left to remove the names of its
+semaphores in /dev/shm and the fork server's socket in the temporary folder. So they say whose they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import process, util
+from typing import Any
+
+from penstock.loaders.system.needs import DEV_SHM
+from penstock.loaders.system.process_identity import identity, is_gone
+
+_SEMAPHORE = "penstock-"  # then the identity of a process, then what multiprocessing adds
+_FOLDER, _SOCKET = "pymp-", "listener-"  # multiprocessing's names
+_MARK = "penstock-owner"  # a link to nowhere, whose target is the identity of the folder's process
+
+
+@contextlib.contextmanager
+def named_semaphores() -> Iterator[None]:
+    """Give semaphores that are made in the block names that say whose they are."""
+    config: dict[str, Any] = getattr(process.current_process(), "_config")  # noqa: B009
+    before = config["semprefix"]
+    config["semprefix"] = f"/{_SEMAPHORE}{identity()}"
+    try:
+        yield
+    finally:
+        config["semprefix"] = before
+
+
+def mark_temporary_folder() -> None:
+    """Make sure that multiprocessing's temporary folder is this process's own and says so.
+
+    A folder that was inherited by a fork would be removed by the parent, with a socket in it that is still needed.
+    """
+    config: dict[str, Any] = getattr(process.current_process(), "_config")  # noqa: B009
+    mine = identity()
+    if _owner(config.get("tempdir") or "") != mine:
+        config.pop("tempdir", None)
+        os.symlink(mine, os.path.join(util.get_temp_dir(), _MARK))
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a marked temporary folder, unless it holds anything but a socket. Raises OSError."""
+    names = os.listdir(folder)
+    for name in names:
+        if name.startswith(_SOCKET) or name == _MARK:
+            os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
+
+
+def sweep() -> None:
+    """Remove the semaphores and temporary folders of processes of this user's that were killed. Costs a millisecond."""
+    for path in _found(DEV_SHM, f"sem.{_SEMAPHORE}"):
+        if is_gone(os.path.basename(path).removeprefix(f"sem.{_SEMAPHORE}").rpartition("-")[0]):
+            _remove(os.unlink, path)
+    for path in _found(tempfile.gettempdir(), _FOLDER):
+        if is_gone(_owner(path)):
+            _remove(remove_folder, path)
+
+
+def _found(folder: str, prefix: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.name.startswith(prefix)]
+    except OSError:
+        return []
+
+
+def _remove(remove: Any, path: str) -> None:
+    with contextlib.suppress(OSError):  # another user's, or another process was faster
+        if os.lstat(path).st_uid == os.geteuid():
+            remove(path)
+
+
+def _owner(folder: str) -> str:
+    try:
+        return os.readlink(os.path.join(folder, _MARK))
+    except OSError:
+        return ""

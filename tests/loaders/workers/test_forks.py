@@ -1,0 +1,174 @@
+"""Processes forked from one whose loader has workers: they disturb nothing, and serve loaders of their own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker, util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_child import ForkedChild
+from numbered_dataset import Numbered
+from photo_folder import write_folder
+from processes import child_pids
+
+from penstock.loaders import DataLoader, LoaderError, create_loader
+from penstock.loaders.loader import Loader
+from penstock.loaders.workers.leftovers import sweep
+from penstock.pipelines import imagenet_train
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+NUM_PHOTOS = 48
+ENGINES: dict[str, dict[str, Any]] = {
+    "processes": {"backend": "torch"},
+    "threads": {"backend": "hdf5", "workers_are": "threads"},
+}
+Wait = Callable[[], None]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+@pytest.fixture(params=ENGINES)
+def loader(request: pytest.FixtureRequest, photos: Path) -> Iterator[Loader]:
+    with open_loader(photos, **ENGINES[request.param]) as made:
+        yield made
+
+
+def open_loader(photos: Path, **settings: Any) -> Loader:
+    defaults = {"pipeline": imagenet_train(32), "batch_size": 4, "dtype": torch.uint8, "seed": 7, "workers": 2}
+    if settings.get("backend") == "hdf5":
+        settings["cache"] = photos.with_name("photos.h5")
+    return create_loader(photos, **{**defaults, **settings})
+
+
+def served(loader: Any) -> list[list[int]]:
+    return [batch.index.tolist() for batch in loader.batches()]
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The error of an action that is refused."""
+    try:
+        action()
+    except LoaderError as error:
+        return f"{error.code} {error.cause}"
+    return "no error"
+
+
+def test_a_batch_that_a_child_holds_stays_as_it_is(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        stream = iter(loader)
+        held = [next(stream)[0]]
+        before = held[0].clone()
+
+        def look(wait: Wait) -> bool:
+            wait()
+            return torch.equal(held[0], before)
+
+        child = ForkedChild(look)
+        child.waits()
+        held.clear()
+        for _ in (*stream, *loader):  # every slot is used several times
+            pass
+        child.go_on()
+        assert child.result()
+
+
+def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Path, loader: Loader) -> None:
+    with open_loader(photos) as undisturbed:
+        expected = served(undisturbed)
+    stream = loader.batches()
+    found = [next(stream).index.tolist()]
+    workers = child_pids()
+
+    def leave(wait: Wait) -> list[str]:
+        with loader:
+            told = [refusal(lambda: next(stream)), refusal(lambda: next(iter(loader)))]
+        util._exit_function()  # type: ignore[attr-defined]  # as at the end of a program
+        return told
+
+    told = ForkedChild(leave).result()
+    assert [words.split(" ", 1)[0] for words in told] == ["E-MISUSE"] * 2
+    assert str(os.getpid()) in told[0]
+    assert "closed" not in told[0]
+    assert child_pids() == workers
+    found += [batch.index.tolist() for batch in stream]
+    assert found == expected
+
+
+def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> None:
+    """Whatever lock a thread held at the fork is held in the child for ever."""
+    with open_loader(photos, **ENGINES["threads"]) as loader:
+        next(iter(loader))
+        engine: Any = loader._engine
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with engine.queue.changed:
+                held.set()
+                over.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(60)
+        child = ForkedChild(lambda wait: engine._retire())
+        assert child.result() is None
+        over.set()
+        thread.join()
+        assert len(list(loader)) == len(loader)
+
+
+def test_the_drop_ins_iterator_is_the_parents_and_its_loader_starts_workers_in_the_child() -> None:
+    with DataLoader(Numbered(24), 2, num_workers=1, persistent_workers=True) as loader:
+        stream = iter(loader)
+        counted = next(stream).tolist()
+
+        def go_on(wait: Wait) -> list[Any]:
+            told = refusal(lambda: next(stream))
+            numbers = [batch.tolist() for batch in loader]
+            loader.close()
+            return [told, len(numbers)]
+
+        told, batches = ForkedChild(go_on).result()
+        assert told.startswith("E-MISUSE")
+        assert str(os.getpid()) in told
+        assert batches == 12
+        counted += [number for batch in stream for number in batch.tolist()]
+    assert counted == list(range(24))
+
+
+def names_left(pid: int) -> list[str]:
+    """What is named for a process in the folders of semaphores and of temporary files."""
+    semaphores = [name for name in os.listdir("/dev/shm") if f"-{pid}-" in name]
+    folders = Path(tempfile.gettempdir()).glob("pymp-*/penstock-owner")
+    return semaphores + [str(folder) for folder in folders if f"-{pid}-" in os.readlink(folder)]
+
+
+def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_swept(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        next(iter(loader))
+
+        def serve(wait: Wait) -> None:
+            vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)  # one of its own, which dies with it
+            with open_loader(photos, dtype=torch.float32) as own:
+                assert len(list(own)) == len(own)
+                wait()
+
+        child = ForkedChild(serve, group=True)
+        child.waits()
+        mine, its = names_left(os.getpid()), names_left(child.pid)
+        assert len(its) > 5  # a folder, and the semaphores of two queues at least
+        sweep()
+        assert names_left(child.pid) == its  # it lives
+        child.kill_group()
+        sweep()
+        assert names_left(child.pid) == []
+        assert names_left(os.getpid()) == mine
+        assert len(list(loader)) == len(loader)

@@ -1,0 +1,44 @@
+"""What processes that are started here are told of the user's script."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from multiprocessing import spawn
+
+import pytest
+
+from penstock.loaders.workers.launch import hidden_main
+
+
+def names_main() -> bool:
+    return any(key.startswith("init_main") for key in spawn.get_preparation_data("a process"))
+
+
+def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_from_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loaders that are begun in two threads at once: the first to be done must not show the second one's workers."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    entered, left = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def begin_another() -> None:
+        with hidden_main():
+            entered.set()
+            left.wait(60)
+            seen.append(names_main())
+        seen.append(names_main())
+
+    thread = threading.Thread(target=begin_another)
+    with hidden_main():
+        thread.start()
+        assert entered.wait(60)
+        with hidden_main():
+            assert not names_main()
+        assert not names_main()
+    assert names_main()
+    left.set()
+    thread.join()
+    assert seen == [False, True]

@@ -1,0 +1,186 @@
+"""What libjpeg repairs is told of alike by every decoder, for every crop, and nothing else is."""
+
+from __future__ import annotations
+
+import random
+
+import jpeg_parts as jp
+import numpy as np
+import pytest
+from broken_scans import repairable
+from image_fuzz import sequence
+from jpeg_samples import stoppable, unstoppable
+from odd_images import corpus, exif_segment
+from repaired_jpegs import cut, longer_segment, without_a_restart
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.jpeg.header import parse_header, tells_of_repair
+from penstock.pipelines.sample import decode_simplejpeg
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+DECODERS = ("simplejpeg", "turbojpeg", "pillow")
+SOUND = {**stoppable(), **unstoppable()}
+WHOLE, RESTART, PROGRESSIVE = (SOUND[name] for name in ("420_83x61", "420_restart_3_83x61", "progressive_420"))
+
+
+def decoders() -> list[ImageDecoder]:
+    return [ImageDecoder(ImagePipeline(), name, judge=True) for name in DECODERS]
+
+
+REPAIRED = {
+    "cut in half": cut(WHOLE, 0.5),
+    "nearly whole": cut(WHOLE, 0.95),
+    "no data": cut(WHOLE, 0),
+    "grey, no data": cut(SOUND["grey_83x61"], 0),
+    "restarts, cut": cut(RESTART, 0.5),
+    "restarts, one missing": without_a_restart(RESTART),
+    "restarts, a longer segment": longer_segment(RESTART),
+    "progressive, cut": cut(PROGRESSIVE, 0.3),
+    "Huffman data labelled arithmetic": jp.with_frame(WHOLE, marker=0xC9),
+    "progressive data labelled arithmetic": jp.with_frame(PROGRESSIVE, marker=0xCA),
+    "CMYK, cut": cut(next(odd.data for odd in corpus() if odd.name == "jpeg_cmyk_pillow"), 0.4),
+    "with an Adobe marker that libjpeg warns of, cut": cut(
+        jp.inserted(WHOLE, jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")), 0.5
+    ),
+    **{f"progressive, bytes of other values, {seed}": repairable(PROGRESSIVE, seed) for seed in range(2)},
+    **{f"restarts, bytes of other values, {seed}": repairable(RESTART, seed) for seed in range(2)},
+}
+HARMLESS = {
+    **SOUND,
+    **{odd.name: odd.data for odd in corpus() if odd.code is None and odd.data[:2] == jp.SOI},
+    "bytes behind the end": WHOLE + b"trailing" + WHOLE,
+    "more data than needed": WHOLE[:-2] + b"\x55" * 50 + jp.EOI,
+    "a comment behind the scan": WHOLE[:-2] + jp.segment(jp.COM, b"bye") + jp.EOI,
+    "metadata that libjpeg warns of": jp.inserted(WHOLE, jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")),
+    "restarts, with metadata": jp.inserted(RESTART, exif_segment(6)),
+}
+
+
+def told(decoder: ImageDecoder, data: bytes, window: Window | None = None) -> str:
+    """What the decoder says of a window, or of the whole: a repair, or why it refuses it."""
+    try:
+        info = decoder.probe(data)
+        decoder.window(data, info, window or (0, 0, info.width, info.height))
+    except LoaderError as error:
+        return error.code
+    return decoder.repair
+
+
+def windows_of(data: bytes, draw: random.Random, number: int) -> list[Window]:
+    header = parse_header(data)
+    tops = [(draw.randrange(header.height), draw.randrange(header.width)) for _ in range(number)]
+    return [(x, y, draw.randint(1, header.width - x), draw.randint(1, header.height - y)) for y, x in tops]
+
+
+@pytest.mark.parametrize("kind", REPAIRED)
+def test_a_repair_is_told_by_every_decoder(kind: str) -> None:
+    data, (first, *others) = REPAIRED[kind], decoders()
+    assert told(first, data)
+    assert told(first, data) not in ("E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED")
+    for other in others:
+        assert told(other, data)
+        for window in windows_of(data, random.Random(kind), 20):
+            assert bool(told(other, data, window)) == bool(told(first, data, window)), window
+            assert np.array_equal(*(d.window(data, d.probe(data), window) for d in (first, other)))
+    assert told(ImageDecoder(ImagePipeline()), data) == ""  # not judged unless it is asked for
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_nothing_is_told_of_a_sound_file(kind: str) -> None:
+    data = HARMLESS[kind]
+    for decoder in decoders():
+        assert told(decoder, data) == ""
+        for window in windows_of(data, random.Random(kind), 5):
+            assert told(decoder, data, window) == "", (decoder.name, window)
+        assert decoder.sound(data, decoder.probe(data)) or kind == "a comment behind the scan"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REPAIRED if "labelled" not in kind and "CMYK" not in kind])
+def test_a_repair_below_the_crop_is_none(kind: str) -> None:
+    data, (first, *others) = REPAIRED[kind], decoders()
+    header = parse_header(data)
+    told_at = [bool(told(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+    if header.stoppable:
+        assert told_at == sorted(told_at)  # once the damage is reached, every larger crop has it
+        assert not told_at[0] or kind.endswith("no data") or "other values" in kind
+    else:
+        assert all(told_at)
+    assert told_at == [bool(told(others[1], data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+    assert not first.sound(data, first.probe(data))
+
+
+def test_damaged_files_are_judged_alike() -> None:
+    first, *others = decoders()
+    repaired = 0
+    for number, data in enumerate(sequence(0, 600)):
+        try:
+            windows = windows_of(data, random.Random(number), 2) if data[:2] == jp.SOI else []
+        except LoaderError:
+            continue
+        for window in windows:
+            verdicts = [told(decoder, data, window) for decoder in (first, *others)]
+            kinds = {verdict[:2] == "E-" or bool(verdict) for verdict in verdicts}
+            assert len(kinds) == 1, (number, window, verdicts)
+            assert len({verdict[:2] == "E-" for verdict in verdicts}) == 1, (number, window, verdicts)
+            repaired += bool(verdicts[0]) and verdicts[0][:2] != "E-"
+    assert repaired > 50
+
+
+@pytest.mark.parametrize("junk", [1000, 10_000])
+def test_many_markers_behind_a_scan_are_judged_alike(junk: int) -> None:
+    data = WHOLE[:-2] + jp.segment(jp.COM, b"") * junk + jp.EOI
+    assert {told(decoder, data) for decoder in decoders()} == {""}
+    assert {told(decoder, data, (0, 0, 83, 20)) for decoder in decoders()} == {"" if junk < 10_000 else "E-CORRUPT"}
+
+
+def test_what_is_known_to_be_sound_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow = decoders()[2]
+    info = pillow.probe(RESTART)
+    assert pillow.sound(RESTART, info)
+
+    def never(*_: object) -> None:
+        raise AssertionError("judged")
+
+    monkeypatch.setattr(decode_simplejpeg, "first_message", never)
+    assert pillow.window(RESTART, info, (0, 0, 9, 9), sound=True).shape == (9, 9, 3)
+    with pytest.raises(AssertionError, match="judged"):
+        pillow.window(RESTART, info, (0, 0, 9, 9))
+
+
+def test_a_crop_of_a_file_with_restarts_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoders()[0]
+    decode, lengths = decode_simplejpeg.simplejpeg.decode_jpeg, []
+
+    def noted(data: bytes, *arguments: object, **options: object) -> object:
+        lengths.append(len(data))
+        return decode(data, *arguments, **options)
+
+    monkeypatch.setattr(decode_simplejpeg.simplejpeg, "decode_jpeg", noted)
+    decoder.window(RESTART, decoder.probe(RESTART), (0, 0, 9, 9))
+    assert len(lengths) == 1
+    assert lengths[0] < 0.7 * len(RESTART)
+
+
+def test_which_warnings_tell_of_a_repair() -> None:
+    one_scan, several = parse_header(WHOLE), parse_header(PROGRESSIVE)
+    extraneous = "Corrupt JPEG data: 7 extraneous bytes before marker 0x{}"
+    cases = {
+        "": (False, False),
+        extraneous.format("d9"): (False, False),
+        extraneous.format("fe"): (False, True),
+        extraneous.format("d3"): (True, True),
+        "Corrupt JPEG data: premature end of data segment": (True, True),
+        "Corrupt JPEG data: found marker 0xd3 instead of RST1": (True, True),
+        "Premature end of JPEG file": (True, True),
+        "Corrupt JPEG data: bad ICC marker": (False, False),
+        "Unknown Adobe color transform code 7": (False, False),
+        "Bogus Huffman table definition": (False, False),
+    }
+    found = {text: tuple(tells_of_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
+    assert found == cases
+    size = one_scan.scan_offset + 1600
+    for left, rows, told in ((100, 61, False), (101, 61, True), (101, 60, False)):
+        text = f"Corrupt JPEG data: {left} extraneous bytes before marker 0xd9"
+        assert tells_of_repair(text, one_scan, rows, size) is told

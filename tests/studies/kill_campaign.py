@@ -1,0 +1,331 @@
+"""Kills, stops and signals programs that load at random moments: `python tests/studies/kill_campaign.py --trials 500`.
+
+After each trial nothing may be left: no process, no file in /dev/shm or the temporary folder, no lock that another
+build minds. What is killed with all that could clean up after it is swept by the next program that loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+sys.path.extend(str(folder) for folder in (Path(__file__).resolve().parents[1] / "support").iterdir())  # as a script
+
+import typer
+from cache_kills import age_private_locks
+from command_line import own_shm
+from forked_commands import Command, Commands
+from photo_folder import write_folder
+
+PROCESSOR_S = 5.0  # of a program that ends, all of its processes together
+_HANG_S = 200.0  # of a program that ends without using a processor
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_MOMENTS = ("at once", "server", "workers", "later")
+_ENDLESS = 10**9
+
+_DROP_IN = """
+from numbered_dataset import Numbered
+from penstock.loaders import DataLoader
+if __name__ == "__main__":
+    options = dict(shuffle=True, num_workers={workers}, multiprocessing_context={context!r})
+    with DataLoader(Numbered(1000), 4, **options) as loader:
+        while True:
+            for batch in loader:
+                pass
+"""
+_THREADS = """
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_train
+if __name__ == "__main__":
+    with create_loader({cache!r}, backend="hdf5", workers_are="threads", workers=2, batch_size=12,
+                       pipeline=imagenet_train(32)) as loader:
+        while True:
+            for batch in loader:
+                pass
+"""
+_SWEEP = "from penstock.loaders.workers.leftovers import sweep\nsweep()\n"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Say what is run. arguments: of `penstock`. script: what is run instead. dest: the cache that it builds."""
+
+    name: str
+    arguments: tuple[object, ...] = ()
+    script: Path | None = None
+    dest: Path | None = None
+
+
+@dataclass
+class Trial:
+    """Hold what was done to a program, and what became of it.
+
+    Attributes:
+        number: of the trial.
+        program: name of the program.
+        moment: when it was struck.
+        strike: what was done.
+        victim: to whom: "main", "worker", "server", "tracker" or "group".
+        code: exit code; negative for the signal that ended it.
+        processor_s: time of the processors from the strike to the end.
+        wall_s: time on the clock from the strike to the end.
+        processes: command lines of processes that were left.
+        files: what was left in /dev/shm and in the temporary folder.
+        swept: what was there before the sweep.
+        errors: end of what was written to standard error.
+        faults: what is not as it must be.
+    """
+
+    number: int
+    program: str
+    moment: str
+    strike: str = ""
+    victim: str = ""
+    code: int | None = None
+    processor_s: float = 0.0
+    wall_s: float = 0.0
+    processes: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
+    errors: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+def judge(trial: Trial) -> list[str]:
+    """Return what is not as it must be."""
+    faults = []
+    killed = trial.strike == "SIGKILL"
+    if trial.code is None:
+        faults.append("it hangs")
+    if trial.processor_s > PROCESSOR_S:
+        faults.append(f"it took {trial.processor_s:.1f} s of processor time to end")
+    if trial.processes:
+        faults.append("processes are left")
+    if trial.files:
+        faults.append("files are left")
+    if trial.swept and not (killed and trial.victim in ("group", "tracker")):
+        faults.append("files were left to be swept, though nobody was killed who could have removed them")
+    if trial.program.startswith("drop-in") or trial.program.startswith("threads"):
+        interrupted = "KeyboardInterrupt" in trial.errors  # as any script
+    else:
+        interrupted = False
+    if "Traceback" in trial.errors and not interrupted and "LoaderError" not in trial.errors:
+        faults.append("a traceback")
+    if "leaked" in trial.errors and not killed and not trial.program.startswith(("drop-in", "threads")):
+        faults.append("multiprocessing speaks of a leak")
+    return faults
+
+
+class Campaign:
+    """Runs trials, each of a program, a moment and a strike that chance decides."""
+
+    def __init__(self, folder: Path, commands: Commands, draw: random.Random) -> None:
+        self._folder, self._commands, self._draw = folder, commands, draw
+        self._photos = write_folder(folder / "photos", 60)
+        code, command = commands.run("cache", "build", self._photos, folder / "whole.h5", "--workers", 0)
+        assert code == 0, command.errors
+        self._sweep = self._script("sweep", _SWEEP)
+        self.programs = self._all_programs()
+
+    def _script(self, name: str, text: str) -> Path:
+        path = self._folder / f"{name}.py"
+        path.write_text(text)
+        return path
+
+    def _all_programs(self) -> list[Program]:
+        whole = self._folder / "whole.h5"
+        engines: dict[str, tuple[object, ...]] = {
+            "torch": ("--workers", 2),
+            "in-process": ("--workers", 0),
+            "hdf5": ("--backend", "hdf5", "--workers", 2),
+        }
+        if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
+            engines["dali"] = ("--backend", "dali", "--workers", 2)
+        found = []
+        for engine, options in engines.items():
+            data: Path = whole if engine == "hdf5" else self._photos
+            small = ("--size", 32, "--batch-size", 12, "--epochs", _ENDLESS)
+            found.append(Program(f"iterate {engine}", ("iterate", data, *small, *options)))
+            found.append(Program(f"train {engine}", ("train", data, "--device", "cpu", *small, *options)))
+        for workers in (0, 2):
+            arguments = ("cache", "build", self._photos, "DEST", "--workers", workers)
+            found.append(Program(f"cache build {workers}", arguments, dest=Path("DEST")))
+        for name, workers, context in (
+            ("default", 2, None),
+            ("forkserver", 2, "forkserver"),
+            ("in-process", 0, None),
+        ):
+            script = self._script(f"drop_in_{name}", _DROP_IN.format(workers=workers, context=context))
+            found.append(Program(f"drop-in {name}", script=script))
+        found.append(Program("threads", script=self._script("threads", _THREADS.format(cache=str(whole)))))
+        return found
+
+    def run(self, number: int) -> Trial:
+        """Run one trial."""
+        program = self.programs[number % len(self.programs)]
+        trial = Trial(number, program.name, self._draw.choice(_MOMENTS))
+        place = self._folder / "trial"
+        place.mkdir()
+        temporary = Path(tempfile.mkdtemp(prefix="t", dir=self._folder))
+        dest = place / "x.h5"
+        arguments = [dest if word == "DEST" else word for word in program.arguments]
+        command = self._commands.start(
+            *arguments,
+            script=program.script,
+            environment={"TMPDIR": str(temporary)},
+            **({"small_steps": True} if program.dest else {}),
+        )
+        self._wait_for(trial.moment, command)
+        self._strike(trial, command)
+        self._watch_the_end(trial, command)
+        trial.errors = command.errors[-2000:]
+        self._look_behind(trial, temporary)
+        if program.dest:
+            self._build_again(trial, place, dest)
+        trial.faults += judge(trial)
+        for leftover in sorted(place.rglob("*"), reverse=True):
+            leftover.rmdir() if leftover.is_dir() else leftover.unlink()
+        place.rmdir()
+        with contextlib.suppress(OSError):
+            temporary.rmdir()
+        return trial
+
+    def _wait_for(self, moment: str, command: Command) -> None:
+        """Wait for the moment of the strike, or for the end of a program that never has it."""
+        longest = {"at once": 0.0, "server": 30.0, "workers": 30.0, "later": 30.0}[moment]
+        fewest = {"at once": 0, "server": 2, "workers": 4, "later": 4}[moment]
+        deadline = time.monotonic() + min(longest, self._draw.uniform(2, 8))  # some have no workers
+        while command.running() and len(command.processes()) < fewest and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(self._draw.uniform(0, {"at once": 0.5, "server": 3.0, "workers": 0.1, "later": 2.0}[moment]))
+
+    def _strike(self, trial: Trial, command: Command) -> None:
+        """Do something to the program or one of its processes, that ends it now or with a signal that follows."""
+        kind = self._draw.choice(("kill one", "kill group", "stop one", "stop group", "signal main", "signal group"))
+        roles = command.roles()
+        pid = command.pid if kind.endswith("main") else self._draw.choice(sorted(roles) or [command.pid])
+        trial.victim = "group" if kind.endswith("group") else roles.get(pid, "main")
+        other = self._draw.choice(_SIGNALS)
+        number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(kind.split()[0], other)
+        trial.strike = number.name
+        self._send(number, pid, command, group=trial.victim == "group")
+        if number == signal.SIGSTOP:
+            time.sleep(self._draw.uniform(0.05, 1.0))
+            self._send(signal.SIGCONT, pid, command, group=trial.victim == "group")
+        if number == signal.SIGSTOP or (number == signal.SIGKILL and trial.victim == "tracker"):
+            time.sleep(self._draw.uniform(0, 0.5))
+            self._send(signal.SIGTERM, command.pid, command, group=False)
+
+    @staticmethod
+    def _send(number: signal.Signals, pid: int, command: Command, *, group: bool) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if group:
+                os.killpg(command.pid, number)
+            else:
+                os.kill(pid, number)
+
+    @staticmethod
+    def _watch_the_end(trial: Trial, command: Command) -> None:
+        started, before, used = time.monotonic(), _processor_times(command), {}
+        while (there := command.processes()) and trial.wall_s < _HANG_S and trial.processor_s <= 2 * PROCESSOR_S:
+            used.update(_processor_times(command))
+            trial.processor_s = sum(seconds - before.get(pid, 0.0) for pid, seconds in used.items())
+            trial.wall_s = time.monotonic() - started
+            time.sleep(0.02)
+        trial.processes = [_line(pid) for pid in there]
+        hangs = bool(there)
+        command.kill(group=True)
+        code = command.wait()
+        trial.code = None if hangs else code
+
+    def _look_behind(self, trial: Trial, temporary: Path) -> None:
+        trial.swept = self._files(temporary)
+        if trial.swept:
+            command = self._commands.start(script=self._sweep, environment={"TMPDIR": str(temporary)})
+            assert command.wait() == 0, command.errors
+            trial.files = self._files(temporary)
+
+    def _files(self, temporary: Path) -> list[str]:
+        return [*self._commands.shared_segments(), *(str(path.relative_to(temporary)) for path in temporary.rglob("*"))]
+
+    def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
+        """Whatever the builder left, its lock among it, is in nobody's way."""
+        age_private_locks(place)
+        code, command = self._commands.run("cache", "build", self._photos, dest, "--workers", 0)
+        left = sorted(path.name for path in place.iterdir())
+        if code != 0 or left != [dest.name]:
+            trial.faults.append(f"the next build: exit code {code}, {left}, {command.errors[-500:]}")
+
+
+def _processor_times(command: Command) -> dict[int, float]:
+    times = {}
+    for pid in command.processes():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            times[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return times
+
+
+def _line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")[:200]
+    except OSError:
+        return str(pid)
+
+
+@contextlib.contextmanager
+def campaign(seed: int) -> Iterator[Campaign]:
+    """Make everything that trials need, and remove it."""
+    for number in _SIGNALS:  # a shell's background ignores Ctrl-C, and its programs with it
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        with Commands(Path(folder) / "commands", own_shm()) as commands:
+            yield Campaign(Path(folder), commands, random.Random(seed))
+
+
+def main(
+    trials: Annotated[int, typer.Option(help="How many.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of moments and strikes.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all trials here.")] = None,
+    only: Annotated[str, typer.Option(help="Programs whose name contains this.")] = "",
+) -> None:
+    """Run the trials, and end with exit code 1 if anything was left behind."""
+    done: list[Trial] = []
+    with campaign(seed) as runs:
+        runs.programs = [program for program in runs.programs if only in program.name]
+        for number in range(trials):
+            done.append(trial := runs.run(number))
+            told = f"{trial.program}: {trial.strike} to {trial.victim} ({trial.moment}), exit code {trial.code}"
+            print(f"{number:4} {told}, {trial.processor_s:.2f} s", *trial.faults, sep=" | ", flush=True)
+    bad = [trial for trial in done if trial.faults]
+    summary: dict[str, Any] = {
+        "seed": seed,
+        "trials": len(done),
+        "faulty": len(bad),
+        "by_program": Counter(trial.program for trial in done),
+        "by_strike": Counter(f"{trial.strike} {trial.victim}" for trial in done),
+        "longest_processor_s": max((trial.processor_s for trial in done), default=0.0),
+        "swept": sum(bool(trial.swept) for trial in done),
+    }
+    print(json.dumps(summary, indent=2))
+    if json_file is not None:
+        json_file.write_text(json.dumps({**summary, "all": [asdict(trial) for trial in done]}, indent=1) + "\n")
+    raise typer.Exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
