@@ -35,7 +35,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
+.PHONY: help setup system link wheel lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,6 +83,10 @@ $(STAMP): pyproject.toml constraints.txt | system
 link: ## build/path, which holds the package by its import names (put it on PYTHONPATH instead of installing)
 	@mkdir -p $(LINKED)/penstock
 	@for part in pipelines loaders bench; do ln -sfn ../../../$$part $(LINKED)/penstock/$$part; done
+
+wheel: setup ## dist/penstock_loader-*.whl, to install elsewhere: pip install 'dist/...whl[hdf5,pillow]'
+	@$(call quietly,$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .)
+	@ls dist/penstock_loader-*.whl
 
 lint: setup ## ruff: rules and format
 	$(BIN)/python -m ruff check .
