@@ -10,7 +10,7 @@ from rich.text import Text
 from penstock.bench.record.advice import Advice
 from penstock.bench.record.record import KIND_NAMES, BenchRecord, Measured
 from penstock.bench.report.console import plain_console
-from penstock.bench.report.text import rate_text, shown, spread_text
+from penstock.bench.report.text import ledger_texts, rate_text, shown, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _KINDS = ("loader", "both", "model", "other", "baseline")  # rows, in this order
@@ -33,7 +33,8 @@ def summary(record: BenchRecord) -> Group:
     for heading, advice in (("Faster:", faster), ("Saves processors:", sparing)):
         parts += [Text(f"{heading} {_line(each, record)}", overflow="ellipsis", no_wrap=True) for each in advice]
     late = [note for note in record.notes if note.startswith("not ")]
-    parts += [Text(str(shown(note)), overflow="ellipsis", no_wrap=True) for note in late]
+    lines = [*ledger_texts(record.ledger), *late]
+    parts += [Text(str(shown(line)), overflow="ellipsis", no_wrap=True) for line in lines]
     if record.verdict:
         parts.append(Syntax(record.verdict.call, "python", background_color="default", word_wrap=True))
     parts.append(Text("All figures: --verbose, or --report FILE.html", style="dim"))
