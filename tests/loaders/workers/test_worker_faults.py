@@ -267,7 +267,7 @@ def test_workers_and_their_server_outlast_them(photos: Path) -> None:
     """The parent may want to finish a step and save, for which it needs batches."""
     with open_loader(photos) as undisturbed:
         expected = [batch.index.tolist() for batch in undisturbed.batches()]
-    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1) as plain:
+    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1, persistent_workers=True) as plain:
         stream, numbers = loader.batches(), iter(plain)
         served, counted = [next(stream).index.tolist()], next(numbers).tolist()
         workers = child_pids()
