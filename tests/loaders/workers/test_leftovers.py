@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from multiprocessing import process
+from multiprocessing import process, util
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,7 @@ def test_a_folder_that_was_inherited_is_left_to_its_owner(
     inherited.mkdir()
     (inherited / MARK).symlink_to(name_of("gone"))
     monkeypatch.setitem(config, "tempdir", str(inherited))
+    monkeypatch.setattr(util, "Finalize", lambda *_, **__: None)  # pytest has removed it long before
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if not links:
 
