@@ -52,13 +52,15 @@ def bench(
         float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
     ] = None,
     apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
+    max_bad: common.MaxBad = 0.01,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
     save: Annotated[
         str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a page of tables and plots here (HTML).")
+        Path | None,
+        typer.Option(dir_okay=False, callback=common.writable, help="Write a page of tables and plots here (HTML)."),
     ] = None,
     cache_tradeoff: Annotated[
         bool | None, typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report")

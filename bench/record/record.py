@@ -47,6 +47,7 @@ class BenchSettings:
         max_cpu: budget of processors that the loader may keep busy.
         max_memory: budget of MB that the loader may take.
         apply: take the verdict's advice and measure it.
+        max_bad: bad samples that a loader may replace in an epoch: a count, or a share below 1; None for all.
     """
 
     backend: str = ALL_BACKENDS
@@ -69,6 +70,7 @@ class BenchSettings:
     max_memory: float | None = None
     apply: bool = False
     seed: int = 0
+    max_bad: float | None = 0.01
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -199,6 +201,7 @@ class BenchRecord:
         applied: what became of the verdict's advice when it was taken.
         cache: what each kind of cache of the data would take and give, where that was measured.
         notes: what was left out, and why.
+        ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
         verdict: what limits the run; None until it is judged, and in the record of a study.
     """
 
@@ -215,6 +218,7 @@ class BenchRecord:
     notes: tuple[str, ...] = ()
     applied: tuple[TriedAdvice, ...] = ()
     cache: CacheAdvice | None = None
+    ledger: dict[str, Any] | None = None
     verdict: Verdict | None = None
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.bench.measure.resources import Resources
@@ -53,6 +54,16 @@ def resource_texts(resources: Resources | None, *, narrow: bool = False) -> list
     if not narrow:
         known += [(resources.storage_mb_s, "{:,.1f} MB/s read"), (resources.others_share, "others {:.0%} CPU")]
     return [text.format(value) for value, text in known if value is not None]
+
+
+def ledger_texts(ledger: Mapping[str, Any] | None) -> list[str]:
+    """Write what became of the loader's samples; nothing for a record of an older version."""
+    if ledger is None:
+        return []
+    counts = " ".join(f"{name}={ledger.get(name)}" for name in ("planned", "delivered", "replaced", "repaired"))
+    codes = Counter(shown(str(line.get("code"))) for line in ledger.get("bad", []))
+    why = f"; bad samples: {', '.join(f'{code} {count}' for code, count in codes.items())}" if codes else ""
+    return [f"Samples in {ledger.get('epochs')} epochs: {counts}{why}."]
 
 
 def repeat_command(settings: BenchSettings) -> str:

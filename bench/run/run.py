@@ -46,6 +46,7 @@ from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.loaders.loader import Loader
+from penstock.loaders.stream.contract import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 
@@ -121,6 +122,7 @@ class BenchRun:
                 chosen=self._final_choice(measured),
                 options=non_default_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
+                ledger=_summed(loader.ledgers()),
             )
 
     def with_applied(self, record: BenchRecord, advice: Sequence[Advice]) -> BenchRecord:
@@ -276,6 +278,19 @@ class BenchRun:
             if again is not None:
                 probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
+
+
+def _summed(ledgers: list[EpochLedger]) -> dict[str, object]:
+    """Return the sum of `ledgers` as a record holds it, without paths; a bad sample is listed once."""
+    whole = EpochLedger(0)
+    for ledger in ledgers:
+        whole.add_saved(ledger.as_dict())
+    document = {name: value for name, value in whole.as_dict().items() if name != "epoch"}
+    found = {
+        name: list({e.sample: {"sample": e.sample, "code": e.code, "cause": e.cause} for e in entries}.values())
+        for name, entries in (("bad", whole.bad), ("repairs", whole.repairs))
+    }
+    return {**document, "epochs": len(ledgers), **found}
 
 
 def _name(candidate: Candidate) -> str:
