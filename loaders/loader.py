@@ -225,6 +225,7 @@ class Loader:
             produce_s=host.produce_s,
             read_s=host.read_s,
             repaired=len(host.repaired),
+            replaced=len(host.bad),
         )
 
     def _go_to(self, cursor: Cursor) -> None:

@@ -19,7 +19,7 @@ from penstock.bench.record.record import (
     decode_name,
 )
 from penstock.bench.report.console import plain_console
-from penstock.bench.report.text import ledger_texts, rate_text, resource_texts, spread_text
+from penstock.bench.report.text import ledger_texts, rate_text, resource_texts, rounds_text, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _FASTER = 1.05  # a smaller lead is noise
@@ -55,8 +55,7 @@ def _table(record: BenchRecord) -> Table:
         title=f"{record.data['summary']}\n{environment['cpus']} x {environment['cpu']}{gpu}; {run}",
         title_justify="left",
         title_style="",
-        caption=f"medians of {settings.rounds} alternating rounds of {settings.seconds:g} s; "
-        "spread: lowest to highest round",
+        caption=f"medians of {rounds_text(record)} s; spread: lowest to highest round",
         caption_justify="left",
     )
     for column in ("what", "measured"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -194,6 +195,17 @@ class EpochLedger:
         return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs}
 
 
+SHORTEST_WAIT_S = 1e-6  # waits are counted in classes, each 1.15 times as long as the one before
+WAIT_CLASSES_A_DECADE, WAIT_CLASSES = 16, 144  # up to 1,000 s
+
+
+def wait_class(seconds: float) -> int:
+    """Return the class that a wait is counted in: 0 up to SHORTEST_WAIT_S, WAIT_CLASSES for the longest."""
+    if seconds <= SHORTEST_WAIT_S:
+        return 0
+    return min(WAIT_CLASSES, math.ceil(math.log10(seconds / SHORTEST_WAIT_S) * WAIT_CLASSES_A_DECADE))
+
+
 def _line(entry: BadSample) -> dict[str, object]:
     path = ascii(entry.path)[2:-1]
     return {
@@ -229,6 +241,8 @@ class LoaderStats:
         elapsed_s: seconds from the first request for a batch to the latest delivery.
         queue_depth: finished batches found waiting, mean over all requests.
         repaired: images of which libjpeg made up a part; the ledger names them.
+        replaced: samples that could not be served; the ledger names them.
+        waits: how many waits for a batch fell into each class of length; wait_quantile reads it.
     """
 
     batches: int = 0
@@ -239,6 +253,20 @@ class LoaderStats:
     elapsed_s: float = 0.0
     queue_depth: float = 0.0
     repaired: int = 0
+    replaced: int = 0
+    waits: tuple[int, ...] = field(default=(0,) * (WAIT_CLASSES + 1), repr=False)
+
+    def wait_quantile(self, share: float) -> float:
+        """Return the seconds that `share` of the waits for a batch (0 to 1) did not exceed; 0 before any.
+
+        It is right to within 8 %. stats().wait_quantile(0.99) is the p99 of the wait.
+        """
+        wanted, seen = share * sum(self.waits), 0
+        for number, count in enumerate(self.waits):
+            seen += count
+            if count and seen >= wanted:
+                return SHORTEST_WAIT_S * 10 ** ((number - 0.5) / WAIT_CLASSES_A_DECADE) if number else 0.0
+        return 0.0
 
     def with_batch(
         self,
@@ -250,8 +278,10 @@ class LoaderStats:
         produce_s: float = 0.0,
         read_s: float = 0.0,
         repaired: int = 0,
+        replaced: int = 0,
     ) -> LoaderStats:
         """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
+        place = wait_class(wait_s)
         return LoaderStats(
             batches=self.batches + 1,
             images=self.images + images,
@@ -261,6 +291,8 @@ class LoaderStats:
             elapsed_s=elapsed_s,
             queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
             repaired=self.repaired + repaired,
+            replaced=self.replaced + replaced,
+            waits=(*self.waits[:place], self.waits[place] + 1, *self.waits[place + 1 :]),
         )
 
     @property

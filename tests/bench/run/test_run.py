@@ -147,7 +147,7 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
     arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
     extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
-    more = ["--device", "cpu", "--dtype", "uint8"]
+    more = ["--device", "cpu", "--dtype", "uint8", "--verbose", "--thorough"]
     given = [str(photos), *arguments, *extra, *more]
     result = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "150"})
     assert result.exit_code == 0
@@ -181,7 +181,7 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
     assert set(rates) == {"torch DataLoader + Pillow", DALI_PIPELINE}
     assert min(rates.values()) > 0
     assert document["loader"]["readers"] == chosen["readers"]
-    assert "searching the settings of dali first, for at most 60 s; --no-tune" in " ".join(result.split())
+    assert "comparing settings of dali first, for at most 60 s (--no-tune" in " ".join(result.split())
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
     assert f"readers={chosen['readers']}," in result
     profile = load_profile(tmp_path / "p.json")
@@ -391,7 +391,7 @@ def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
     app.command()(bench)
     written = folder / "bench.json"
     size = ["--model", "none", "--workers", "1", "--batch-size", "8", "--size", "32"]
-    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply"]
+    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply", "--thorough", "--verbose"]
     every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
     result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
     assert result.exit_code == 0
