@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import load_place, save_places
+from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
@@ -54,6 +54,7 @@ class Draws:
         self._before: random_state.States | None = None
         self._begun, self._peeked = False, False
         self._next_index: Any = None
+        self._keepers: dict[str, Any] | None = None  # of the samplers, those that keep their own place
         if order.start is not None:
             self._iterator, self._begun = iter(order.start(self._place.epoch, self._place.batches)), True
         elif not self._place.is_resumed:
@@ -93,7 +94,10 @@ class Draws:
 
     def places(self, *, ended: bool = False) -> dict[str, Any]:
         """Return the states of the samplers that keep their own place."""
-        return save_places({**self._order.keepers, **({} if ended else {ITERATOR: self._iterator})})
+        if self._keepers is None:  # looked up once: this is asked for each batch
+            found = {**self._order.keepers, ITERATOR: self._iterator}
+            self._keepers = {name: keeper for name, keeper in found.items() if keeps_place(keeper)}
+        return save_places({n: k for n, k in self._keepers.items() if not (ended and n == ITERATOR)})
 
     def _send_samplers(self) -> None:
         """Send the samplers that keep their own place to the one in the state that was loaded."""

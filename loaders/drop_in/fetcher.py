@@ -10,7 +10,7 @@ from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from penstock.loaders.drop_in.protocol import load_place, save_places
+from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
 # What one process has served: how many batches, whether its iterable data set is used up, from which random numbers it
@@ -49,6 +49,8 @@ class Fetcher:
     def __init__(self, plain: Any, resume: ProcessState | None) -> None:
         self.plain = plain
         self._iterator = plain.dataset_iter if isinstance(plain, _IterableDatasetFetcher) else None
+        keepers = {DATASET: plain.dataset, ITERATOR: self._iterator}
+        self._keepers = {name: keeper for name, keeper in keepers.items() if keeps_place(keeper)}
         self._batches, self._skip = 0, 0
         self.on_place: Callable[[], None] = _do_nothing
         if resume and self._iterator is not None:
@@ -73,7 +75,7 @@ class Fetcher:
 
     def state(self, *, ended: bool = False) -> ProcessState | None:
         """Return what is needed to go on after the latest batch; None where the data set keeps no place."""
-        found = save_places({DATASET: self.plain.dataset, **({} if ended else {ITERATOR: self._iterator})})
+        found = save_places({n: k for n, k in self._keepers.items() if not (ended and n == ITERATOR)})
         if self._iterator is not None and not ended:
             found |= {BATCHES: self._batches} | ({ENDED: True} if self.plain.ended else {})
         return found or None

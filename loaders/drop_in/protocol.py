@@ -16,9 +16,9 @@ def keeps_place(candidate: object) -> bool:
 
 
 def save_places(keepers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the state of each of `keepers` that follows the protocol, by name."""
+    """Return a copy of the state of each of `keepers`, which follow the protocol, by name."""
     # A copy: what the object goes on to change is pickled, or saved, later.
-    return {name: copy.deepcopy(keeper.state_dict()) for name, keeper in keepers.items() if keeps_place(keeper)}
+    return {name: copy.deepcopy(keeper.state_dict()) for name, keeper in keepers.items()}
 
 
 def load_place(keeper: Any, name: str, states: Mapping[str, Any]) -> None:
