@@ -113,6 +113,30 @@ def test_a_folder_is_a_folder_whatever_it_is_called(tmp_path: Path) -> None:
     assert skipped_of(tmp_path) == {}
 
 
+def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
+    """Classes and (path, label) by torchvision's rules: datasets/folder.py, find_classes and make_dataset."""
+    suffixes = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for label, name in enumerate(classes):
+        for folder, _, files in os.walk(root / name, followlinks=True):
+            samples += [(os.fsencode(f"{folder}/{file}"), label) for file in files if file.lower().endswith(suffixes)]
+    return classes, sorted(samples)
+
+
+def test_labels_are_torchvisions(tmp_path: Path) -> None:
+    outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.PNG"])
+    names = ["v1.png/a.jpg", "v1.png/x.jpeg/b.jpg", "B/c.bmp", "a-b/d.webp", "é/e.jpg", "f.jpg"]
+    root = plant(tmp_path / "root", names)
+    (root / "m.jpg").symlink_to(outside)
+    (root / "B" / "linked.jpg").symlink_to(outside / "1.jpg")
+    ours = ImageFolder(root)
+    labels = ours.labels(range(len(ours))).tolist()
+    samples = sorted(zip(map(ours.path, range(len(ours))), labels, strict=True))
+    assert ([os.fsdecode(name) for name in ours.classes], samples) == by_torchvision(root)
+    assert len(samples) == 8
+
+
 @pytest.mark.parametrize("reason", ["not a regular file", "folder seen before", "hidden"])
 def test_an_index_by_older_rules_is_not_used_where_they_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
