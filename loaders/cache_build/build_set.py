@@ -25,6 +25,7 @@ from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
+from penstock.loaders.system.needs import real_path
 from penstock.pipelines.errors import LoaderError
 
 _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
@@ -74,7 +75,7 @@ def build_cache(
         wait=wait,
         progress=progress or BuildProgress(),
     )
-    path = os.path.realpath(os.fsencode(dest))
+    path = real_path(dest)
     refuse_inside(source, path)
     ranks = ranks or Ranks()
     if shards > 1:

@@ -12,6 +12,7 @@ from penstock.loaders.cache_build.build_set import build_cache, refuse_inside
 from penstock.loaders.cache_build.freshness import why_stale
 from penstock.loaders.cache_build.progress import BuildDisplay
 from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.system.needs import real_path
 from penstock.pipelines.errors import LoaderError
 
 SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes beside the source
@@ -36,7 +37,7 @@ def prepare_source(
             "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
             "path of a cache that `penstock cache build` made as the source"
         )
-    path = os.path.realpath(os.fsencode(cache))
+    path = real_path(cache)
     refuse_inside(source, path)
     there = _opened(path)
     if there is None:

@@ -22,6 +22,7 @@ from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, Chu
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
+from penstock.loaders.system.needs import ensure_children
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.failures import death_error, exception_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
@@ -92,6 +93,7 @@ class _Pool:
         self._processes: list[Any] = []
         self._pipes: list[connection.Connection[Any, Any]] = []
         self._held: list[int] = []  # tasks that each worker has
+        ensure_children()
         ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
         try:
             with without_main(source):

@@ -97,11 +97,16 @@ def ensure_children() -> None:
     if current_process().daemon:
         fix = "pass workers=0 here (num_workers=0 to DataLoader), or start this process with daemon=False"
         raise LoaderError("E-MISUSE", "a daemonic process may not start worker processes", fix=fix)
+    real_path(".")  # where they start
+
+
+def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
+    """Return os.path.realpath(path). Raises LoaderError E-MISUSE where that needs a working folder that is gone."""
     try:
-        os.getcwd()
+        return os.path.realpath(os.fsencode(path))
     except FileNotFoundError:
-        cause = "the working folder has been removed, and worker processes start in it"
-        raise LoaderError("E-MISUSE", cause, fix="change to a folder that exists (cd, os.chdir)") from None
+        fix = "change to a folder that exists (cd, os.chdir)"
+        raise LoaderError("E-MISUSE", "the working folder has been removed", fix=fix) from None
 
 
 def ensure_processes(needs: Needs) -> None:

@@ -118,13 +118,11 @@ def judge(trial: Trial) -> list[str]:
         faults.append("files are left")
     if trial.swept and not (killed and trial.victim in ("group", "tracker")):
         faults.append("files were left to be swept, though nobody was killed who could have removed them")
-    if trial.program.startswith("drop-in") or trial.program.startswith("threads"):
-        interrupted = "KeyboardInterrupt" in trial.errors  # as any script
-    else:
-        interrupted = False
-    if "Traceback" in trial.errors and not interrupted and "LoaderError" not in trial.errors:
+    scripted = trial.program.startswith(("drop-in", "threads"))  # whose KeyboardInterrupt nobody catches
+    meant = "LoaderError" in trial.errors or (scripted and "KeyboardInterrupt" in trial.errors)
+    if "Traceback" in trial.errors and not meant:
         faults.append("a traceback")
-    if "leaked" in trial.errors and not killed and not trial.program.startswith(("drop-in", "threads")):
+    if "leaked" in trial.errors and not killed and not scripted:
         faults.append("multiprocessing speaks of a leak")
     return faults
 
@@ -216,8 +214,9 @@ class Campaign:
         """Do something to the program or one of its processes, that ends it now or with a signal that follows."""
         kind = self._draw.choice(("kill one", "kill group", "stop one", "stop group", "signal main", "signal group"))
         roles = command.roles()
-        pid = command.pid if kind.endswith("main") else self._draw.choice(sorted(roles) or [command.pid])
-        trial.victim = "group" if kind.endswith("group") else roles.get(pid, "main")
+        role = "main" if kind.endswith("main") else self._draw.choice(sorted(set(roles.values())) or ["main"])
+        pid = self._draw.choice([pid for pid, its in sorted(roles.items()) if its == role] or [command.pid])
+        trial.victim = "group" if kind.endswith("group") else role
         other = self._draw.choice(_SIGNALS)
         number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(kind.split()[0], other)
         trial.strike = number.name

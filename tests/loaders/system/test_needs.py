@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from processes import child_pids
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
+from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
+from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
 from penstock.loaders.system.needs import SERVER_BYTES, WORKER_BYTES, Needs
@@ -211,18 +214,32 @@ def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts
         assert len(list(loader)) == len(loader)
 
 
-@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+def begin_loader(photos: Path, folder: Path) -> None:
+    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1) as loader:
+        next(iter(loader))
+
+
+def begin_drop_in(photos: Path, folder: Path) -> None:
+    with DataLoader(TensorDataset(torch.arange(8)), num_workers=1) as loader:
+        next(iter(loader))
+
+
+def build_with_workers(photos: Path, folder: Path) -> None:
+    build_cache(ImageFolder(photos), folder / "x.h5", workers=2)
+
+
+def name_a_cache(photos: Path, folder: Path) -> None:
+    create_loader(photos, backend="hdf5", cache="x.h5", batch_size=8)
+
+
+@pytest.mark.parametrize("use", [begin_loader, begin_drop_in, build_with_workers, name_a_cache])
 def test_a_working_folder_that_is_gone_is_named(
-    photos: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, use: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    if kind == "DataLoader":
-        loader: Any = DataLoader(TensorDataset(torch.arange(8)), num_workers=1)
-    else:
-        loader = create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1)
-    with loader, pytest.raises(LoaderError, match=r"E-MISUSE.*working folder.*fix=change"):
-        next(iter(loader))
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the working folder has been removed: fix=change"):
+        use(photos, tmp_path)
     with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as here:
         assert len(list(here)) == len(here)
