@@ -35,7 +35,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
+.PHONY: help setup system link wheel lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -84,6 +84,10 @@ link: ## build/path, which holds the package by its import names (put it on PYTH
 	@mkdir -p $(LINKED)/penstock
 	@for part in pipelines loaders bench; do ln -sfn ../../../$$part $(LINKED)/penstock/$$part; done
 
+wheel: setup ## dist/penstock_loader-*.whl, to install elsewhere: pip install 'dist/...whl[hdf5,pillow]'
+	@$(call quietly,$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .)
+	@ls dist/penstock_loader-*.whl
+
 lint: setup ## ruff: rules and format
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -101,11 +105,12 @@ format: setup ## rewrite the files as lint wants them
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: setup ## synthesise a demo set and measure this machine (record in build/bench.json)
+bench: setup ## synthesise a demo set and measure this machine (build/bench.html, build/bench.json)
 	@mkdir -p build
 	$(BIN)/penstock synth $(DEMO)
 	$(BIN)/penstock cache build $(DEMO)/train build/demo.h5
-	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline --json build/bench.json
+	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline \
+	  --json build/bench.json --report build/bench.html
 
 bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-_ANY_EXCEPTION = 1  # Python's exit code for it; often of a rank that lost its peers
+_NOT_THE_CAUSE = (1, 5)  # Python's exit code for any exception, and E-WORKER's: often of a rank that lost its peers
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def main() -> None:
 
 
 def exit_code(codes: list[int]) -> int:
-    """Choose one exit code for all ranks: the first that says why, else the first; -N stands for signal N."""
+    """Choose one exit code for all ranks: the first that says why, else the highest; -N stands for signal N."""
     shown = [128 - code if code < 0 else code for code in codes]
-    return next((code for code in shown if code != _ANY_EXCEPTION), shown[0])
+    return next((code for code in shown if code not in _NOT_THE_CAUSE), max(shown))
 
 
 if __name__ == "__main__":

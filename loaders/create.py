@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import operator
 import os
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +26,7 @@ from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Engine
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
-from penstock.loaders.stream.state import LoaderState
+from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.system.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
@@ -73,7 +81,8 @@ def create_loader(
         seed: seed of order, crops, flips and augmentations.
         shuffle: on unless the pipeline draws nothing (imagenet_eval).
         drop_last: as shuffle unless given; if False the last batch is filled up with label -1.
-        rank: number of this process; unless given from torch.distributed or its environment variables.
+        rank: number of this process; unless given that of torch.distributed or of its environment variables at the
+            begin of each iteration, so that a launcher may start it later. The ranks must then agree: see E-STATE.
         world_size: number of processes; unless given likewise.
         decoder: "auto", "simplejpeg", "turbojpeg" or "pillow".
         on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
@@ -99,13 +108,14 @@ def create_loader(
     module = import_module(_BACKENDS[backend][0])
     for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
     parsed = _parse(backend, options)
-    place = distributed_place(rank, world_size)
+    seed = _integer("seed", seed)
+    place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
         n=len(named),
-        batch_size=batch_size,
+        batch_size=_integer("batch_size", batch_size),
         seed=seed,
-        rank=place[0],
-        world_size=place[1],
+        rank=_integer("rank", place[0]),
+        world_size=_integer("world_size", place[1]),
         shuffle=shuffle,
         drop_last=shuffle if drop_last is None else drop_last,
     )
@@ -114,11 +124,7 @@ def create_loader(
         _check_mixing(batch_size, len(named.classes))
     stage = BatchStage(pipeline, dtype, usable_device(device), num_classes=len(named.classes))
     policy = BadSamplePolicy(
-        on_bad_sample=on_bad_sample,
-        on_repaired=on_repaired,
-        max_bad=max_bad,
-        samples_per_epoch=len(named) // place[1],
-        evaluation=evaluation,
+        on_bad_sample=on_bad_sample, on_repaired=on_repaired, max_bad=max_bad, evaluation=evaluation
     )
     jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
     # After all checks of the arguments, because it may build a cache, for hours.
@@ -138,10 +144,50 @@ def create_loader(
         "decoder_version": jpeg_decoder.version(),
         "decoder_reason": why,
     }
-    state = LoaderState(fingerprint=data.fingerprint, samples=len(data), seed=seed, shuffle=shuffle)
-    engine: Engine = getattr(module, _BACKENDS[backend][1])(settings, parsed)
-    engine.consumer_bytes = consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device))
-    return Loader(engine, schedule, stage, state, policy, with_index=with_index, about=about)
+    state = LoaderState(
+        fingerprint=data.fingerprint,
+        samples=len(data),
+        seed=seed,
+        shuffle=shuffle,
+        pipeline=pipeline_settings(pipeline, dtype, policy),
+    )
+    consumer = consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device))
+    return Loader(
+        partial(_open_engine, backend, settings, parsed, consumer),
+        schedule,
+        stage,
+        state,
+        policy,
+        with_index=with_index,
+        about=about,
+        follows=_name(sys._getframe(1)) if rank is None else None,
+        classes=hashlib.blake2b(b"\0".join(data.classes), digest_size=8).hexdigest(),
+    )
+
+
+_made: Counter[str] = Counter()  # loaders, by the line that made them
+
+
+def _name(caller: FrameType) -> str:
+    """Name a loader by the line that makes it, so that ranks compare the same ones, whatever else one of them makes."""
+    line = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+    _made[line] += 1
+    return f"{line}:{_made[line]}"
+
+
+def _open_engine(backend: str, settings: ProducerSettings, options: Any, consumer: int, schedule: Schedule) -> Engine:
+    module, engine_name, _ = _BACKENDS[backend]
+    engine: Engine = getattr(import_module(module), engine_name)(replace(settings, schedule=schedule), options)
+    engine.consumer_bytes = consumer
+    return engine
+
+
+def _integer(name: str, value: Any) -> int:
+    """Return `value` as Python's own integer, such as one of numpy's, which JSON does not take. Raises ValueError."""
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise ValueError(f"{name} is an integer, not {value!r}")
 
 
 def loader_needs(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,7 +20,8 @@ from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
 from penstock.loaders.stream.order import Schedule
-from penstock.loaders.stream.state import LoaderState
+from penstock.loaders.stream.ranks import distributed_place, ensure_agreement
+from penstock.loaders.stream.state import LoaderState, saved_ledger
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
 
@@ -55,12 +58,19 @@ class Loader:
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
     that was left early. `state_dict()` counts delivered batches only, and continues exactly when loaded into another
-    loader of any backend, worker count or world size.
+    loader of any backend, worker count or world size. Until its first batch it can be pickled to another process.
+
+    Args:
+        open_engine: makes the engine for a schedule.
+        follows: name that the loader has on every rank, if it takes rank and world size from the process, as they are
+            whenever an iteration begins: launchers may start torch.distributed after the loader was made. The ranks'
+            loaders of that name are compared.
+        classes: what else they must have in common.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        open_engine: Callable[[Schedule], Engine],
         schedule: Schedule,
         stage: BatchStage,
         state: LoaderState,
@@ -68,23 +78,41 @@ class Loader:
         *,
         with_index: bool = False,
         about: dict[str, object] | None = None,
+        follows: str | None = None,
+        classes: str = "",
     ) -> None:
-        self._engine, self._schedule, self._policy = engine, schedule, policy
-        self._feed = DeviceFeed(engine.next, engine.ready, stage, seed=schedule.seed)
-        self._identity = state
+        self._open_engine, self._stage, self._identity = open_engine, stage, state
+        self._with_index, self._about, self._follows, self._classes = with_index, about or {}, follows, classes
+        self._open(schedule, policy)
         self._cursor = schedule.settled(Cursor(0, 0))
-        self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
-        self._with_index, self._about = with_index, about or {}
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
-        self._owner: int | None = None  # id of the process that started the workers, None while there are none
         self._turn = threading.RLock()  # held by the thread that asks for a batch
+
+    def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
+        """Make the engine that serves `schedule`; nothing is started yet."""
+        self._engine = self._open_engine(schedule)
+        self._feed = DeviceFeed(self._engine.next, self._engine.ready, self._stage, seed=schedule.seed)
+        self._schedule = schedule
+        self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
+        self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
+        self._compared = False
+        self._owner: int | None = None  # id of the process that started the workers, None while there are none
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._fed is not None or self._stats.batches or self._closed:
+            fix = "send it before its first batch, or make it in that process"
+            raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
+        more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
+        parts = (self._open_engine, self._schedule, self._stage, self._identity, self._policy)
+        kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
+        return partial(Loader, classes=self._classes, **more), parts, kept
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, a number that is equal on all ranks."""
-        return self._schedule.steps()
+        return self._current_schedule(certain=False).steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return _OneThread(self._tuples(), self)
@@ -108,7 +136,10 @@ class Loader:
 
     def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
         self._check_current(iteration)
+        self._take_place()
         epoch = self._cursor.epoch
+        if self._cursor.position == 0:
+            self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
         self._seek()
         last = False
         while not last:
@@ -138,6 +169,35 @@ class Loader:
             cause = f"the workers of this loader belong to process {self._owner}, and this one was forked from it"
             raise self._misuse(cause, "make a loader in each process")
 
+    def _current_schedule(self, *, certain: bool) -> Schedule:
+        """Return the schedule of this process's place among the ranks, which may have changed since the last batch."""
+        if self._follows is None:
+            return self._schedule
+        place = distributed_place(certain=certain)
+        same = place == (self._schedule.rank, self._schedule.world_size)
+        return self._schedule if same else replace(self._schedule, rank=place[0], world_size=place[1])
+
+    def _take_place(self) -> None:
+        """Serve what this rank is to serve from here on, if that agrees with what the other ranks are to serve."""
+        schedule = self._current_schedule(certain=True)
+        if schedule is not self._schedule:
+            self._feed.flush()
+            self._engine.close()
+            if schedule.rank != self._schedule.rank:
+                self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
+            self._open(schedule, self._policy)
+            self._cursor = schedule.settled(self._cursor)
+        if self._follows is not None and not self._compared:
+            ensure_agreement(self._follows, self.identity())
+            self._compared = True
+
+    def identity(self) -> dict[str, Any]:
+        """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
+        order = {"batch_size": self._schedule.batch_size, "drop_last": self._schedule.drop_last}
+        about = {**asdict(self._identity), **order, "classes": self._classes}
+        pipeline = about.pop("pipeline")
+        return {**about, **pipeline}
+
     def _take(self) -> DeviceBatch:
         started, ready = time.perf_counter(), self._engine.ready()
         self._started_s = self._started_s or started
@@ -165,6 +225,7 @@ class Loader:
             produce_s=host.produce_s,
             read_s=host.read_s,
             repaired=len(host.repaired),
+            replaced=len(host.bad),
         )
 
     def _go_to(self, cursor: Cursor) -> None:
@@ -181,6 +242,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict)."""
+        epoch = operator.index(epoch)  # of numpy's integers too, which JSON does not take
         if epoch < 0:
             raise ValueError(f"epoch is at least 0, not {epoch}")
         if epoch != self._cursor.epoch or not self._fresh:
@@ -192,12 +254,27 @@ class Loader:
         return self._cursor.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones."""
-        return self._identity.save(self._cursor)
+        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises LoaderError E-STATE if it is of another data set, seed or order."""
-        self._go_to(self._identity.restore(state))
+        With it goes this rank's ledger of the epoch under way, or of the one that has just ended.
+        """
+        ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
+        own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
+        return {**self._identity.save(self._cursor), "ledgers": own}
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
+
+        Raises LoaderError E-STATE if it is of another data set, seed or order or, unless `strict` is False, of another
+        pipeline, dtype or policy for bad samples.
+        """
+        cursor = self._identity.restore(state, strict=strict)
+        schedule = self._current_schedule(certain=False)
+        ledger = saved_ledger(state, schedule.rank, schedule.world_size)
+        self._go_to(cursor)
+        self._ledgers.pop(cursor.epoch, None)
+        if ledger is not None:
+            self._ledgers[ledger.epoch] = ledger
 
     def stats(self) -> LoaderStats:
         """Return where time went so far."""

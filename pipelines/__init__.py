@@ -1,5 +1,8 @@
 """What happens to one sample, then to one batch."""
 
+import sys
+import warnings
+
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
@@ -27,3 +30,11 @@ __all__ = [
     "imagenet_train",
     "plan_batch",
 ]
+
+_package = getattr(sys.modules["penstock"], "__file__", None)
+if _package is not None:  # ours is a namespace without a file: its folders are installed beside each other
+    warnings.warn(
+        f"{_package!a} belongs to another project called penstock: uninstall that one (pip uninstall penstock)",
+        RuntimeWarning,
+        stacklevel=2,
+    )

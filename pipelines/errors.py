@@ -111,6 +111,11 @@ class LoaderError(RuntimeError):
         self.sample, self.path, self.backend, self.rank, self.worker = sample, path, backend, rank, worker
         super().__init__(self.line())
 
+    @property
+    def of_sample(self) -> bool:
+        """Whether the data are to blame, and not the machine or the program: only then can another sample do better."""
+        return self.exit_code in (EXIT_DATA, EXIT_CACHE)
+
     def line(self) -> str:
         """Return the message; it never contains a line break."""
         known = [(name, getattr(self, name)) for name in self.FIELDS if getattr(self, name) is not None]

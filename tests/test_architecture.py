@@ -51,6 +51,7 @@ ROOMS: dict[str, str] = {
     "loaders/backends": "system stream workers sources cache cache_encode cache_build engine",
     "loaders/feed": "system stream",
     "loaders/drop_in": "system stream workers feed",
+    "loaders/metrics": "stream",
     "loaders": MANY,
     "bench/measure": "",
     "bench/record": "measure",

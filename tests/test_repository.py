@@ -269,6 +269,18 @@ def test_documented_targets_exist() -> None:
     assert {"bench", "test"} <= named <= targets
 
 
+def test_another_projects_penstock_is_named_in_one_line(tmp_path: Path) -> None:
+    """It lies in the same folder: its `__init__.py` makes a package of what is none."""
+    (tmp_path / "penstock").mkdir()
+    (tmp_path / "penstock" / "__init__.py").write_text("")
+    for part in PACKAGES:
+        (tmp_path / "penstock" / part).symlink_to(ROOT / part)
+    code = "import warnings; warnings.simplefilter('error'); import penstock.pipelines"
+    keep = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=keep, capture_output=True, text=True, check=False)
+    assert "__init__.py' belongs to another project called penstock: uninstall" in done.stderr.splitlines()[-1]
+
+
 def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path) -> None:
     names = build_wheel(tmp_path / "tree", tmp_path / "out")
     (info,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}

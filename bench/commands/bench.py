@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
@@ -34,17 +33,30 @@ def bench(
     dtype: Annotated[
         str, typer.Option(help="What the loader hands out: float32, float16, bfloat16, uint8.")
     ] = "float32",
-    model: Annotated[str, typer.Option(help="resnet18, resnet50, a timm name, or none.")] = "resnet18",
+    model: Annotated[
+        str | None,
+        typer.Option(help="resnet18, resnet50, a timm name, or none.", show_default="resnet18 on a GPU, else none"),
+    ] = None,
     amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
+    budget: Annotated[float, typer.Option(min=1, help="Seconds that the whole run may take.")] = 120.0,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="No budget: a search of 60 s, then 3 rounds of everything.")
+    ] = False,
     seconds: common.Seconds = 4.0,
-    rounds: common.Rounds = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds at most.", show_default="until they agree, or time is up; 3 with --thorough"),
+    ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
     ] = False,
     tune: Annotated[
-        bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a budget")
+        bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a limit")
     ] = None,
-    tune_seconds: Annotated[float, typer.Option(help="How long that search may take.")] = 60.0,
+    tune_seconds: Annotated[
+        float | None,
+        typer.Option(help="How long that search may take.", show_default="0.4 of the budget; 60 with --thorough"),
+    ] = None,
     max_cpu: Annotated[
         float | None, typer.Option(metavar="CORES", help="Processors that the loader may keep busy.")
     ] = None,
@@ -52,34 +64,45 @@ def bench(
         float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
     ] = None,
     apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
+    max_bad: common.MaxBad = 0.01,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
     save: Annotated[
         str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a page of tables and plots here (HTML).")
+        Path | None,
+        typer.Option(dir_okay=False, callback=common.writable, help="Write a page of tables and plots here (HTML)."),
     ] = None,
     cache_tradeoff: Annotated[
-        bool | None, typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report")
+        bool | None,
+        typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report --thorough"),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print all that was measured, not only a screenful.")
+    ] = False,
 ) -> None:
-    """Measure loader, model and both, next to their ceilings in the same run; say what limits and what to change."""
+    """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
 
     from penstock.bench.record.record import BenchSettings
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.report.page import write_page
+    from penstock.bench.report.summary import print_summary
     from penstock.bench.report.terminal import print_record
     from penstock.bench.verdict.verdict import without_paths
 
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
     asked["device"] = common.resolve_device(device)
-    asked["model"] = None if model == "none" else model
-    record = _measure(data, BenchSettings(**asked), cache_tradeoff, with_report=report is not None)
-    print_record(record)
-    if record.cache:
+    asked["model"] = (None if asked["device"] == "cpu" else "resnet18") if model is None else model
+    if asked["model"] == "none":
+        asked["model"] = None
+    if thorough:
+        asked["budget"] = None
+    record = _measure(data, BenchSettings(**asked), cache_tradeoff, with_caches=thorough and report is not None)
+    (print_record if verbose else print_summary)(record)
+    if record.cache and verbose:
         print_advice(record.cache)
     if json_file:
         write_json(json_file, without_paths(record).as_dict())
@@ -90,28 +113,29 @@ def bench(
         _save_choice(record, save)
 
 
-def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_report: bool) -> BenchRecord:
+def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_caches: bool) -> BenchRecord:
     """Run the benchmark and judge it, once: of the measurements, before the advice is taken."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
+    from penstock.bench.report.live import LiveTable
     from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.run import BenchRun
+    from penstock.bench.run.time_budget import TimeBudget
     from penstock.bench.verdict.verdict import judge
 
+    budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
-    with ProgressBar("starting") as bar:
-        run = BenchRun(training_folder(data), settings, bar.show)
-        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_report)
-        bar.print(run.source.describe())
+    with LiveTable(lambda: budget.left) as table:
+        run = BenchRun(training_folder(data), settings, table.begin, table.measured, budget)
+        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_caches)
+        table.print(run.source.describe())
         if settings.tunes:
-            what = (
-                f"searching the settings of {settings.backend}" if settings.backend != "all" else "comparing backends"
-            )
-            bar.print(f"{what} first, for at most {settings.tune_seconds:g} s; --no-tune takes defaults")
+            what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
+            table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
         record = run.run()
         verdict = judge(record, str(data))
         record = run.with_applied(replace(record, verdict=verdict), verdict.advice or ())
-        return with_cache_kinds(run.source, record, bar.show) if try_caches else record
+        return with_cache_kinds(run.source, record, table.begin) if try_caches else record
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

@@ -63,7 +63,7 @@ def build(
                 data,
                 dest,
                 coded,
-                workers=ranks.own_workers() if workers is None else workers,
+                workers=workers,
                 shards=count,
                 ranks=ranks,
                 replace_stale=True,

@@ -14,6 +14,7 @@ import typer
 
 from penstock.bench.commands import options as common
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
@@ -37,12 +38,15 @@ def iterate(
     on_repaired: Annotated[
         str, typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.")
     ] = "count",
-    max_bad: Annotated[float | None, typer.Option(min=0, help="Most bad samples an epoch; below 1 a share.")] = None,
+    max_bad: common.MaxBad = None,
     cache: common.Cache = None,
     prefetch: common.Prefetch = None,
     watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,
     state_in: Annotated[Path | None, typer.Option(help="Continue from this state.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Refuse a state of another pipeline or policy.")
+    ] = True,
     state_out: Annotated[Path | None, typer.Option(help="Write the state here at the end.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="Write what became of every sample here.")] = None,
 ) -> None:
@@ -59,7 +63,9 @@ def iterate(
     state = _read_state(state_in) if state_in else {}
     if seed is None:
         seed = state["seed"] if type(state.get("seed")) is int else 0
-    bad = max_bad if max_bad is None or max_bad < 1 else int(max_bad)
+    for file in (state_out, ledger):
+        if file is not None:
+            ensure_writable(file)
     given: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
     loader = create_loader(
         data,
@@ -75,12 +81,12 @@ def iterate(
         world_size=world_size,
         on_bad_sample=on_bad_sample,
         on_repaired=on_repaired,
-        max_bad=bad,
+        max_bad=max_bad,
         **{name: value for name, value in given.items() if value is not None},
     )
     with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:
         if state_in:
-            loader.load_state_dict(state)
+            loader.load_state_dict(state, strict=strict)
         try:
             for line in _lines(loader, epochs, stop_after):
                 out.write(line)
@@ -91,9 +97,7 @@ def iterate(
         if state_out:
             state_out.write_text(json.dumps(loader.state_dict()) + "\n")
     for entry in loader.ledgers():
-        counts = f"planned={entry.planned} delivered={entry.delivered} replaced={entry.replaced}"
-        repaired = f" repaired={entry.repaired}" if entry.repaired else ""
-        print(f"epoch {entry.epoch}: {counts}{repaired}", file=sys.stderr)
+        print(f"epoch {entry.epoch}: {entry.line()}", file=sys.stderr)
 
 
 def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]:

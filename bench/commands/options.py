@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,22 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 
 from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
+from penstock.loaders.system.durable_file import ensure_writable
+
+
+def writable(path: Path | None) -> Path | None:
+    """Refuse a file that could not be written once the work is done, on the rank that will write it."""
+    if path is not None and os.environ.get("RANK", "") in ("", "0"):
+        ensure_writable(path)
+    return path
+
+
+def savable(path: Path | None) -> Path | None:
+    """Refuse a checkpoint that could not be saved once there is something to save, on the rank that saves it."""
+    if path is not None and os.environ.get("RANK", "") in ("", "0"):
+        ensure_writable(path, private=True)
+    return path
+
 
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
@@ -32,7 +49,10 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda 
 Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; each makes every measurement once, in turn.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
+MaxBad = Annotated[
+    float | None, typer.Option(min=0, help="Most bad samples that are replaced in an epoch; below 1 a share.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 

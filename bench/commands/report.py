@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from penstock.bench.commands.options import writable
+
 
 def report(
     record: Annotated[Path, typer.Argument(metavar="RECORD.json", help="A record of `penstock bench --json`.")],
-    page: Annotated[Path, typer.Argument(metavar="FILE.html", dir_okay=False, help="The page to write.")],
+    page: Annotated[
+        Path, typer.Argument(metavar="FILE.html", dir_okay=False, callback=writable, help="The page to write.")
+    ],
 ) -> None:
     """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
     from penstock.bench.record.record import read_record

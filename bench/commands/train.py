@@ -10,6 +10,7 @@ import typer
 
 from penstock.bench.commands import options as common
 from penstock.bench.data.training_folder import training_folder
+from penstock.loaders.stream.contract import EpochLedger
 from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
@@ -52,10 +53,18 @@ def train(
     label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
     seed: common.Seed = 0,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    max_bad: common.MaxBad = 0.01,
+    rank_timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds that ranks wait for each other.", show_default="torch's")
+    ] = None,
     json_file: common.JsonFile = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="File in which the run saves itself, always at SIGTERM.", rich_help_panel=_KEEPING),
+        typer.Option(
+            help="File in which the run saves itself, at SIGTERM and at its end.",
+            callback=common.savable,
+            rich_help_panel=_KEEPING,
+        ),
     ] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="Save after every so many updates.", rich_help_panel=_KEEPING)
@@ -63,11 +72,19 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from --checkpoint if it is there.", rich_help_panel=_KEEPING)
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Refuse to resume on other images.", rich_help_panel=_KEEPING)
+    ] = True,
     stop_after: Annotated[
         int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
     ] = None,
     find_lr: Annotated[
-        Path | None, typer.Option(help="Sweep the learning rate; JSON here, a page beside it.", rich_help_panel=_TUNING)
+        Path | None,
+        typer.Option(
+            help="Sweep the learning rate; JSON here, a page beside it.",
+            callback=common.writable,
+            rich_help_panel=_TUNING,
+        ),
     ] = None,
     find_batch_size: Annotated[
         bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
@@ -90,8 +107,8 @@ def train(
 
     if validation is None and training_folder(data) != data:
         validation = data / "val"
-    plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after)
-    with join_process_group(common.resolve_device(device)) as target:
+    plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after, strict=strict)
+    with join_process_group(common.resolve_device(device), rank_timeout) as target:
         if workers is None and target == "cpu":
             workers = 1  # the model's threads need the processors, and the model is far slower than one worker
         wish = DoctorSettings(
@@ -122,6 +139,7 @@ def train(
                 "cutmix": cutmix,
             },
             on_bad_sample=on_bad_sample,
+            max_bad=max_bad,
             loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
         )
@@ -134,12 +152,12 @@ def train(
             _train(job, plan, json_file)
 
 
-def _plan(file: Path | None, *, every: int | None, resume: bool, stop_after: int | None) -> CheckpointPlan | None:
+def _plan(file: Path | None, **asked: Any) -> CheckpointPlan | None:
     from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 
     if file is not None:
-        return CheckpointPlan(file=file, every=every, resume=resume, stop_after=stop_after)
-    if every is not None or resume or stop_after is not None:
+        return CheckpointPlan(file=file, **asked)
+    if asked["every"] is not None or asked["resume"] or asked["stop_after"] is not None:
         raise ValueError("--checkpoint-every, --resume and --stop-after need --checkpoint FILE")
     return None
 
@@ -182,7 +200,8 @@ def _line(report: EpochReport) -> str:
     accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
     rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
     waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
-    return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}"
+    ledger = f"  {EpochLedger.of(report.ledger).line()}" if report.ledger else ""
+    return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}{ledger}"
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:

@@ -228,7 +228,7 @@ def require_pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        fix = "pip install 'penstock[pillow]'"
+        fix = "pip install pillow"
         raise LoaderError("E-DEPENDENCY", f"the demo set needs Pillow for its odd images: {error}", fix=fix) from error
     return Image
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections import deque
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import psutil
 import torch
 
 Batch = TypeVar("Batch")
@@ -111,6 +113,11 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
 
+def process_age() -> float:
+    """Return the seconds since this process began."""
+    return max(0.0, time.time() - float(psutil.Process().create_time()))
+
+
 class Stopwatch:
     """Measures seconds since it was made: on the host's clock, or of processor time of the calling thread."""
 
@@ -198,29 +205,45 @@ class StepTimer:
 
 
 def measure_rate(
-    step: Callable[[], int], *, seconds: float, device: torch.device | str = "cpu", clock: Clock | None = None
+    step: Callable[[], int],
+    *,
+    seconds: float,
+    device: torch.device | str = "cpu",
+    clock: Clock | None = None,
+    patience: float = math.inf,
 ) -> Rate:
     """Repeat a piece of work that returns how many images it did for about `seconds`; return its rate.
 
-    The first fifth, and at least two steps, is warm-up. At least three windows are measured, however slow a step is.
-    Raises ValueError if `seconds` is not positive.
+    The first fifth, and at least two steps, is warm-up; at least three windows are measured, however slow a step is.
+    Once it has taken `patience` times `seconds`, one step of warm-up and one that is measured are enough. Raises
+    ValueError if `seconds` is not positive.
     """
     if not seconds > 0:
         raise ValueError(f"a measurement takes a positive number of seconds, not {seconds!r}")
     clock = clock or Clock(device)
+    first = clock.mark().host
+
+    def impatient() -> bool:
+        return clock.mark().host - first >= patience * seconds
+
     step()  # allocates, compiles, starts workers: says nothing about the pace
     clock.synchronize()
-    begin = clock.mark()
-    step()
-    while clock.mark().host - begin.host < WARMUP_SHARE * seconds:
+    begin = clock.mark().host
+    while not impatient():
         step()
+        if clock.mark().host - begin >= WARMUP_SHARE * seconds:
+            break
     clock.synchronize()
 
     window_s = (1 - WARMUP_SHARE) * seconds / NUM_WINDOWS
     marks = [clock.mark()]
     images: list[int] = []
     times: list[float] = []
-    while len(images) < MIN_WINDOWS or marks[-1].host - marks[0].host < window_s * (NUM_WINDOWS - 0.5):
+    while (
+        marks[-1].host - marks[0].host < window_s * (NUM_WINDOWS - 0.5)
+        or not images
+        or (len(images) < MIN_WINDOWS and not impatient())
+    ):
         window_end = marks[-1].host + window_s
         images.append(step())
         while clock.mark().host < window_end:

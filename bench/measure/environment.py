@@ -13,7 +13,7 @@ import torch
 from penstock.loaders.system.machine import available_cpus
 
 _PACKAGES = (
-    *("penstock", "torch", "numpy", "simplejpeg", "PyTurboJPEG", "pillow", "pillow-simd", "h5py"),
+    *("penstock-loader", "torch", "numpy", "simplejpeg", "PyTurboJPEG", "pillow", "pillow-simd", "h5py"),
     *("nvidia-dali-cuda130", "nvidia-dali-cuda120"),
 )
 

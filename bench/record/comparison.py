@@ -11,7 +11,7 @@ from penstock.pipelines.errors import one_line
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
 # Settings that say what else was measured, or for how long, change no figure.
-_WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers")
+_WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers", "max_bad")
 _MACHINE = ("cpu", "cpus", "gpu")
 
 

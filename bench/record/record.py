@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ KnobValue = int | float | str | None
 Options = dict[str, KnobValue]
 
 ALL_BACKENDS = "all"
+SEARCH_SHARE = 0.4  # of a run's budget
 OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement whose windows a record keeps
 KIND_NAMES = {
     "loader": "loader",
@@ -41,12 +43,15 @@ class BenchSettings:
         cache: a cache of the data, for the backends "hdf5" and "dali".
         entries: serve the data as so many images, again and again.
         model: what to train on the batches; None leaves the model out.
-        seconds: length of each measurement in each round.
-        tune: search the settings first; None does so for "all" and "dali", and where there is a budget.
-        tune_seconds: how long that search may take.
-        max_cpu: budget of processors that the loader may keep busy.
-        max_memory: budget of MB that the loader may take.
+        budget: seconds that the whole run may take; None measures `rounds` rounds of `seconds`, however long they take.
+        seconds: length of each measurement in each round; with a budget at most.
+        rounds: number of rounds; None makes 3, with a budget as many as there is time for until the spread is small.
+        tune: search the settings first; None does so for "all" and "dali", and where there is a limit.
+        tune_seconds: how long that search may take; None takes 60, or a share of the budget.
+        max_cpu: number of processors that the loader may keep busy.
+        max_memory: MB that the loader may take.
         apply: take the verdict's advice and measure it.
+        max_bad: bad samples that a loader may replace in an epoch: a count, or a share below 1; None for all.
     """
 
     backend: str = ALL_BACKENDS
@@ -60,38 +65,50 @@ class BenchSettings:
     dtype: str = "float32"
     model: str | None = "resnet18"
     amp: Literal["off", "bf16", "fp16"] = "off"
+    budget: float | None = None
     seconds: float = 4.0
-    rounds: int = 3
+    rounds: int | None = None
     baseline: bool = False
     tune: bool | None = None
-    tune_seconds: float = 60.0
+    tune_seconds: float | None = None
     max_cpu: float | None = None
     max_memory: float | None = None
     apply: bool = False
     seed: int = 0
+    max_bad: float | None = 0.01
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.seconds <= 0 or self.rounds < 1:
+        if self.seconds <= 0 or (self.rounds is not None and self.rounds < 1):
             raise ValueError("seconds is above 0 and rounds at least 1")
-        for name in ("tune_seconds", "max_cpu", "max_memory"):
+        for name in ("budget", "tune_seconds", "max_cpu", "max_memory"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is above 0, not {value}")
-        if self.tune is False and self._has_budget:
+        if self.tune is False and self._has_limits:
             raise ValueError(
                 "it is the search that keeps to a budget: leave out --no-tune, or --max-cpu and --max-memory"
             )
 
     @property
-    def _has_budget(self) -> bool:
+    def _has_limits(self) -> bool:
         return self.max_cpu is not None or self.max_memory is not None
+
+    @property
+    def search_seconds(self) -> float:
+        """Return how long the search of settings may take."""
+        return self.tune_seconds or (60.0 if self.budget is None else SEARCH_SHARE * self.budget)
+
+    @property
+    def most_rounds(self) -> float:
+        """Return the number of rounds to make at most."""
+        return self.rounds or (3 if self.budget is None else math.inf)
 
     @property
     def tunes(self) -> bool:
         """Whether settings are searched."""
-        return self.backend in (ALL_BACKENDS, "dali") or self._has_budget if self.tune is None else self.tune
+        return self.backend in (ALL_BACKENDS, "dali") or self._has_limits if self.tune is None else self.tune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +216,7 @@ class BenchRecord:
         applied: what became of the verdict's advice when it was taken.
         cache: what each kind of cache of the data would take and give, where that was measured.
         notes: what was left out, and why.
+        ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
         verdict: what limits the run; None until it is judged, and in the record of a study.
     """
 
@@ -215,6 +233,7 @@ class BenchRecord:
     notes: tuple[str, ...] = ()
     applied: tuple[TriedAdvice, ...] = ()
     cache: CacheAdvice | None = None
+    ledger: dict[str, Any] | None = None
     verdict: Verdict | None = None
 
     @property

@@ -16,7 +16,7 @@ from penstock.bench.report.sections_choices import (
     tradeoff_section,
 )
 from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
-from penstock.bench.report.text import rate_text, shown, spread_text
+from penstock.bench.report.text import rate_text, rounds_text, shown, spread_text
 
 _TEMPLATE = Path(__file__).with_name("page.jinja")
 _LIMITS = {
@@ -104,7 +104,7 @@ def _run(record: BenchRecord) -> str:
     return (
         f"Backend {record.loader.get('backend', wanted.backend)}, {record.workers} workers, decoder {record.decoder}, "
         f"batches of {wanted.batch_size:,} at {wanted.size} × {wanted.size}, {wanted.dtype}; medians of "
-        f"{wanted.rounds} alternating rounds of {wanted.seconds:g}\N{NO-BREAK SPACE}s"
+        f"{rounds_text(record)}\N{NO-BREAK SPACE}s"
     )
 
 

@@ -8,7 +8,7 @@ from penstock.bench.record.record import KIND_NAMES, OVER_TIME, BenchRecord, Mea
 from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
 from penstock.bench.report.sections import Figure, Section, Table
 from penstock.bench.report.step_lanes import Lane, step_lanes
-from penstock.bench.report.text import ms_text, rate_text, resource_texts, spread_text
+from penstock.bench.report.text import ledger_texts, ms_text, rate_text, resource_texts, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _OURS = ("loader", "both", "other", "baseline")  # kinds that the axis has room for; ceilings may be broken off
@@ -39,7 +39,7 @@ def measurements_section(record: BenchRecord) -> Section:
         title="What was measured",
         figures=[Figure(chart=chart, caption=caption)],
         tables=[Table(caption="Every measurement; CPU is of all processors.", columns=columns, rows=rows)],
-        notes=record.notes,
+        notes=(*record.notes, *ledger_texts(record.ledger)),
     )
 
 

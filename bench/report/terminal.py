@@ -19,7 +19,7 @@ from penstock.bench.record.record import (
     decode_name,
 )
 from penstock.bench.report.console import plain_console
-from penstock.bench.report.text import rate_text, resource_texts, spread_text
+from penstock.bench.report.text import ledger_texts, rate_text, resource_texts, rounds_text, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _FASTER = 1.05  # a smaller lead is noise
@@ -35,7 +35,9 @@ def print_record(record: BenchRecord) -> None:
 def render(record: BenchRecord) -> Group:
     """Return the table, what was searched, the ratios, the verdict and the call to paste."""
     parts: list[RenderableType] = [_table(record), Text()]
-    parts += [Text(line) for line in (*_searched(record), *record.notes, *_ratios(record))]
+    parts += [
+        Text(line) for line in (*_searched(record), *record.notes, *ledger_texts(record.ledger), *_ratios(record))
+    ]
     if record.verdict:
         parts += [Text(record.verdict.sentence, style="bold"), *map(Text, _advice(record))]
     parts += tried_advice(record)
@@ -53,8 +55,7 @@ def _table(record: BenchRecord) -> Table:
         title=f"{record.data['summary']}\n{environment['cpus']} x {environment['cpu']}{gpu}; {run}",
         title_justify="left",
         title_style="",
-        caption=f"medians of {settings.rounds} alternating rounds of {settings.seconds:g} s; "
-        "spread: lowest to highest round",
+        caption=f"medians of {rounds_text(record)} s; spread: lowest to highest round",
         caption_justify="left",
     )
     for column in ("what", "measured"):

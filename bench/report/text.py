@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.bench.measure.resources import Resources
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.record import BenchRecord, BenchSettings
 
 # Control characters but the line feed, halves of characters, and marks that change the direction of what follows.
 _UNSHOWABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -55,15 +56,32 @@ def resource_texts(resources: Resources | None, *, narrow: bool = False) -> list
     return [text.format(value) for value, text in known if value is not None]
 
 
+def ledger_texts(ledger: Mapping[str, Any] | None) -> list[str]:
+    """Write what became of the loader's samples; nothing for a record of an older version."""
+    if ledger is None:
+        return []
+    counts = " ".join(f"{name}={ledger.get(name)}" for name in ("planned", "delivered", "replaced", "repaired"))
+    codes = Counter(shown(str(line.get("code"))) for line in ledger.get("bad", []))
+    why = f"; bad samples: {', '.join(f'{code} {count}' for code, count in codes.items())}" if codes else ""
+    return [f"Samples in {ledger.get('epochs')} epochs: {counts}{why}."]
+
+
 def repeat_command(settings: BenchSettings) -> str:
     """Write the command line that measures with these settings; DATA stands for the folder or cache."""
     words = ["penstock", "bench", "DATA"]
     for field in dataclasses.fields(settings):
         value, option = getattr(settings, field.name), field.name.replace("_", "-")
-        if value == field.default and option != "device":  # whose default is the machine's best one
+        if value == field.default and option not in ("device", "model"):  # whose defaults depend on the machine
             continue
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words += [f"--{option}", "none" if value is None else str(value)]
-    return shlex.join(words)
+    return shlex.join([*words, *["--thorough"] * (settings.budget is None)])
+
+
+def rounds_text(record: BenchRecord) -> str:
+    """Write how many rounds were measured, and for how long."""
+    numbers = sorted({len(measured.rounds) for measured in record.measured}) or [0]
+    many = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{many} alternating rounds of {record.settings.seconds:.2g}"

@@ -51,7 +51,7 @@ def tuned_pipeline(
         start = Candidate(backend="dali", options=options | {name: tried[0] for name, tried in values.items()})
         search = HalvingSearch(
             measure,
-            time_used=lambda: watch.seconds / wanted.tune_seconds,
+            time_used=lambda: watch.seconds / wanted.search_seconds,
             say=lambda what: progress(0, 1, f"searching: {DALI_PIPELINE}, {what}"),
         )
         options = search.run([SearchSpace(start=start, options=values)]).chosen.options

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 from penstock.bench.ceilings.all_ceilings import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
@@ -35,7 +35,9 @@ from penstock.bench.record.record import (
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, DaliPipeline
 from penstock.bench.run.dali_pipeline_search import tuned_pipeline
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.run.rounds import ADVICE_SHARE, OnMeasured, Rounds, rates_of
 from penstock.bench.run.take_advice import AdviceMeter, take_advice
+from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key, ResourceLog
 from penstock.bench.search.backends import start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
@@ -46,11 +48,20 @@ from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.loaders.loader import Loader
+from penstock.loaders.stream.contract import EpochLedger
 from penstock.pipelines.errors import LoaderError
+
+CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
+_ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget
+_PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
+_MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
 
 
 class BenchRun:
-    """Measures what the settings ask for; `progress(done, total, what)` is called before each measurement.
+    """Measures what the settings ask for.
+
+    `progress(done, total, what)` is called before each measurement, `measured(kind, name, images/s of each round)`
+    after it. What a budget leaves no time for is noted.
 
     Attributes:
         settings: what to measure.
@@ -59,8 +70,16 @@ class BenchRun:
         workers: number of workers of the baselines.
     """
 
-    def __init__(self, data: Any, settings: BenchSettings, progress: Callable[[int, int, str], None]) -> None:
-        self.settings, self._progress = settings, progress
+    def __init__(
+        self,
+        data: Any,
+        settings: BenchSettings,
+        progress: Callable[[int, int, str], None],
+        measured: OnMeasured = lambda kind, name, rates: None,
+        budget: TimeBudget | None = None,
+    ) -> None:
+        self.settings, self._progress, self._say_measured = settings, progress, measured
+        self._budget = budget or TimeBudget(settings.budget)
         found = BenchData(data, settings)
         self.source, self._plain = found.source, found.plain
         self.pipeline, self._opener = found.pipeline, found.opener
@@ -94,13 +113,16 @@ class BenchRun:
         """
         wanted = self.settings
         if wanted.tunes or wanted.backend == ALL_BACKENDS:
-            found = search_settings(wanted, self._opener, self._ceilings, self._progress)
+            found = search_settings(
+                self._searched(), self._opener, self._ceilings, self._progress, partial(self._say_measured, "search")
+            )
             self._winners, self._tried = found.winners, found.tried
             self._notes += found.notes
         served = self._opener.source(cached=self.chosen.cached)
         with ExitStack() as stack:
             loader = stack.enter_context(self._opener.open(self.chosen))
             workers = self.chosen.workers
+            wanted = self.settings = self._timed()
             self._resources = ResourceLog(wanted, workers)
             measured = self._measured(self._probes(stack, loader))
             about = self._abouts[self.chosen.backend] = loader.describe()
@@ -121,6 +143,7 @@ class BenchRun:
                 chosen=self._final_choice(measured),
                 options=non_default_options(str(about["backend"]), self.chosen.options),
                 notes=tuple(self._notes),
+                ledger=_summed(loader.ledgers()),
             )
 
     def with_applied(self, record: BenchRecord, advice: Sequence[Advice]) -> BenchRecord:
@@ -128,7 +151,7 @@ class BenchRun:
         if not self.settings.apply:
             return record
         meter = AdviceMeter(self.settings, self.pipeline, self._opener)
-        return replace(record, applied=take_advice(record, advice, self.chosen, meter, self._progress))
+        return replace(record, applied=take_advice(record, advice, self.chosen, meter, self._progress, self._budget))
 
     def _final_choice(self, measured: tuple[Measured, ...]) -> Tried:
         """Return what the final rounds say of the search's choice."""
@@ -142,25 +165,44 @@ class BenchRun:
         full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
         return tried_candidate(full, Turn(images_per_s=rates[_name(best)]))
 
+    def _searched(self) -> BenchSettings:
+        """Return the settings of the search: it ends in time although its data took time to open."""
+        if self._budget.seconds is None or self.settings.tune_seconds is not None:
+            return self.settings
+        return replace(self.settings, tune_seconds=max(1.0, self.settings.search_seconds - self._budget.used))
+
+    def _timed(self) -> BenchSettings:
+        """Return the settings with measurements as short as the time that is left asks for."""
+        wanted = self.settings
+        if self._budget.seconds is None:
+            return wanted
+        lengths = 4.0 + 2 * len(self._winners.others) + 2 * wanted.baseline + 4 * bool(wanted.model)
+        left = self._budget.left - self._budget.share(ADVICE_SHARE)
+        return replace(wanted, seconds=min(wanted.seconds, max(_MIN_SECONDS, left / lengths / _ROUNDS_WANTED)))
+
     def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
-        """Measure all in turn; a baseline, or another loader, that cannot serve the data is left out with a note."""
-        results: dict[Key, list[Rate | StepTimes]] = {key: [] for key in probes}
-        done, total = count(), len(probes) * self.settings.rounds
-        for _ in range(self.settings.rounds):
-            for key in list(results):
-                self._progress(next(done), total, key[1])
-                try:
-                    results[key].append(probes[key]())
-                except Exception as error:  # a baseline's, of whatever kind: it takes no bad file
-                    if key[0] not in ("baseline", "other") and not (
-                        key[1] == READ_COLD and isinstance(error, ValueError)
-                    ):
-                        raise
-                    self._leave_out(key[1], error)
-                    del results[key]
+        """Measure all in turn; what fails and may, and what there is no time for, is left out with a note."""
+        rounds = Rounds(self.settings, self._budget, self._progress, self._say_measured)
+        results, late = rounds.run(probes, decoder=self.chosen.decoder, failed=self._failed)
+        loader = ("loader", _name(self.chosen))
+        if loader in late:
+            raise ValueError(
+                f"the budget of {self._budget.seconds:g} s was over before the loader could be measured: pass a "
+                "longer --budget"
+            )
+        if late:
+            names = ", ".join(name for _, name in late)
+            self._notes.append(f"not measured in {self._budget.seconds:g} s (--budget): {names}")
         return tuple(
             self._resources.added_to(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
         )
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        """Note why a measurement is left out. Raises `error` if it is not of something that may fail."""
+        # A baseline's is of whatever kind: it takes no bad file.
+        if key[0] not in ("baseline", "other") and not (key[1] == READ_COLD and isinstance(error, ValueError)):
+            raise error
+        self._leave_out(key[1], error)
 
     def _leave_out(self, name: str, error: Exception) -> None:
         named = f"{type(error).__name__}: {error}" if name != READ_COLD else str(error)
@@ -174,7 +216,7 @@ class BenchRun:
         served = self._opener.source(cached=self.chosen.cached)
         for name, probe in ceiling_probes(served, self.pipeline, wanted, self._decoders(), str(about["decoder"])):
             probes["ceiling", name] = probe
-        if about["backend"] == "torch" and not self._opener.has(cached=True):
+        if about["backend"] == "torch" and not self._opener.has(cached=True) and self._has_time_for_a_cache():
             probes |= self._cache_probe(str(about["decoder"]))
         again = replayed(served, self.pipeline, wanted, about)
         if again is not None:
@@ -220,6 +262,13 @@ class BenchRun:
             return {}
         return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
 
+    def _has_time_for_a_cache(self) -> bool:
+        """Say whether a cache of a sample may be built, which takes seconds; a note where not."""
+        enough = self._budget.left >= self._budget.share(CACHE_SHARE)
+        if not enough:
+            self._notes.append(f"{LOSSLESS_CACHE} was left out: no time for it (--budget)")
+        return enough
+
     def _watched(self, key: Key, loader: Loader, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """Measure the loader's batches, and log what that takes of the machine."""
         return lambda: self._resources.watched(key, loader, measure, self._others)
@@ -252,13 +301,20 @@ class BenchRun:
 
     def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
         wanted = self.settings
+        patience = math.inf if self._budget.seconds is None else _PATIENCE
         num_classes = max(2, len(self.source.classes))
         settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
         probes: dict[Key, Probe] = {}
         probes["model", f"{name} on a resident batch"] = partial(
-            resident_batch_rate, model, settings, shape=shape, num_classes=num_classes, seconds=wanted.seconds
+            resident_batch_rate,
+            model,
+            settings,
+            shape=shape,
+            num_classes=num_classes,
+            seconds=wanted.seconds,
+            patience=patience,
         )
         if wanted.amp == "off":
             probes["ceiling", bf16_name(name)] = partial(
@@ -268,8 +324,9 @@ class BenchRun:
                 shape=shape,
                 num_classes=num_classes,
                 seconds=wanted.seconds / 2,
+                patience=patience,
             )
-        train = partial(training_times, model, settings)
+        train = partial(training_times, model, settings, patience=patience)
         if wanted.dtype != "uint8":
             key = ("both", f"penstock + {name}")
             probes[key] = self._watched(key, loader, lambda batches: train(loader=batches, seconds=wanted.seconds))
@@ -278,15 +335,26 @@ class BenchRun:
         return probes
 
 
+def _summed(ledgers: list[EpochLedger]) -> dict[str, object]:
+    """Return the sum of `ledgers` as a record holds it, without paths; a bad sample is listed once."""
+    whole = EpochLedger(0)
+    for ledger in ledgers:
+        whole.add_saved(ledger.as_dict())
+    document = {name: value for name, value in whole.as_dict().items() if name != "epoch"}
+    found = {
+        name: list({e.sample: {"sample": e.sample, "code": e.code, "cause": e.cause} for e in entries}.values())
+        for name, entries in (("bad", whole.bad), ("repairs", whole.repairs))
+    }
+    return {**document, "epochs": len(ledgers), **found}
+
+
 def _name(candidate: Candidate) -> str:
     return f"penstock, {candidate.backend} backend"
 
 
-def _summary(kind: str, name: str, results: list[Rate | StepTimes], note: str) -> Measured:
+def _summary(kind: str, name: str, results: Sequence[Rate | StepTimes], note: str) -> Measured:
     steps = [result for result in results if isinstance(result, StepTimes)]
-    rates = [r.images_per_s if isinstance(r, StepTimes) else r for r in results]
-    found = [rate for rate in rates if rate is not None]
-    medians = [rate.median for rate in found]
+    found = rates_of(results)
     windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
-    made = Measured.of(name, kind, medians or [0.0], note=note, over_time=windows)
+    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], note=note, over_time=windows)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

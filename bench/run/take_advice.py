@@ -17,6 +17,7 @@ from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, r
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import training_times
@@ -29,6 +30,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 MAX_TRIED = 3  # changes at most, the most promising ones
 PAIRS = 2  # measurements with and without the change: before, after, after, before
+_OPENING_S, _CACHING_S = 3.0, 15.0  # about what it takes to open a loader, to build the cache of a sample
 _MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
 
 
@@ -79,21 +81,30 @@ def take_advice(
     present: Candidate,
     meter: AdviceMeter,
     progress: Callable[[int, int, str], None],
+    budget: TimeBudget,
 ) -> tuple[TriedAdvice, ...]:
-    """Try each promising change that the benchmark can make, measured in turn with `present`.
+    """Try each promising change that the benchmark can make, and has time for, measured in turn with `present`.
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
     promising = [each for each in advice if each.change is not None and (_gain(record, each) or 0.0) > WORTH]
     promising = promising[:MAX_TRIED]
     done, total = count(), 2 * PAIRS * len(promising)
-    tried = []
+    tried: list[TriedAdvice] = []
     for each in promising:
+        if budget.left < _cost(each, record.settings):
+            continue
         try:
             tried.append(_tried(record, each, present, meter, lambda what: progress(next(done), total, what)))
         except LoaderError as error:
             tried.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(tried)
+
+
+def _cost(advice: Advice, settings: BenchSettings) -> float:
+    """Return about how many seconds it takes to try the advice."""
+    cached = advice.change is not None and advice.change.cache is not None
+    return 2 * PAIRS * (settings.seconds + _OPENING_S) + _CACHING_S * cached
 
 
 def _gain(record: BenchRecord, advice: Advice) -> float | None:

@@ -103,6 +103,7 @@ class LoaderOpener:
             seed=self._settings.seed,
             decoder=candidate.decoder,
             on_bad_sample="replace",
+            max_bad=self._settings.max_bad,
             **options,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
@@ -38,19 +38,22 @@ def search_settings(
     opener: LoaderOpener,
     ceilings: DecodeCeilings,
     progress: Callable[[int, int, str], None],
+    measured: Callable[[str, Sequence[float]], None] = lambda what, rates: None,
 ) -> SearchResult:
-    """Search as `settings` ask for; `progress(seconds, of seconds, what)` is called before each measurement.
+    """Search as `settings` ask for.
+
+    `progress(seconds, of seconds, what)` is called before each measurement, `measured(what, [images/s])` after it.
 
     Raises ValueError if nothing fits the budgets or can serve the data, LoaderError as opening a loader does.
     """
     watch = Stopwatch()
 
     def say(what: str) -> None:
-        whole = math.ceil(settings.tune_seconds)
+        whole = math.ceil(settings.search_seconds)
         progress(min(int(watch.seconds), whole), whole, f"searching: {what}")
 
     def time_used() -> float:
-        return watch.seconds / settings.tune_seconds
+        return watch.seconds / settings.search_seconds
 
     say("decoders")
     largest = None
@@ -61,7 +64,14 @@ def search_settings(
         left_out = "; ".join(f"{backend}: {why}" for backend, why in found.backends.items())
         raise ValueError("no backend can serve these data here: " + left_out)
     budgets = Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)
-    search = HalvingSearch(TurnMeter(opener, settings).measure, budgets, time_used, say)
+    meter = TurnMeter(opener, settings)
+
+    def measure(candidate: Candidate) -> Turn:
+        turn = meter.measure(candidate)
+        measured(candidate.describe(), [turn.images_per_s])
+        return turn
+
+    search = HalvingSearch(measure, budgets, time_used, say)
     winners = search.run(found.spaces)
     tried = [tried_candidate(log.candidate, log.result, log.why) for log in search.logs.values()]
     tried += [tried_candidate(candidate, None, why) for candidate, why in found.decoders.values()]
@@ -107,5 +117,5 @@ def _notes(settings: BenchSettings, found: SearchSpaces, winners: Winners) -> tu
         notes.append(f"there is nothing to search of backend {settings.backend!r} with these settings")
     if winners.untried:
         left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in winners.untried.items()]
-        notes.append(f"not tried in {settings.tune_seconds:g} s (--tune-seconds): {'; '.join(left)}")
+        notes.append(f"not tried in {settings.search_seconds:.0f} s (--tune-seconds): {'; '.join(left)}")
     return tuple(notes)

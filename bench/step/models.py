@@ -189,6 +189,6 @@ def _import_timm(name: str) -> ModuleType:
         raise LoaderError(
             "E-DEPENDENCY",
             f"model {name!r} is not bundled ({', '.join(MODELS)} are), and timm cannot be imported ({error})",
-            fix="pip install 'penstock[timm]' and the torchvision of this torch, or choose a bundled model",
+            fix="pip install timm and the torchvision of this torch, or choose a bundled model",
         ) from error
     return cast(ModuleType, timm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,10 +25,12 @@ def resident_batch_rate(
     num_classes: int,
     seconds: float,
     dtype: torch.dtype = torch.float32,
+    patience: float = math.inf,
 ) -> Rate:
     """Train on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
 
     `dtype` is that of the images as a loader would hand them out; without AMP they become float32. Updates the weights.
+    patience: as measure_rate takes it.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     images = torch.randn(*shape, generator=generator).to(dtype)
@@ -40,14 +43,16 @@ def resident_batch_rate(
         return images.shape[0]
 
     with torch_switches(settings):
-        return measure_rate(work, seconds=seconds, device=settings.device)
+        return measure_rate(work, seconds=seconds, device=settings.device, patience=patience)
 
 
-def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float) -> StepTimes:
+def training_times(
+    model: nn.Module, settings: TrainSettings, *, loader: Batches, seconds: float, patience: float = math.inf
+) -> StepTimes:
     """Train on the loader's batches, epoch after epoch, for about `seconds`.
 
-    The first fifth, and at least two steps, is warm-up; at least three steps are measured. Updates the model's weights.
-    Raises ValueError if an epoch holds no batch.
+    The first fifth, and at least two steps, is warm-up; at least three steps are measured, but one once it has taken
+    `patience` times `seconds`. Updates the model's weights. Raises ValueError if an epoch holds no batch.
     """
     timer = StepTimer(Clock(settings.device))
     with torch_switches(settings), closing(endless(loader)) as batches:
@@ -56,12 +61,12 @@ def training_times(model: nn.Module, settings: TrainSettings, *, loader: Batches
         watch = Stopwatch()
         for steps, (images, labels) in enumerate(watched):
             step(images, labels)
-            if steps >= 1 and watch.seconds >= WARMUP_SHARE * seconds:
+            if watch.seconds >= (WARMUP_SHARE if steps else patience) * seconds:
                 break
         timer.restart()
         for steps, (images, labels) in enumerate(watched):
             step(images, labels)
-            if steps >= 3 and watch.seconds >= seconds:
+            if (steps >= 3 and watch.seconds >= seconds) or (steps >= 1 and watch.seconds >= patience * seconds):
                 break
         return timer.times()
 

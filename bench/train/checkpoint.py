@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 import zipfile
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from penstock.loaders.system.durable_file import make_private_folder, replace_fi
 from penstock.pipelines.errors import LoaderError
 
 _VERSION = 1
+_SAME_IMAGES = ("seed", "batch_size", "drop_last")  # in which validation may differ: it serves each image once
 # Settings that may differ when a run goes on: they say where and how fast it computes, not what. (World size, too.)
 _FREE = frozenset(
     {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}
@@ -45,9 +47,18 @@ class RunProgress:
 
 
 def save_checkpoint(
-    path: Path, step: TrainStep, progress: RunProgress, *, updates_per_epoch: int, loader: dict[str, Any]
+    path: Path,
+    step: TrainStep,
+    progress: RunProgress,
+    *,
+    updates_per_epoch: int,
+    loader: dict[str, Any],
+    validation: dict[str, Any] | None = None,
 ) -> None:
-    """Write model, optimiser, scaler, schedule, progress, random state and the loader's state. Raises OSError."""
+    """Write model, optimiser, scaler, schedule, progress, random state, the loader's state and what is validated on.
+
+    A link is followed: the file that it names is replaced. Raises OSError.
+    """
     device = torch.device(step.settings.device)
     state = {
         "version": _VERSION,
@@ -63,23 +74,29 @@ def save_checkpoint(
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "loader": loader,
+        "validation": validation,
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    absolute = os.path.abspath(path)
-    make_private_folder(os.fsencode(os.path.dirname(absolute)))
-    replace_file(os.fsencode(absolute), buffer.getvalue())
+    file = os.path.realpath(path)
+    make_private_folder(os.fsencode(os.path.dirname(file)))
+    replace_file(os.fsencode(file), buffer.getvalue())
 
 
-def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> tuple[RunProgress, dict[str, Any]]:
+def load_checkpoint(
+    path: Path, step: TrainStep, *, updates_per_epoch: int, validation: dict[str, Any] | None = None
+) -> tuple[RunProgress, dict[str, Any]]:
     """Return (progress, the loader's state), with step and generators put back as they were saved.
+
+    validation: identity of the validation set; another one than was saved is refused, unless either is None.
 
     Raises LoaderError E-STATE if the file is none of ours, is damaged, or is of a run that would go on differently;
     OSError if it cannot be read.
     """
     state = _read(path)
-    _check_same_run(path, state, step, updates_per_epoch)
     try:
+        _check_same_run(path, state, step, updates_per_epoch)
+        _check_same_validation(path, state.get("validation"), validation)
         step.module.load_state_dict(state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         step.scaler.load_state_dict(state["scaler"])
@@ -88,8 +105,11 @@ def load_checkpoint(path: Path, step: TrainStep, *, updates_per_epoch: int) -> t
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and torch.device(step.settings.device).type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], torch.device(step.settings.device))
-        totals = state["totals"].to(step.settings.device)
-        return RunProgress(epoch=state["epoch"], updates=state["updates"], totals=totals), dict(state["loader"])
+        totals = state["totals"].to(step.settings.device, torch.float64).reshape(2)
+        epoch, updates = operator.index(state["epoch"]), operator.index(state["updates"])
+        return RunProgress(epoch=epoch, updates=updates, totals=totals), dict(state["loader"])
+    except LoaderError:
+        raise
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, f"it does not fit this run ({error})") from error
 
@@ -104,7 +124,7 @@ def _read(path: Path) -> dict[str, Any]:
         state = torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its zip and pickle readers stumble over
         raise _unusable(path, f"it cannot be read ({type(error).__name__})") from error
-    if not isinstance(state, dict) or state.get("version") != _VERSION:
+    if not isinstance(state, dict) or type(state.get("version")) is not int or state["version"] != _VERSION:
         raise _unusable(path, "it is no checkpoint of this version of penstock train")
     return state
 
@@ -123,6 +143,16 @@ def _check_same_run(path: Path, state: dict[str, Any], step: TrainStep, updates_
         raise _unusable(
             path, f"its run makes {state['updates_per_epoch']} updates an epoch, this one {updates_per_epoch}"
         )
+
+
+def _check_same_validation(path: Path, saved: dict[str, Any] | None, mine: dict[str, Any] | None) -> None:
+    if not saved or not mine:
+        return
+    for name in dict.fromkeys([*saved, *mine]):
+        if name not in _SAME_IMAGES and saved.get(name) != mine.get(name):
+            cause = f"its run was validated on other images: {name} was {saved.get(name)!r} and is {mine.get(name)!r}"
+            fix = "resume with the validation set and size it was saved with, or with --no-strict"
+            raise LoaderError("E-STATE", cause, path=str(path), fix=fix)
 
 
 def _unusable(path: Path, cause: str) -> LoaderError:

@@ -15,7 +15,9 @@ import torch.distributed as dist
 from penstock.bench.step.step import TrainStep
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
+from penstock.bench.train.ranks import gather_from_ranks
 from penstock.bench.train.signals import STOP_SIGNALS, SignalExit, ignore_more_signals
+from penstock.loaders.loader import Loader
 from penstock.pipelines.errors import LoaderError
 
 
@@ -25,15 +27,17 @@ class CheckpointPlan:
 
     Attributes:
         file: where it saves itself.
-        every: number of updates between saves; None to save only after a signal and before a planned stop.
+        every: number of updates between saves; None to save only after a signal, before a planned stop and at the end.
         resume: whether to go on from the file if it is there.
         stop_after: save and stop after so many updates of this process; None to go on to the end.
+        strict: refuse to go on with another pipeline, dtype, policy for bad samples or validation set.
     """
 
     file: Path
     every: int | None = None
     resume: bool = False
     stop_after: int | None = None
+    strict: bool = True
 
     def __post_init__(self) -> None:
         for name in ("every", "stop_after"):
@@ -53,10 +57,19 @@ class CheckpointKeeper:
     host and without waiting for the device, whether one has come, and stop at the next update.
     """
 
-    def __init__(self, plan: CheckpointPlan, step: TrainStep, loader: Any, *, updates_per_epoch: int) -> None:
+    def __init__(
+        self,
+        plan: CheckpointPlan,
+        step: TrainStep,
+        loader: Any,
+        *,
+        updates_per_epoch: int,
+        validation: dict[str, Any] | None = None,
+    ) -> None:
         if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
             raise ValueError("checkpoints need a loader with state_dict and load_state_dict, as create_loader makes")
         self._plan, self._step, self._loader, self._updates_per_epoch = plan, step, loader, updates_per_epoch
+        self._validation = validation
         self._distributed = dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._distributed else None
         self._asked: tuple[torch.Tensor, Any] | None = None  # flag and work of the exchange that is under way
@@ -91,8 +104,13 @@ class CheckpointKeeper:
         if not (self._plan.resume and self._plan.file.exists()):
             progress = RunProgress.start_of(0, self._step.settings.device)
         else:
-            progress, loader = load_checkpoint(self._plan.file, self._step, updates_per_epoch=self._updates_per_epoch)
-            self._loader.load_state_dict(loader)
+            progress, loader = load_checkpoint(
+                self._plan.file,
+                self._step,
+                updates_per_epoch=self._updates_per_epoch,
+                validation=self._validation if self._plan.strict else None,
+            )
+            self._loader.load_state_dict(loader, **({} if self._plan.strict else {"strict": False}))
             if self._distributed and dist.get_rank() > 0:
                 progress.totals.zero_()  # the file holds the sums of all ranks: rank 0 carries them on
         self._check_same_start(progress)
@@ -116,7 +134,8 @@ class CheckpointKeeper:
         self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
         number = self._any_signal()
         stopping = made == self._plan.stop_after
-        if number or stopping or (self._plan.every and made % self._plan.every == 0):
+        finished = progress.updates == self._updates_per_epoch and progress.epoch + 1 == self._step.settings.epochs
+        if number or stopping or finished or (self._plan.every and made % self._plan.every == 0):
             self._save(progress)
         if number:
             raise SignalExit(number, note=self._where(progress))
@@ -137,7 +156,7 @@ class CheckpointKeeper:
             raise SignalExit(self._signal, note=note) from error
         progress, loader, random = self._last
         torch.set_rng_state(random)
-        save_checkpoint(self._plan.file, self._step, progress, updates_per_epoch=self._updates_per_epoch, loader=loader)
+        self._write(progress, loader)
         raise SignalExit(self._signal, note=self._where(progress)) from error
 
     def _where(self, progress: RunProgress) -> str:
@@ -157,8 +176,19 @@ class CheckpointKeeper:
 
     def _save(self, progress: RunProgress) -> None:
         totals = sum_over_ranks(progress.totals.clone())
-        if self._distributed and dist.get_rank() > 0:
-            return
-        whole = RunProgress(epoch=progress.epoch, updates=progress.updates, totals=totals)
         state = self._loader.state_dict()
-        save_checkpoint(self._plan.file, self._step, whole, updates_per_epoch=self._updates_per_epoch, loader=state)
+        if isinstance(self._loader, Loader):
+            ledgers = gather_from_ranks(state["ledgers"], self._step.settings.device)
+            state["ledgers"] = [ledger for of_rank in ledgers for ledger in of_rank]
+        if not self._distributed or dist.get_rank() == 0:
+            self._write(RunProgress(epoch=progress.epoch, updates=progress.updates, totals=totals), state)
+
+    def _write(self, progress: RunProgress, loader: dict[str, Any]) -> None:
+        save_checkpoint(
+            self._plan.file,
+            self._step,
+            progress,
+            updates_per_epoch=self._updates_per_epoch,
+            loader=loader,
+            validation=self._validation,
+        )

@@ -44,6 +44,7 @@ class TrainingJob:
         settings: how to train, with batch_size.
         size: height and width of the crops, in pixels.
         training: further arguments of imagenet_train.
+        max_bad: training samples of an epoch that may be replaced, as create_loader takes it.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
     """
@@ -56,6 +57,7 @@ class TrainingJob:
     on_bad_sample: str
     loading: dict[str, Any]
     cache: Path | None
+    max_bad: float | None = None
 
     def __post_init__(self) -> None:
         if self.held_out is not None and self.held_out.classes != self.source.classes:
@@ -126,7 +128,8 @@ class TrainingJob:
 
     def _training_loader(self) -> Loader:
         pipeline = imagenet_train(self.size, **self.training)
-        return self._loader(self.source, pipeline, cache="train.h5", on_bad_sample=self.on_bad_sample)
+        policy = {"on_bad_sample": self.on_bad_sample, "max_bad": self.max_bad}
+        return self._loader(self.source, pipeline, cache="train.h5", **policy)
 
     def _loader(self, source: Source, pipeline: ImagePipeline, *, cache: str, **more: Any) -> Loader:
         if self.cache is not None:

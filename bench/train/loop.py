@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,9 +21,14 @@ from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
+from penstock.bench.train.ranks import gather_from_ranks
+from penstock.loaders.loader import Loader
+from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ranks import refuse_disagreement
 from penstock.pipelines.errors import LoaderError
 
 WARMUP_STEPS = 10
+_OF_A_RANK = ("device", "profile")  # settings in which ranks may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,8 @@ class EpochReport:
         validation_seconds: wall time of the validation.
         images_per_s: rate of this rank; None if every step was warm-up.
         wait_share, host_wait_share: as in `StepTimes`.
+        ledger: what became of the samples of all ranks in the whole epoch, as `EpochLedger.as_dict` returns it; None of
+            a loader that keeps none.
     """
 
     epoch: int
@@ -52,6 +59,7 @@ class EpochReport:
     images_per_s: Rate | None
     wait_share: float
     host_wait_share: float
+    ledger: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +98,11 @@ def train(
     not timed.
 
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
-    E-MISUSE if ranks would make different numbers of steps, E-STATE for a checkpoint of another run.
+    E-MISUSE if ranks would make different numbers of steps, E-STATE if they would train on different data or with
+    different settings, and for a checkpoint of another run.
     """
     watch = Stopwatch()
+    _refuse_different_runs(loader, validation, settings)
     steps_per_epoch = _common_length(loader, settings)
     updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
@@ -101,7 +111,8 @@ def train(
         step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
-            keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch)
+            judged = loader_identity(validation)
+            keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch, validation=judged)
             stack.enter_context(keeper)
         after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
         run = _EpochRunner(step, loader, steps_per_epoch, validation, keeper, after_step)
@@ -166,6 +177,7 @@ class _EpochRunner:
             images_per_s=times.images_per_s,
             wait_share=times.wait_share,
             host_wait_share=times.host_wait_share,
+            ledger=_ledger_of_all_ranks(self.loader, progress.epoch, settings.device),
         )
 
     def _steps(self, progress: RunProgress, timer: StepTimer, todo: int, warmup_steps: int) -> int:
@@ -218,6 +230,28 @@ def _set_epoch(loader: Any, epoch: int) -> None:
     owner = loader if hasattr(loader, "set_epoch") else getattr(loader, "sampler", None)
     if owner is not None and hasattr(owner, "set_epoch"):
         owner.set_epoch(epoch)
+
+
+def _ledger_of_all_ranks(loader: Any, epoch: int, device: str) -> dict[str, Any] | None:
+    if not isinstance(loader, Loader):
+        return None
+    whole = EpochLedger(epoch)
+    for ledger in gather_from_ranks(loader.ledger(epoch).as_dict(), device):
+        whole.add_saved(ledger)
+    return whole.as_dict()
+
+
+def loader_identity(loader: Any) -> dict[str, Any] | None:
+    """Return what says which images a loader serves; None for one that cannot say it."""
+    return loader.identity() if isinstance(loader, Loader) else None
+
+
+def _refuse_different_runs(loader: Any, validation: Any, settings: TrainSettings) -> None:
+    """Raise LoaderError E-STATE on all ranks where they would train on different data or with different settings."""
+    about = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RANK}
+    for kind, each in (("training ", loader), ("validation ", validation)):
+        about |= {f"{kind}{name}": value for name, value in (loader_identity(each) or {}).items()}
+    refuse_disagreement(dict(enumerate(gather_from_ranks(about, settings.device))))
 
 
 def _common_length(loader: Any, settings: TrainSettings) -> int:

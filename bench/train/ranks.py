@@ -1,34 +1,77 @@
-"""Joins the ranks that torchrun started, for a command."""
+"""Joins the ranks that torchrun started, for a command, and lets them tell each other what they have."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from penstock.loaders.stream.ranks import joined
+from penstock.pipelines.errors import LoaderError
+
+_LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in what torch says of a lost rank
+
 
 @contextmanager
-def join_process_group(device: str) -> Iterator[str]:
+def join_process_group(device: str, timeout_s: float | None = None) -> Iterator[str]:
     """Join torch.distributed where torchrun's variables ask for it; yield this rank's device, "cuda" being its own GPU.
 
-    NCCL between GPUs, gloo between processors. Without those variables it does nothing.
+    NCCL between GPUs, gloo between processors. Without those variables it does nothing. Ranks wait for each other for
+    `timeout_s` at most, unless given for as long as torch has them wait. Raises LoaderError E-WORKER where another rank
+    has ended, or does not answer in time.
     """
-    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ or not dist.is_available() or dist.is_initialized():
+    if not os.environ.get("WORLD_SIZE") or not os.environ.get("RANK") or not dist.is_available() or joined():
         yield device
         return
     if device == "cuda":
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    with _lost_ranks_as_loader_errors():
+        timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timeout)
+        try:
+            yield device
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _lost_ranks_as_loader_errors() -> Iterator[None]:
+    """Turn what torch says where another rank does not answer into one line: its own are tracebacks of gloo or NCCL."""
     try:
-        yield device
-    finally:
-        dist.destroy_process_group()
+        yield
+    except LoaderError:
+        raise
+    except RuntimeError as error:
+        text = str(error).strip()
+        if not isinstance(error, dist.DistError) and not any(word in text for word in _LOST):
+            raise
+        cause = f"another rank has ended, or does not answer ({text.splitlines()[0] if text else type(error).__name__})"
+        fix = "look at what the other ranks said first; if they are only slow, raise --rank-timeout"
+        raise LoaderError("E-WORKER", cause, fix=fix, rank=int(os.environ["RANK"])) from error
+
+
+def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
+    """Return what all ranks hold for `value`, which JSON can hold, in their order; `[value]` without other ranks."""
+    if not joined():
+        return [value]
+    text = torch.tensor(list(json.dumps(value, default=str).encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(text)], device=device))
+    lengths = [int(size.item()) for size in sizes]
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+    padded[: len(text)] = text
+    texts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(texts, padded)
+    return [json.loads(bytes(part[:size].tolist())) for part, size in zip(texts, lengths, strict=True)]
 
 
 def is_first_rank() -> bool:
     """Tell whether this process is rank 0, or the only one: it alone prints and writes files."""
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    return not joined() or dist.get_rank() == 0

@@ -11,6 +11,7 @@ from penstock.bench.record.record import BenchRecord
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 
+_CALL_WIDTH = 74  # of the lines of arguments of the call to paste
 _HINDERING = 0.1  # of the processors: what other programs take before they are named
 
 
@@ -18,6 +19,8 @@ def judge(record: BenchRecord, data: str) -> Verdict:
     """Return what limits this run, from its own measurements; `data` is the folder as the user named it."""
     figures = Figures.of(record)
     limit, sentence = _limit(record, figures)
+    if figures.model is None:
+        sentence += f" A model that takes more than {figures.loader:,.0f} images/s would wait for data."
     return Verdict(limit=limit, sentence=sentence, advice=advise(record, limit), call=call_to_paste(record, data))
 
 
@@ -169,10 +172,21 @@ def call_to_paste(record: BenchRecord, data: str) -> str:
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
     arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
-    body = "".join(f"    {argument},\n" for argument in arguments)
+    body = "".join(f"    {line}\n" for line in _packed(arguments))
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (
         f"{torch}from penstock.loaders import create_loader\n"
         "from penstock.pipelines import imagenet_train\n\n"
         f"loader = create_loader(\n{body})"
     )
+
+
+def _packed(arguments: list[str]) -> list[str]:
+    """Return the arguments with their commas in lines of at most _CALL_WIDTH characters, where they fit."""
+    lines: list[str] = []
+    for argument in arguments:
+        if lines and len(lines[-1]) + len(argument) + 2 <= _CALL_WIDTH:
+            lines[-1] += f" {argument},"
+        else:
+            lines.append(f"{argument},")
+    return lines

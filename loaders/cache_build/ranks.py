@@ -11,8 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import distributed_place
-from penstock.loaders.system.machine import default_workers
+from penstock.loaders.stream.ranks import distributed_place, joined
 from penstock.pipelines.errors import LoaderError
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
@@ -37,10 +36,6 @@ class Ranks:
         """Return the shards that this rank builds."""
         return list(range(self.rank, shards, self.world_size))
 
-    def own_workers(self) -> int:
-        """Return the worker processes for this rank, which shares the machine with those that torchrun put on it."""
-        return max(1, default_workers() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
     def meet(self) -> None:
         """Wait until every rank is here. Raises LoaderError E-WORKER if one of them has left."""
         if self.group is None:
@@ -61,18 +56,17 @@ def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
     the end. `arrays`: whether the tasks of a job array count as ranks; they may as well be independent of each other.
     Raises ValueError for a job array that is numbered with gaps.
     """
-    array = array_place(os.environ) if arrays else None
-    rank, world_size = distributed_place()
-    if world_size > 1 and dist.is_available() and not dist.is_initialized() and "MASTER_ADDR" in os.environ:
+    # Before torchrun's variables an array says nothing, however it is numbered: it may be a job of one task in each.
+    array = array_place(os.environ) if arrays and not joined() and not os.environ.get("RANK") else None
+    rank, world_size = array or distributed_place()
+    if array is None and world_size > 1 and dist.is_available() and not joined() and "MASTER_ADDR" in os.environ:
         dist.init_process_group("gloo", timeout=_JOIN)
         try:
             yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
         finally:
             dist.destroy_process_group()
-    elif world_size > 1 and dist.is_available() and dist.is_initialized():
+    elif world_size > 1 and joined():
         yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
-    elif array is not None and "RANK" not in os.environ:
-        yield Ranks(*array)
     else:
         yield Ranks(rank, world_size)
 

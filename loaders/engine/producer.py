@@ -91,6 +91,8 @@ class Producer:
     ) -> tuple[tuple[BadSample, ...], float]:
         """Write the batch at `cursor` to `pixels` [batch, height, width, 3] and `rows` (ROW_DTYPE) [batch].
 
+        Raises LoaderError for what is no sample's fault.
+
         `working_on(sample)` is called before each sample (a heartbeat; it may raise Aborted). Returns the bad samples
         in row order, and the seconds taken.
         """
@@ -170,6 +172,8 @@ class Producer:
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
         path = error.path if error.path is not None else self._settings.source.path(sample)
         path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
+        if not error.of_sample:  # a missing package, no descriptor left: another sample would fare no better
+            raise error.located(sample=sample, path=path) from error
         return BadSample(sample, error.code, error.cause, path, -1, row)
 
     def _replace(
@@ -191,7 +195,8 @@ class Producer:
                     item = self._reader.load(candidate)
                     plan = self._plan(epoch, [item])
                     self._write(item, plan, 0, images, row)
-                except LoaderError:
+                except LoaderError as error:
+                    self._bad(row, candidate, error)
                     continue
                 self._book(rows, row, item, plan, 0)
                 return entry._replace(substitute=candidate)

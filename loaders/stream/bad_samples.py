@@ -61,9 +61,10 @@ class BadSamplePolicy:
             if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
                 raise entry.error(**where)
         if len(ledger.bad) + len(bad) > self.limit:
+            of = f" of {self.samples_per_epoch}" if self.limit != self.max_bad else ""
             raise LoaderError(
                 "E-MAXBAD",
-                f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad}; "
+                f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad:g}{of}; "
                 f"the latest: {bad[0].code} {bad[0].cause}",
                 sample=bad[0].sample,
                 path=bad[0].path,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from penstock.loaders.stream.contract import Cursor
+import torch
+
+from penstock.loaders.stream.bad_samples import BadSamplePolicy
+from penstock.loaders.stream.contract import Cursor, EpochLedger
 from penstock.loaders.stream.order import SAMPLER
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.spec import ImagePipeline
 
 _EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
 
@@ -19,6 +25,7 @@ class StreamIdentity:
 
     kind: ClassVar[str]  # of loader, in error texts
     fix: ClassVar[str | None] = None
+    later: ClassVar[frozenset[str]] = frozenset()  # what states of earlier versions do not have
 
     def _saved(self, **place: int) -> dict[str, Any]:
         """Return the identity and the place as a JSON-serialisable dict."""
@@ -30,10 +37,10 @@ class StreamIdentity:
         Raises LoaderError E-STATE if the state is of another stream, or if it makes no sense.
         """
         expected = asdict(self)
-        if not isinstance(state, dict) or set(state) != {*expected, *limits}:
+        if not isinstance(state, dict) or set(state) | self.later != {*expected, *limits} | self.later:
             raise LoaderError("E-STATE", f"this is no state of a {self.kind}", fix=self.fix)
         for name, mine in expected.items():
-            if type(state[name]) is not type(mine) or state[name] != mine:
+            if name not in self.later and (type(state[name]) is not type(mine) or state[name] != mine):
                 raise LoaderError(
                     "E-STATE", f"the state has {name}={state[name]!r}, this loader {mine!r}", fix=self.fix
                 )
@@ -42,6 +49,19 @@ class StreamIdentity:
                 cause = f"the state has {name}={state[name]!r}, which lies outside [0, {limit})"
                 raise LoaderError("E-STATE", cause, fix=self.fix)
         return [state[name] for name in limits]
+
+
+def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, policy: BadSamplePolicy) -> dict[str, Any]:
+    """Return by name all settings, as JSON holds them, that decide which pixels a sample has.
+
+    Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD.
+    """
+    settings = asdict(pipeline)
+    del settings["max_pixels"]
+    settings["augment"] = settings["augment"] if pipeline.augment.active else None
+    settings |= {"dtype": str(dtype).rpartition(".")[2], "on_bad_sample": policy.on_bad_sample}
+    settings["on_repaired"] = "count" if policy.on_repaired == "ignore" else policy.on_repaired  # the same pixels
+    return dict(json.loads(json.dumps(settings, default=str)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +73,18 @@ class LoaderState(StreamIdentity):
         samples: number of samples in the data set.
         seed: seed of order, crops, flips and augmentations.
         shuffle: whether the order is shuffled.
+        pipeline: as pipeline_settings returns them.
         sampler: name of the permutation.
         version: of the state's format.
     """
 
     kind: ClassVar[str] = "Penstock loader"
+    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers"})
     fingerprint: str
     samples: int
     seed: int
     shuffle: bool
+    pipeline: dict[str, Any] = field(default_factory=dict)
     sampler: str = SAMPLER
     version: int = 1
 
@@ -69,9 +92,38 @@ class LoaderState(StreamIdentity):
         """Return the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
         return self._saved(epoch=cursor.epoch, position=cursor.position)
 
-    def restore(self, state: object) -> Cursor:
-        """Return the place that `state` names. Raises LoaderError E-STATE."""
-        return Cursor(*self._place(state, {"epoch": _EPOCHS, "position": self.samples + 1}))
+    def restore(self, state: object, *, strict: bool = True) -> Cursor:
+        """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE."""
+        cursor = Cursor(*self._place(state, {"epoch": _EPOCHS, "position": self.samples + 1}))
+        assert isinstance(state, dict)
+        if strict and "pipeline" in state:
+            self._refuse_other_pipeline(state["pipeline"])
+        return cursor
+
+    def _refuse_other_pipeline(self, saved: object) -> None:
+        if not isinstance(saved, dict):
+            raise LoaderError("E-STATE", f"this is no state of a {self.kind}")
+        for name, mine in self.pipeline.items():
+            if saved.get(name) != mine:
+                cause = f"the state has {name}={saved.get(name)!r}, this loader {mine!r}"
+                fix = "make the loader as the saved one was made, or pass strict=False (--no-strict) to go on like this"
+                raise LoaderError("E-STATE", cause, fix=fix)
+
+
+def saved_ledger(state: Mapping[str, Any], rank: int, world_size: int) -> EpochLedger | None:
+    """Return the ledger that `rank` carries on: its own in `state`, and those of ranks that are no more.
+
+    Returns None where it has none. Raises LoaderError E-STATE for what is no ledger.
+    """
+    ledger = None
+    try:
+        for saved in state.get("ledgers", []):
+            if saved["rank"] % world_size == rank:
+                ledger = ledger or EpochLedger(operator.index(saved["epoch"]))
+                ledger.add_saved(saved)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LoaderError("E-STATE", f"the state has a ledger that cannot be read ({error})") from None
+    return ledger
 
 
 @dataclass(frozen=True, kw_only=True)

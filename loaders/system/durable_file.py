@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
+from penstock.pipelines.errors import LoaderError
+
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES})  # some network file systems
 _ABANDONED_S = 3600.0  # longer than any file takes to be written
 
@@ -90,6 +92,41 @@ def replace_file(path: bytes, content: bytes | Callable[[BinaryIO], object], *, 
             os.unlink(temporary)
         raise
     sync_folder(folder or b".")
+
+
+def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> None:
+    """Try whether a file can be written at `path` later; folders that are missing are made, 0700 if `private`.
+
+    A `private` file is replaced as a whole, so it is no pipe or device.
+
+    Work that takes hours calls it before it begins. Raises LoaderError E-ACCESS, or E-NOSPC for a full disk.
+    """
+    file = os.path.realpath(os.fsencode(path))
+    try:
+        if os.path.isdir(file):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(file) and not os.access(file, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if os.path.exists(file) and not os.path.isfile(file):
+            if private:
+                raise OSError(errno.EINVAL, "it is no regular file")
+            return  # a pipe or a device, which may only be opened to be written to
+        folder = os.path.dirname(file)
+        if private:
+            make_private_folder(folder)
+        os.makedirs(folder, exist_ok=True)
+        temporary = b"%s.tmp.%s" % (file, os.urandom(8).hex().encode())
+        try:
+            with open(open_private(temporary, os.O_WRONLY | os.O_EXCL), "wb", buffering=0) as trial:
+                write_all(trial.fileno(), bytes(4096), 0)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    except OSError as error:
+        code = "E-NOSPC" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E-ACCESS"
+        words = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        cause = f"this file cannot be written: {words}"
+        raise LoaderError(code, cause, fix="choose another place for it", path=os.fsencode(path)) from error
 
 
 def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDONED_S) -> None:

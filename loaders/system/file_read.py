@@ -28,6 +28,7 @@ _CODES = {
     errno.EISDIR: "E-CHANGED",
     errno.EMFILE: "E-FD",
     errno.ENFILE: "E-FD",
+    errno.ENOMEM: "E-MEM",
 }
 
 

@@ -80,8 +80,12 @@ def cgroup_cpu_quota() -> float | None:
 
 
 def default_workers() -> int:
-    """Return the default number of workers: one a processor; the main process needs little time of its own."""
-    return available_cpus()
+    """Return the default number of workers: one a processor; the main process needs little time of its own.
+
+    The ranks that torchrun starts on a machine share its processors; LOCAL_WORLD_SIZE says how many they are.
+    """
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, available_cpus() // max(1, int(ranks) if ranks.isdecimal() else 1))
 
 
 def many_workers(cpus: int) -> int:

@@ -117,7 +117,7 @@ def install_hint() -> str:
     """Say how to install the DALI package that fits torch's CUDA version; a torch without CUDA can use either."""
     cuda = (torch.version.cuda or "13").split(".")[0]
     extra = "dali-cuda130" if int(cuda) >= 13 else "dali-cuda120"
-    wheel = f"pip install 'penstock[{extra}]'"
+    wheel = f"pip install 'nvidia-{extra}>=2.2'"
     if torch.version.cuda is None:
         return f"{wheel} (dali-cuda120 for a driver of CUDA 12; either runs without a GPU)"
     return f"{wheel}, the nearest to torch's CUDA {torch.version.cuda}"

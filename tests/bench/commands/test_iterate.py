@@ -151,9 +151,10 @@ def test_resume_goes_on_in_another_process_with_other_workers_and_another_world_
         for rank in range(2)
     ]
     served += [joined(parts) for parts in zip(*ranks, strict=True)]
-    states = [(tmp_path / f"state{rank}.json").read_text() for rank in range(2)]
-    assert states[0] == states[1]  # any rank's state is everybody's
-    state.write_text(states[1])
+    states = [json.loads((tmp_path / f"state{rank}.json").read_text()) for rank in range(2)]
+    ledgers = [state.pop("ledgers")[0]["rank"] for state in states]
+    assert (states[0], ledgers) == (states[1], [0, 1])  # any rank's state is everybody's, but for its ledger
+    state.write_text((tmp_path / "state1.json").read_text())
     served += run("--batch-size", 12, "--workers", 4, "--state-in", state)
     assert served == reference
 
@@ -251,6 +252,15 @@ def test_the_ledger_lists_every_replaced_sample(
     assert capfd.readouterr().err.startswith("LoaderError[E-EMPTY] sample=3 ")
 
 
+def test_a_state_of_another_size_is_refused_unless_asked_for(photos: Path, tmp_path: Path, iterate: Any) -> None:
+    state = tmp_path / "state.json"
+    assert iterate(photos, "--workers", 0, "--stop-after", 1, "--state-out", state)[0] == 0
+    other = (*BASE[2:], "--size", 33, "--workers", 0, "--stop-after", 1, "--state-in", state)
+    assert iterate(photos, base=other)[0] == 2
+    code, records = iterate(photos, "--no-strict", base=other)
+    assert (code, [record["step"] for record in records]) == (0, [1])
+
+
 def test_totals_and_ledger_name_what_libjpeg_repaired(
     iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,5 +271,5 @@ def test_totals_and_ledger_name_what_libjpeg_repaired(
     assert "epoch 1: planned=8 delivered=8 replaced=0 repaired=1\n" in capfd.readouterr().err
     assert [(r["sample"], r["code"]) for r in json.loads(ledger.read_text())[0]["repairs"]] == [(3, "E-REPAIRED")]
     assert iterate(root, *options, "--on-repaired", "replace")[1][0]["index"][3] == 4
-    assert "planned=8 delivered=7 replaced=1\n" in capfd.readouterr().err
+    assert "planned=8 delivered=7 replaced=1 (E-REPAIRED 1)\n" in capfd.readouterr().err
     assert iterate(root, *options, "--on-repaired", "raise")[0] == 3

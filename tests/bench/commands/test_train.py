@@ -36,8 +36,8 @@ def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[ImagePipeline]:
     return seen
 
 
-def train(folder: Path, *options: str) -> tuple[int, str]:
-    data = write_folder(folder / "photos", 24)
+def train(folder: Path, *options: str, fresh: bool = True) -> tuple[int, str]:
+    data = write_folder(folder / "photos", 24) if fresh else folder / "photos"
     common = ("--epochs", "1", "--size", "16", "--batch-size", "8", "--workers", "0", "--device", "cpu")
     app = typer.Typer()
     app.command()(command_train.train)
@@ -60,6 +60,24 @@ def test_without_options_nothing_is_augmented(tmp_path: Path, pipelines: list[Im
     code, output = train(tmp_path)
     assert code == 0, output
     assert [p.augment.active for p in pipelines] == [False]
+
+
+def test_what_was_replaced_is_printed_and_in_the_report(tmp_path: Path) -> None:
+    for options, code in (((), 3), (("--max-bad", "1"), 0), (("--max-bad", "0.05"), 0)):
+        data = write_folder(tmp_path / "photos", 24)
+        (data / "class0" / "0003.jpg").write_bytes(b"\xff\xd8\xff")
+        report = tmp_path / "report.json"
+        found, output = train(tmp_path, "--on-bad-sample", "replace", *options, "--json", str(report), fresh=False)
+        if code:  # by default one of a hundred may be bad
+            assert "1 bad samples in epoch 0, max_bad is 0.01 of 24" in output
+            assert found == 1
+            continue
+        assert found == 0, output
+        assert "  planned=24 delivered=23 replaced=1 (E-" in output
+        (epoch,) = json.loads(report.read_text())["epochs"]
+        counts = {name: epoch["ledger"][name] for name in ("epoch", "planned", "delivered", "replaced")}
+        assert counts == {"epoch": 0, "planned": 24, "delivered": 23, "replaced": 1}
+        assert [line["path"].endswith("0003.jpg") for line in epoch["ledger"]["bad"]] == [True]
 
 
 @pytest.mark.parametrize(

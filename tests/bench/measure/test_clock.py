@@ -115,7 +115,7 @@ def test_no_step_no_rate():
     assert (times.images_per_s, times.wait_share, times.steps) == (None, 0.0, 0)
 
 
-def scripted_rate(step_seconds, *, seconds, queued=False):
+def scripted_rate(step_seconds, *, seconds, queued=False, **more):
     clock = ScriptedClock()
     durations = iter(step_seconds)
 
@@ -124,7 +124,7 @@ def scripted_rate(step_seconds, *, seconds, queued=False):
         clock.host(0.001)
         return 10
 
-    rate = measure_rate(step, seconds=seconds, clock=clock)
+    rate = measure_rate(step, seconds=seconds, clock=clock, **more)
     return rate, clock.now
 
 
@@ -156,6 +156,13 @@ def test_asynchronous_work_is_timed_on_the_device():
 def test_a_measurement_needs_time():
     with pytest.raises(ValueError, match="positive"):
         measure_rate(lambda: 1, seconds=0)
+
+
+def test_slow_steps_are_measured_once_where_patience_is_short():
+    rate, spent = scripted_rate(endless([], 29.999), seconds=4.0, patience=2.0)
+    assert (rate.median, rate.windows, spent) == (pytest.approx(10 / 30), 1, pytest.approx(60.0))
+    assert scripted_rate(endless([], 29.999), seconds=4.0)[1] == pytest.approx(150.0)
+    assert scripted_rate(endless([30.0], 0.099), seconds=4.0, patience=2.0)[0].windows == 8  # only the first was slow
 
 
 def test_the_host_clock_goes_forward():

@@ -339,7 +339,7 @@ FAST = ("--model", "none", "--workers", 0, "--batch-size", 4, "--size", 32, "--s
 
 def test_bench_writes_the_page_and_report_writes_it_again_of_the_record(photos: Path, tmp_path: Path) -> None:
     first, written, second = tmp_path / "pages" / "a.html", tmp_path / "a.json", tmp_path / "b.html"
-    more = ("--backend", "torch", "--device", "cpu", "--decoder", "simplejpeg", "--no-tune")
+    more = ("--backend", "torch", "--device", "cpu", "--decoder", "simplejpeg", "--no-tune", "--thorough", "--verbose")
     result = invoke(bench, photos, *FAST, *more, "--json", written, "--report", first)
     assert "penstock cache build" in result.output  # the trade-off's table
     record = json.loads(written.read_text())

@@ -147,7 +147,7 @@ def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photo
     saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
     arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
     extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
-    more = ["--device", "cpu", "--dtype", "uint8"]
+    more = ["--device", "cpu", "--dtype", "uint8", "--verbose", "--thorough"]
     given = [str(photos), *arguments, *extra, *more]
     result = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "150"})
     assert result.exit_code == 0
@@ -181,7 +181,7 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
     assert set(rates) == {"torch DataLoader + Pillow", DALI_PIPELINE}
     assert min(rates.values()) > 0
     assert document["loader"]["readers"] == chosen["readers"]
-    assert "searching the settings of dali first, for at most 60 s; --no-tune" in " ".join(result.split())
+    assert "comparing settings of dali first, for at most 60 s (--no-tune" in " ".join(result.split())
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
     assert f"readers={chosen['readers']}," in result
     profile = load_profile(tmp_path / "p.json")
@@ -358,8 +358,16 @@ def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(ph
 def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", 32)
     (folder / "class1" / "0031.jpg").write_bytes(b"not an image")
-    _, written = bench_dali(folder, tmp_path, "--no-tune", "--baseline", "--entries", "64")
+    one_of = ("--no-tune", "--baseline", "--entries", "64", "--max-bad")
+    with pytest.raises(LoaderError, match=r"E-MAXBAD.*max_bad is 0.01 of 64"):
+        bench_dali(folder, tmp_path, *one_of, "0.01")
+    result, written = bench_dali(folder, tmp_path, *one_of, "0.05")
     document = json.loads(written.read_text())
+    ledger = document["ledger"]
+    assert ledger["planned"] == ledger["delivered"] + ledger["replaced"]
+    assert {(entry["sample"] % 32, entry["code"]) for entry in ledger["bad"]} == {(21, "E-FORMAT")}
+    assert f"delivered={ledger['delivered']} replaced={ledger['replaced']} repaired=0; bad" in result
+    assert str(folder) not in written.read_text()
     torch_out, peer_out = sorted(notes_of(document), key=lambda note: note.startswith(DALI_PIPELINE))
     assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
     assert "cannot identify image file" in torch_out
@@ -383,7 +391,7 @@ def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
     app.command()(bench)
     written = folder / "bench.json"
     size = ["--model", "none", "--workers", "1", "--batch-size", "8", "--size", "32"]
-    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply"]
+    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply", "--thorough", "--verbose"]
     every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
     result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
     assert result.exit_code == 0

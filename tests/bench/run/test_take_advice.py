@@ -19,6 +19,7 @@ from penstock.bench.record.record import BenchRecord, BenchSettings, Measured, T
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.run import BenchRun
 from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
+from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.verdict.verdict import judge
 from penstock.loaders import open_source
@@ -62,7 +63,7 @@ class FakeMeter:
 
 
 def take(meter: FakeMeter, *advices: Advice, **rates: float) -> tuple[TriedAdvice, ...]:
-    return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, meter, lambda *_: None)
+    return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, meter, lambda *_: None, TimeBudget())
 
 
 def test_a_change_is_measured_in_turn_with_what_was() -> None:
@@ -190,7 +191,7 @@ def test_the_verdict_is_computed_once_for_every_output(
         "--device",
         "cpu",
     )
-    short = ("--seconds", 0.1, "--rounds", 1, "--no-cache-tradeoff", "--apply")
+    short = ("--thorough", "--seconds", 0.1, "--rounds", 1, "--no-cache-tradeoff", "--apply")
     files = tmp_path / "record.json", tmp_path / "page.html"
     run = penstock_here("bench", photos, *small, *short, "--json", files[0], "--report", files[1])
     assert (run.returncode, files[1].is_file()) == (0, True)

@@ -76,7 +76,7 @@ def test_a_seed_fixes_the_weights_and_spares_the_global_generator():
 
 def test_timm_absent_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*convnext_tiny.*penstock\[timm\]"):
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*convnext_tiny.*pip install timm"):
         create_model("convnext_tiny", 10)
 
 

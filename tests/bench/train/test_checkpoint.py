@@ -14,7 +14,7 @@ from torch import nn
 
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
-from penstock.bench.train.checkpoint import load_checkpoint
+from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import train
 from penstock.bench.train.signals import SignalExit
@@ -262,6 +262,104 @@ def test_another_model_is_refused(saved):
         load_checkpoint(saved, step, updates_per_epoch=5)
 
 
+def test_the_scale_of_the_gradients_is_part_of_a_checkpoint(tmp_path):
+    """Of fp16, whose scaler settings give a CUDA device alone; here it scales float32."""
+
+    def step_with_scaler():
+        step = make_step(new_model(), SETTINGS, total_steps=15)
+        step.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+        return step
+
+    step = step_with_scaler()
+    for _ in range(6):
+        step(torch.randn(BATCH, 3, 16, 16), torch.zeros(BATCH, dtype=torch.int64))
+    grown = step.scaler.state_dict()
+    assert (grown["scale"], grown["_growth_tracker"]) == (128.0, 1)  # three updates
+    save_checkpoint(tmp_path / "a.pt", step, RunProgress.start_of(0, "cpu"), updates_per_epoch=5, loader={})
+    resumed = step_with_scaler()
+    load_checkpoint(tmp_path / "a.pt", resumed, updates_per_epoch=5)
+    assert resumed.scaler.state_dict() == grown
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"version": 1},
+        {"version": 1, "settings": None},
+        {"version": 1, "settings": [1, 2]},
+        {"version": torch.ones(2)},
+        {"version": True},
+        {"state_dict": {"weight": torch.ones(2)}},
+        [1, 2],
+        "words",
+        torch.ones(3),
+    ],
+    ids=lambda content: ascii(content)[:30],
+)
+def test_a_foreign_file_of_torch_is_refused_in_one_line(photos, tmp_path, content):
+    torch.save(content, tmp_path / "foreign.pt")
+    with pytest.raises(LoaderError, match=r"E-STATE.*foreign\.pt"):
+        run(photos, validate=False, file=tmp_path / "foreign.pt", resume=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"totals": torch.zeros(3)}, {"epoch": "1"}, {"updates": None}, {"loader": 3}, {"random": torch.zeros(2)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_parts_of_a_checkpoint_that_are_none_are_refused(photos, saved, tmp_path, change):
+    torch.save({**torch.load(saved, weights_only=True), **change}, tmp_path / "changed.pt")
+    with pytest.raises(LoaderError, match=r"E-STATE"):
+        run(photos, validate=False, file=tmp_path / "changed.pt", resume=True)
+
+
+def test_a_checkpoint_that_is_a_link_stays_one(photos, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run.pt").symlink_to("disk/real.pt")
+    for _ in range(2):  # the file behind it is made, then replaced
+        run(photos, validate=False, file=tmp_path / "run.pt", stop_after=1)
+        assert (tmp_path / "run.pt").is_symlink()
+        assert [path.name for path in (tmp_path / "disk").iterdir()] == ["real.pt"]
+    report, _ = run(photos, validate=False, file=tmp_path / "run.pt", resume=True)
+    assert report.epochs[0].steps == 8
+
+
+def test_a_run_that_ends_has_saved_itself(photos, tmp_path):
+    settings = dataclasses.replace(SETTINGS, epochs=1)
+    expected, weights = run(photos, settings, file=tmp_path / "run.pt")
+    again, others = run(photos, settings, file=tmp_path / "run.pt", resume=True)
+    assert [epoch.steps for epoch in again.epochs] == [0]
+    assert losses(again) == losses(expected)
+    assert again.epochs[0].ledger == expected.epochs[0].ledger
+    assert_same_state(others, weights)
+
+
+def test_a_run_that_would_see_other_images_is_refused_unless_asked_for(photos, tmp_path):
+    file, others = tmp_path / "run.pt", write_folder(tmp_path / "others", 12)
+    run(photos, file=file, stop_after=3)
+
+    def resume(pipeline, judged, size=16, **plan):
+        with (
+            create_loader(photos, pipeline=pipeline, batch_size=BATCH, workers=0) as loader,
+            create_loader(judged, pipeline=imagenet_eval(size), batch_size=BATCH + 1, workers=0) as judge,
+        ):
+            plan = CheckpointPlan(file=file, resume=True, stop_after=1, **plan)
+            return train(new_model(), loader, SETTINGS, validation=judge, checkpoint=plan)
+
+    for arguments, words in [
+        ((imagenet_train(16, flip=0.0), photos), "flip=0.5, this loader 0.0"),
+        ((imagenet_train(16), others), "validated on other images: fingerprint"),
+        ((imagenet_train(16), photos, 17), "validated on other images: size was [16, 16] and is [17, 17]"),
+    ]:
+        before = file.read_bytes()
+        with pytest.raises(LoaderError, match=r"E-STATE.*no-strict") as caught:
+            resume(*arguments)
+        assert words in caught.value.cause
+        assert not resume(*arguments, strict=False).finished
+        file.write_bytes(before)
+    assert not resume(imagenet_train(16), photos).finished
+
+
 def test_damaged_files_are_refused_and_run_nothing(photos, saved, tmp_path):
     content = saved.read_bytes()
     weight = content.index(torch.load(saved, weights_only=True)["model"]["5.weight"].numpy().tobytes())
@@ -293,7 +391,7 @@ def test_plans_and_loaders_that_cannot_work(tmp_path):
 
 
 RANKS = """
-import dataclasses, json, os, signal, sys
+import dataclasses, json, os, shutil, signal, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
@@ -325,13 +423,17 @@ class Model(nn.Module):  # without batch norm, whose statistics are of a rank's 
             os.kill(os.getpid(), signal.SIGTERM)
         return self.net(images)
 
-results = []
-for name, batch_size, accumulate, term_at in runs:
+results, ledgers = [], []
+for name, batch_size, accumulate, term_at, copy_of in runs:
+    if copy_of:
+        shutil.copy(copy_of, name.format(rank=rank))
     settings = TrainSettings(epochs=2, lr=0.02, accumulate=accumulate)
     plan = CheckpointPlan(file=Path(name.format(rank=rank)), resume=True)
-    with create_loader(photos, pipeline=imagenet_train(16), batch_size=batch_size, workers=0) as loader:
+    data = {"pipeline": imagenet_train(16), "on_bad_sample": "replace", "workers": 0}
+    with create_loader(photos, batch_size=batch_size, **data) as loader:
         try:
             report = train(Model(term_at), loader, settings, checkpoint=plan)
+            ledgers.append([epoch.ledger for epoch in report.epochs])
             results.append([(epoch.epoch, epoch.loss, epoch.images) for epoch in report.epochs])
         except SignalExit as error:
             results.append(error.note)
@@ -355,40 +457,50 @@ if world > 1:
         counts.append(len(exchanged))
     weights = [p.detach().double().sum().item() for p in step.module.parameters()]
     results.append([counts, weights])
-Path(f"{out}.{rank}.json").write_text(json.dumps(results))
+Path(f"{out}.{rank}.json").write_text(json.dumps([results, ledgers]))
 os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_distributed.py
 """
 
 
 def run_on(folder, photos, world, runs):
-    """`runs` one after the other on gloo ranks: (checkpoint, batch size, accumulate, batch at which SIGTERM comes)."""
-    return run_ranks(RANKS, folder, world, str(photos), json.dumps(runs))
+    """`runs` one after the other on gloo ranks: what they report, and the ledgers of those that reach their end.
+
+    Each is (checkpoint, batch size, accumulate, batch at which SIGTERM comes, checkpoint to begin with).
+    """
+    found = run_ranks(RANKS, folder, world, str(photos), json.dumps(runs))
+    return [results for results, _ in found], [ledgers for _, ledgers in found]
 
 
 @pytest.fixture(scope="module")
-def ranks(photos, tmp_path_factory):
+def ranks(tmp_path_factory):
     """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank.
 
-    Between them one that would go on from a file that the first rank alone sees.
+    Between them one that would go on from a file that the first rank alone sees, and one on both ranks that does go on.
+    Two of the photos are cut. Returns the results of two ranks, those of one, and the ledgers of both.
     """
     folder = tmp_path_factory.mktemp("ranks")
-    names = [str(folder / name) for name in ("whole", "stopped", "copy", "file.{rank}")]
+    photos = write_folder(folder / "photos", NUM_PHOTOS)
+    for path in (photos / "class0" / "0003.jpg", photos / "class1" / "0022.jpg"):
+        path.write_bytes(path.read_bytes()[:200])
+    whole, stopped, copy, of_rank, again = (
+        str(folder / name) for name in ("whole", "stopped", "copy", "file.{rank}", "again.{rank}")
+    )
     (folder / "file.0").symlink_to("stopped")
-    two = run_on(folder, photos, 2, [(names[0], 4, 1, 0), (names[1], 4, 1, 4), (names[3], 4, 1, 0)])
-    (folder / "copy").write_bytes((folder / "stopped").read_bytes())
-    [one] = run_on(folder, photos, 1, [(names[1], 8, 1, 0), (names[2], 4, 2, 0)])
-    return two, one
+    runs = [(whole, 4, 1, 0, ""), (stopped, 4, 1, 4, ""), (of_rank, 4, 1, 0, ""), (again, 4, 1, 0, stopped)]
+    two, ledgers = run_on(folder, photos, 2, runs)
+    [one], [of_one] = run_on(folder, photos, 1, [(copy, 8, 1, 0, stopped), (stopped, 4, 2, 0, "")])
+    return two, one, [*ledgers, of_one]
 
 
 def test_sigterm_to_one_rank_stops_all_of_them_at_the_same_update(ranks):
-    two, _ = ranks
+    two, _, _ = ranks
     notes = [rank[1] for rank in two]
     assert notes[0] == notes[1]
     assert "after update 5 of epoch 1" in notes[0]  # it came in the fourth; they agree one later
 
 
 def test_ranks_that_see_different_files_are_refused(ranks):
-    two, _ = ranks
+    two, _, _ = ranks
     for rank in two:
         assert rank[2].startswith("LoaderError[E-STATE]")
         assert "(0: epoch 1, update 5, 1: epoch 1, update 0)" in rank[2]
@@ -396,7 +508,7 @@ def test_ranks_that_see_different_files_are_refused(ranks):
 
 @pytest.mark.parametrize("way", [0, 1], ids=["a batch twice as large", "two batches an update"])
 def test_a_run_of_two_ranks_goes_on_with_one(ranks, way):
-    two, one = ranks
+    two, one, _ = ranks
     assert two[0][0] == two[1][0]
     for resumed, expected in zip(one[way], two[0][0], strict=True):
         assert resumed[0] == expected[0]
@@ -404,8 +516,22 @@ def test_a_run_of_two_ranks_goes_on_with_one(ranks, way):
         assert resumed[2] == expected[2] == NUM_PHOTOS
 
 
+def test_a_run_of_two_ranks_goes_on_with_two_in_the_middle_of_an_epoch(ranks):
+    two, _, _ = ranks
+    assert two[0][3] == two[1][3] == two[0][0]
+
+
+def test_the_ledger_of_all_ranks_goes_on_too(ranks):
+    (whole, resumed), other_rank, of_one = ranks[2]
+    assert other_rank == [whole, resumed]
+    for epochs in (whole, resumed, *of_one):
+        for number, ledger in enumerate(epochs):
+            assert (ledger["epoch"], ledger["planned"], ledger["replaced"]) == (number, NUM_PHOTOS, 2)
+            assert sorted(line["path"][-8:] for line in ledger["bad"]) == ["0003.jpg", "0022.jpg"]
+
+
 def test_ranks_exchange_gradients_once_an_update_and_agree(ranks):
-    two, _ = ranks
+    two, _, _ = ranks
     for rank in two:
         counts, _ = rank[-1]
         buckets = counts[2]

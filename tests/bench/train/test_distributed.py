@@ -5,13 +5,17 @@ from gloo_ranks import run_ranks
 
 SCRIPT = """
 import dataclasses, json, os, sys
+import numpy as np
 import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.train.evaluate import evaluate
 from penstock.bench.train.loop import train
 from penstock.bench.step.settings import TrainSettings
+from penstock.loaders import create_loader
 from penstock.pipelines.errors import LoaderError
 
+numbers = np.zeros((2, 8, 8, 8, 3), np.uint8)
+numbers[1] = 1
 rank, world, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 torch.set_num_threads(1)
 if world > 1:
@@ -39,10 +43,22 @@ try:
     refused = "" if world > 1 else "not asked"
 except LoaderError as error:
     refused = error.line()
+different = ""
+if world > 1:
+    try:
+        train(model(norm=False), batches, dataclasses.replace(settings, lr=0.05 + rank, device="cpu"))
+    except LoaderError as error:
+        different = error.line()
+    with create_loader((numbers[rank], [0, 1] * 4), batch_size=2, workers=0) as loader:
+        try:
+            train(model(norm=False), loader, settings)
+        except LoaderError as error:
+            different += " " + error.line()
 statistics = net[1].running_mean.tolist()
 epochs = [dataclasses.asdict(epoch) for epoch in report.epochs]
 result = {"epochs": epochs, "mixed": dataclasses.asdict(mixed.epochs[-1].validation), "own": dataclasses.asdict(own),
-          "uneven": dataclasses.asdict(uneven), "refused": refused, "statistics": statistics}
+          "uneven": dataclasses.asdict(uneven), "refused": refused, "different": different,
+          "statistics": statistics}
 with open(f"{out}.{rank}.json", "w") as file:
     json.dump(result, file)
 # A reducer never lets go of its group, whose gloo threads may then abort the process while the interpreter shuts down
@@ -78,6 +94,15 @@ def test_ranks_may_evaluate_different_numbers_of_batches(runs):
     _, ranks = runs
     assert ranks[0]["uneven"] == ranks[1]["uneven"]
     assert ranks[0]["uneven"]["images"] == 2 * 8 + 3 * 8
+
+
+def test_ranks_that_would_train_differently_are_refused_on_all_of_them(runs):
+    for number, rank in enumerate(runs[1]):
+        settings, data = rank["different"].split(" LoaderError")
+        assert settings.startswith(f"LoaderError[E-STATE] rank={number} cause=rank 1 and rank 0 ")
+        assert "differ in lr (0.05 and 1.05)" in settings
+        assert f"[E-STATE] rank={number} " in data
+        assert "differ in training fingerprint" in data
 
 
 def test_uneven_training_is_refused_before_it_can_hang(runs):

@@ -192,10 +192,11 @@ def test_the_call_names_the_cache_only_where_the_choice_reads_it(
     plain = record(loader=1000, decode=1050)
     choice = replace(tried(f"{backend} of something", 1200.0, workers=3, prefetch=6), cached=cached)
     call = judge(replace(plain, settings=replace(plain.settings, cache="photos.h5"), chosen=choice), "photos").call
-    assert f"create_loader(\n    {data!r},\n    backend={backend!r},\n" in call
-    assert ("    cache='photos.h5',\n" in call) == (cache is not None)
-    assert "    workers=3,\n" in call
-    assert call.endswith("    prefetch=6,\n)")  # which is no backend's default
+    assert f"create_loader(\n    {data!r}, backend={backend!r}," in call
+    assert (" cache='photos.h5'," in call) == (cache is not None)
+    assert " workers=3," in call
+    assert call.endswith(" prefetch=6,\n)")  # which is no backend's default
+    assert max(map(len, call.splitlines())) <= 80
 
 
 def test_a_loader_that_decodes_on_the_gpu_is_not_measured_by_what_the_host_could_do() -> None:

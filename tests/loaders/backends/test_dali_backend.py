@@ -362,5 +362,5 @@ def test_a_loader_without_dali_is_not_made(photos: Path, monkeypatch: pytest.Mon
         monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     else:
         monkeypatch.setattr(sys.modules["nvidia.dali"], "__version__", version)
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install 'penstock\[dali-cuda"):
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install 'nvidia-dali-cuda"):
         open_loader(photos, batch_size=8)

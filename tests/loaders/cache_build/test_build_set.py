@@ -16,7 +16,7 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache.shards import MANIFEST, ShardSet, check_shards, read_manifest, shard_paths, write_manifest
 from penstock.loaders.cache_build.build_set import BuiltCache, build_cache
-from penstock.loaders.cache_build.ranks import Ranks, array_place
+from penstock.loaders.cache_build.ranks import Ranks, array_place, build_ranks
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
@@ -259,6 +259,14 @@ def test_an_array_with_gaps_is_refused() -> None:
     variables = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"}
     with pytest.raises(ValueError, match="without gaps"):
         array_place(variables)
+
+
+def test_a_rank_of_torchrun_does_not_look_at_the_array_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gapped = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"}
+    for name, value in {**gapped, "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with build_ranks(arrays=True) as ranks:
+        assert (ranks.rank, ranks.world_size) == (0, 1)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])

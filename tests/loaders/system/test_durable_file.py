@@ -12,7 +12,15 @@ from typing import BinaryIO
 import pytest
 
 from penstock.loaders.system import durable_file
-from penstock.loaders.system.durable_file import make_private_folder, open_private, replace_file, sync_folder, write_all
+from penstock.loaders.system.durable_file import (
+    ensure_writable,
+    make_private_folder,
+    open_private,
+    replace_file,
+    sync_folder,
+    write_all,
+)
+from penstock.pipelines.errors import LoaderError
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
@@ -48,6 +56,35 @@ def test_a_folder_that_cannot_be_synced_is_told_unless_its_file_system_syncs_non
     with pytest.raises(OSError, match="Input/output") if told else nullcontext():
         sync_folder(os.fsencode(tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path, private: bool) -> None:
+    ensure_writable(tmp_path / "a" / "b" / "file", private=private)
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to("file")
+    ensure_writable(tmp_path / "link", private=private)
+    assert (tmp_path / "file").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "file", "link"]
+
+
+def test_a_full_disk_is_told_when_a_place_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: object, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(LoaderError, match="E-NOSPC"):
+        ensure_writable(tmp_path / "file")
+    assert os.listdir(tmp_path) == []
+
+
+def test_pipes_and_devices_are_places_for_what_is_written_not_for_what_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        ensure_writable(path)
+        with pytest.raises(LoaderError, match=r"E-ACCESS.*no regular file"):
+            ensure_writable(path, private=True)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

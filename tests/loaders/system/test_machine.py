@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.system import machine
 from penstock.loaders.system.machine import ControlGroup, control_groups
 
@@ -100,3 +101,12 @@ def test_memory_of_version_1_and_paths_of_the_host(root: Path) -> None:
 def test_without_control_groups_the_machines_memory_counts(root: Path) -> None:
     assert machine.memory_limit() is None
     assert 1000 < machine.memory_headroom() < 1 << 50
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [("", 6), ("1", 6), ("2", 3), ("4", 1), ("8", 1), ("0", 6), ("x", 6)])
+def test_the_ranks_of_torchrun_on_a_machine_share_its_processors(
+    monkeypatch: pytest.MonkeyPatch, ranks: str, workers: int
+) -> None:
+    monkeypatch.setattr(machine, "available_cpus", lambda: 6)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert machine.default_workers() == WorkerOptions().num_workers == workers

@@ -382,7 +382,7 @@ def test_without_dali_the_error_names_what_to_install(
         import_dali()
     assert (caught.value.code, caught.value.exit_code) == ("E-DEPENDENCY", 7)
     assert words in caught.value.cause
-    assert f"pip install 'penstock[{extra}]'" in caught.value.fix
+    assert f"pip install 'nvidia-{extra}>=2.2'" in caught.value.fix
     assert ("either runs without a GPU" in caught.value.fix) == (cuda is None)
     assert (f"CUDA {cuda}" in caught.value.fix) == (cuda is not None)
     assert "\n" not in str(caught.value)
@@ -398,7 +398,7 @@ def test_a_version_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, vers
     if usable:
         assert import_dali() is dali
         return
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*is too old: 2\.2 or newer.*pip install 'penstock\[dali-"):
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*is too old: 2\.2 or newer.*pip install 'nvidia-dali-"):
         import_dali()
 
 

@@ -1,0 +1,80 @@
+"""Shows a run while it measures: a table that fills on a terminal, a line for each finished measurement elsewhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.bench.record.record import KIND_NAMES
+from penstock.bench.report.console import plain_console
+from penstock.bench.report.text import rate_text, shown, spread_text
+
+_SEARCH = "search"  # kind of a short measurement of the search
+_MAX_ROWS = 14  # of the latest measurements, so that a screen of 24 lines holds the table
+
+
+class LiveTable:
+    """Show on standard error what is being measured and what was found; use it in a `with` block.
+
+    On a terminal the table disappears when all is measured; it stays if the run was broken off. left: returns the
+    seconds that are left, infinity for no limit.
+    """
+
+    def __init__(self, left: Callable[[], float] = lambda: math.inf, console: Console | None = None) -> None:
+        self._console, self._left = console or plain_console(stderr=True), left
+        self._now = "starting"
+        self._rows: dict[tuple[str, str], Sequence[float]] = {}
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)
+
+    def begin(self, done: int, total: int, what: str) -> None:
+        """Say what is measured next, number `done` of `total`; 0 where the number is not known."""
+        self._now = f"{shown(what)} ({done + 1} of {total})" if total else str(shown(what))
+
+    def measured(self, kind: str, name: str, rates: Sequence[float]) -> None:
+        """Show images/s of each round of a measurement."""
+        self._rows.pop((kind, name), None)
+        self._rows[kind, name] = rates
+        if not self._console.is_terminal:
+            self.print("  ".join([*_cells(kind, name, rates), self._time()]).rstrip())
+
+    def print(self, line: str) -> None:
+        """Print a line above the table."""
+        self._console.print(Text(str(shown(line))), soft_wrap=True)
+
+    def _render(self) -> Table:
+        table = Table(caption=f"{self._now}  {self._time()}", caption_justify="left")
+        table.add_column("what")
+        table.add_column("measured", no_wrap=True, ratio=1)
+        table.add_column("images/s", justify="right")
+        table.add_column("spread", justify="right")
+        for (kind, name), rates in list(self._rows.items())[-_MAX_ROWS:]:
+            table.add_row(*map(Text, _cells(kind, name, rates)))
+        return table
+
+    def _time(self) -> str:
+        left = self._left()
+        return "" if math.isinf(left) else f"{max(0.0, left):.0f} s left"
+
+    def __enter__(self) -> LiveTable:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.transient = kind is None
+        self._live.stop()
+
+
+def _cells(kind: str, name: str, rates: Sequence[float]) -> tuple[str, str, str, str]:
+    rate = statistics.median(rates) if rates else 0.0
+    spread = spread_text(rates) if len(rates) > 1 else ""
+    return KIND_NAMES.get(kind, _SEARCH), str(shown(name)), f"{rate_text(rate)} images/s", spread

@@ -1,0 +1,1 @@
+"""What a loader does, for the tools that watch a training run."""

@@ -1,0 +1,41 @@
+"""The metrics of a loader as a dict of numbers: `run.log(loader_metrics(loader))`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.loaders.stream.contract import LoaderStats
+
+WAIT_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+class HasStats(Protocol):
+    """What metrics are read from: a Loader, or the drop-in DataLoader."""
+
+    def stats(self) -> LoaderStats:
+        """Return where time went so far."""
+        ...
+
+
+def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, float]:
+    """Return the metrics of this rank's loader, as TensorBoard's and W&B's `log` take them.
+
+    Counts are totals since the loader was made. All times are in seconds: `wait_s` is what the consumer waited in all,
+    `wait_p50_s`, `wait_p95_s` and `wait_p99_s` are quantiles of the wait for a batch, `produce_s` is worker time,
+    `read_s` the part of it spent reading. `images_per_s` is the mean rate since the first batch was asked for.
+    """
+    stats = loader.stats()
+    values = {
+        "batches": stats.batches,
+        "images": stats.images,
+        "replaced": stats.replaced,
+        "repaired": stats.repaired,
+        "images_per_s": stats.images / stats.elapsed_s if stats.elapsed_s else 0.0,
+        "queue_depth": stats.queue_depth,
+        "elapsed_s": stats.elapsed_s,
+        "wait_s": stats.wait_s,
+        "produce_s": stats.produce_s,
+        "read_s": stats.read_s,
+        **{f"wait_{name}_s": stats.wait_quantile(share) for name, share in WAIT_QUANTILES.items()},
+    }
+    return {f"{prefix}{name}": float(value) for name, value in values.items()}

@@ -1,0 +1,103 @@
+"""What a run shows while it measures, and the screen that it ends in."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from bench_records import of_cpu, record
+from rich.console import Console
+
+from penstock.bench.record.record import BenchRecord
+from penstock.bench.report.live import LiveTable
+from penstock.bench.report.summary import split_advice, summary
+from penstock.bench.verdict.verdict import judge
+
+
+def judged(made: BenchRecord) -> BenchRecord:
+    return replace(made, verdict=judge(made, "a/folder/whose/name/is/long enough/to/fill/a/line/of/its/own/photos"))
+
+
+def screen(made: BenchRecord) -> list[str]:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary(made))
+    return console.export_text().splitlines()
+
+
+FULL = record(
+    loader=2000,
+    baseline=1000,
+    decode=1050,
+    cache=1365,
+    turbojpeg=1500,
+    model=5000,
+    both=1990,
+    cold=10,
+    bf16=9000,
+    taken={"loader": of_cpu(0.75, memory_mb=1234.0)},
+)
+
+
+def test_the_end_of_a_run_fits_on_one_screen() -> None:
+    made = judged(replace(FULL, notes=("not measured in 120 s (--budget): " + "much " * 40,)))
+    lines = screen(made)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert made.verdict is not None
+    for words in (
+        made.verdict.sentence,
+        "2,000 images/s 1,800 to 2,400",
+        "loader 2.00x",
+        "loader = create_loader(",
+        "--verbose",
+        "not meas",
+    ):
+        assert words in text, words
+
+
+def test_advice_that_only_spares_processors_stands_apart() -> None:
+    faster, sparing = split_advice(judged(record(loader=2000, decode=1050, cache=1365)))
+    assert [each.images_per_s is None or each.images_per_s > 2000 for each in faster]
+    assert all((each.images_per_s or 0) <= 2000 for each in sparing)
+    limited = judged(record(workers=8, loader=2000, model=300, both=299, decode=1050))
+    assert split_advice(limited)[1] != []
+    assert any(line.startswith("Saves processors:") for line in screen(limited))
+    assert not any(line.startswith("Saves processors:") for line in screen(judged(record(loader=2000, decode=1050))))
+
+
+def shown_live(*, terminal: bool, fails: bool = False) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=80, height=24, color_system=None)
+
+    def run() -> None:
+        with LiveTable(lambda: 42.4, console) as table:
+            table.begin(0, 0, "searching: torch")
+            table.measured("search", "torch, workers 2", [650.0])
+            assert ("650 images/s" in file.getvalue()) == (not terminal)  # at once
+            table.measured("loader", "penstock, torch\x1b[31m backend", [640.0, 660.0, 700.0])
+            if fails:
+                raise KeyboardInterrupt
+
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    else:
+        run()
+    return file.getvalue()
+
+
+def test_without_a_terminal_each_finished_measurement_is_a_line() -> None:
+    lines = shown_live(terminal=False).splitlines()
+    assert lines[0] == "search  torch, workers 2  650 images/s    42 s left"
+    assert lines[1] == "loader  penstock, torch\\x1b[31m backend  660 images/s  640 to 700  42 s left"
+
+
+def test_on_a_terminal_a_table_fills_and_stays_only_if_the_run_is_broken_off() -> None:
+    whole, broken = shown_live(terminal=True), shown_live(terminal=True, fails=True)
+    for words in ("660 images/s", "640 to 700", "42 s left"):
+        assert words in whole
+        assert words in broken
+    erased = "\x1b[1A\x1b[2K"
+    assert whole.rstrip().endswith(erased.rstrip()) or whole.count(erased) > broken.count(erased)

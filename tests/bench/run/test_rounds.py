@@ -1,0 +1,105 @@
+"""Rounds of measurements: in which order, how often, and what a budget leaves out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.bench.measure.clock import Rate
+from penstock.bench.record.record import DECODE, BenchSettings, decode_name
+from penstock.bench.run import rounds as rounds_module
+from penstock.bench.run.rounds import Rounds
+from penstock.bench.run.time_budget import CLOSING_S, TimeBudget
+
+LOADER, BASELINE = ("loader", "penstock, torch backend"), ("baseline", "torch DataLoader + Pillow")
+MINE, OTHER, ALONE = (("ceiling", name) for name in (decode_name("turbojpeg"), decode_name("pillow"), DECODE))
+
+
+class Time:
+    """Passes when a measurement is made, and stands in for a stopwatch."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[str, str]] = []
+
+    def stopwatch(self) -> Any:
+        started = self.now
+
+        class Watch:
+            seconds = property(lambda watch: self.now - started)
+
+        return Watch()
+
+    def probe(self, key: tuple[str, str], takes: float, rates: Callable[[int], float]) -> Rate:
+        self.calls.append(key)
+        self.now += takes
+        return Rate.from_steps([1], [1 / rates(self.calls.count(key))])
+
+
+def rounds(
+    monkeypatch: pytest.MonkeyPatch,
+    budget: float | None,
+    probes: dict[tuple[str, str], tuple[float, Callable[[int], float]]],
+    **settings: Any,
+) -> tuple[Time, dict[Any, Any], list[Any]]:
+    time = Time()
+    monkeypatch.setattr(rounds_module, "Stopwatch", time.stopwatch)
+    left = TimeBudget(budget)
+    left._watch = time.stopwatch()
+    made = Rounds(BenchSettings(budget=budget, seconds=1.0, **settings), left, lambda *_: None, lambda *_: None)
+    ready = {key: partial(time.probe, key, takes, rates) for key, (takes, rates) in probes.items()}
+    results, late = made.run(ready, decoder="turbojpeg", failed=lambda key, error: None)
+    return time, results, late
+
+
+def steady(number: int) -> float:
+    return 100.0
+
+
+def drifting(number: int) -> float:
+    return 100.0 * 1.1**number
+
+
+def test_without_a_budget_each_is_made_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = {ALONE: (5.0, steady), LOADER: (5.0, drifting)}
+    time, results, late = rounds(monkeypatch, None, probes, rounds=4)
+    assert time.calls == [ALONE, LOADER] * 4
+    assert (sorted(map(len, results.values())), late) == ([4, 4], [])
+    assert rounds(monkeypatch, None, probes)[0].calls == [ALONE, LOADER] * 3
+
+
+def test_with_a_budget_the_verdicts_come_first_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = dict.fromkeys((ALONE, OTHER, BASELINE, MINE, LOADER), (10.0, drifting))
+    time, _, late = rounds(monkeypatch, 38 + CLOSING_S, probes)
+    assert time.calls == [LOADER, MINE, OTHER, ALONE]  # a loader takes as long as the first did, a ceiling is short
+    assert (late, time.now) == ([BASELINE], 40)
+
+
+def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, _, _ = rounds(monkeypatch, 100.0, {LOADER: (2.0, drifting), MINE: (2.0, steady)}, apply=False)
+    assert time.calls.count(MINE) == 2
+    assert time.calls.count(LOADER) > 10
+    assert time.now <= 100 - CLOSING_S
+
+
+def test_time_is_kept_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = {LOADER: (2.0, drifting)}
+    kept = rounds(monkeypatch, 100.0, probes, apply=True)[0].now
+    assert 70 < kept <= 80 < rounds(monkeypatch, 100.0, probes, apply=False)[0].now
+
+
+def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, results, late = rounds(monkeypatch, 1.0, {LOADER: (2.0, steady), MINE: (2.0, steady)})
+    assert (results, late) == ({}, [LOADER, MINE])
+
+
+def test_a_budget_says_what_is_left() -> None:
+    assert (TimeBudget().left, TimeBudget().share(0.5)) == (math.inf, 0.0)
+    budget = TimeBudget(100.0, used=30.0)
+    assert 60 < budget.left <= 70 - CLOSING_S
+    assert budget.share(0.2) == 20.0
+    assert TimeBudget.of_this_process(1000.0).used > 0.1

@@ -1,0 +1,236 @@
+"""Two real ranks that learn their places after their loaders were made: of Lightning, Accelerate, torchrun, srun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gloo_ranks import run_ranks
+from photo_folder import write_folder
+
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_train
+
+PHOTOS, BATCH, EPOCHS = 40, 6, 2
+
+COMMON = """
+import json, os, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+
+torch.set_num_threads(1)
+
+def loaders(photos, **settings):
+    settings = {"batch_size": 6, "seed": 3, "workers": 0, "with_index": True, **settings}
+    return (create_loader(photos, pipeline=imagenet_train(16), **settings),
+            create_loader(photos, pipeline=imagenet_eval(16), **settings))
+"""
+
+LIGHTNING = (
+    COMMON
+    + """
+import lightning
+
+class Classifier(lightning.LightningModule):
+    def __init__(self, out):
+        super().__init__()
+        self.out, self.seen, self.judged = out, [], []
+        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 4))
+
+    def training_step(self, batch, _):
+        self.seen.append((self.current_epoch, batch[2].tolist()))
+        return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch, _):
+        self.judged += [place for place in batch[2].tolist() if place >= 0]
+
+    def on_fit_end(self):
+        Path(f"{self.out}.{self.global_rank}").write_text(json.dumps([self.seen, self.judged]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+if __name__ == "__main__":
+    photos, out, strategy = sys.argv[1:]
+    train, judge = loaders(photos)
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, logger=False,
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+                                num_sanity_val_steps=0, default_root_dir=os.path.dirname(out))
+    trainer.fit(Classifier(out), train, judge)
+"""
+)
+
+ACCELERATE = (
+    COMMON
+    + """
+import accelerate
+
+def work(out, train, judge):
+    accelerator = accelerate.Accelerator(cpu=True)
+    seen = [(epoch, index.tolist()) for epoch in range(2) for _, _, index in train]
+    judged = [place for _ in range(2) for _, _, index in judge for place in index.tolist() if place >= 0]
+    Path(f"{out}.{accelerator.process_index}").write_text(json.dumps([seen, judged]))
+
+if __name__ == "__main__":
+    photos, out, _ = sys.argv[1:]
+    accelerate.debug_launcher(work, (out, *loaders(photos)), num_processes=2)
+"""
+)
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+RUNS = {
+    "lightning, ddp": (LIGHTNING, "ddp", (sys.executable,)),
+    "lightning, ddp_spawn": (LIGHTNING, "ddp_spawn", (sys.executable,)),
+    "lightning, torchrun": (LIGHTNING, "ddp", TORCHRUN),
+    "accelerate": (ACCELERATE, "", (sys.executable,)),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), PHOTOS)
+
+
+@pytest.fixture(scope="module")
+def stream(photos: Path) -> list[tuple[int, list[int]]]:
+    """(epoch, indices) of the steps of one rank that takes a batch as large as those of two."""
+    settings = {"batch_size": 2 * BATCH, "seed": 3, "workers": 0}
+    with create_loader(photos, pipeline=imagenet_train(16), **settings) as loader:
+        return [(batch.epoch, batch.index.tolist()) for _ in range(EPOCHS) for batch in loader.batches()]
+
+
+def assert_halves(results: list[Any], stream: list[tuple[int, list[int]]]) -> None:
+    """Each step of the two ranks is one of the stream; each validation serves all photos once, half by each rank."""
+    (first, judged_first), (second, judged_second) = results
+    assert [(a[0], a[1] + b[1]) for a, b in zip(first, second, strict=True)] == stream
+    assert sorted(judged_first + judged_second) == sorted(EPOCHS * list(range(PHOTOS)))
+    assert judged_first
+    assert judged_second
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_ranks_share_the_stream(photos: Path, stream: list[Any], tmp_path: Path, name: str) -> None:
+    script, strategy, command = RUNS[name]
+    file, out = tmp_path / "train.py", tmp_path / "out"
+    file.write_text(script)
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    done = subprocess.run(
+        [*command, file, photos, out, strategy],
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_halves([json.loads(Path(f"{out}.{rank}").read_text()) for rank in (0, 1)], stream)
+
+
+SRUN = (
+    COMMON
+    + """
+import torch.distributed as dist
+from penstock.loaders import LoaderError
+
+rank, world, store, out, photos = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+os.environ |= {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "WORLD_SIZE": "2"}  # as job scripts export it
+result = {}
+
+def taken(**settings):
+    try:
+        with loaders(settings.pop("photos", photos), **settings)[0] as loader:
+            next(loader.batches())
+        return "fine"
+    except LoaderError as error:
+        return error.line()
+
+train, judge = loaders(photos)
+result["length"] = len(train)
+result["too early"] = taken()
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+seen = [(batch.epoch, batch.index.tolist()) for _ in range(2) for batch in train.batches()]
+judged = [place for _ in range(2) for batch in judge.batches() for place in batch.index.tolist() if place >= 0]
+result["stream"] = [seen, judged]
+
+# Ranks with loaders that differ: rank 0 comes first.
+other = Path(photos).with_name("other")
+differing = {
+    "the same": {},
+    "workers": {"workers": rank},
+    "photos": {"photos": [photos, str(other)][rank]},
+    "seed": {"seed": rank},
+    "pipeline": {"dtype": [torch.float32, torch.uint8][rank]},
+    "batch_size": {"batch_size": [6, 4][rank]},
+    "alone": {"seed": rank, "rank": 0, "world_size": 1},
+}
+if rank == 0:
+    create_loader(photos, batch_size=4, seed=9)  # which the other rank does not make
+for name, settings in differing.items():
+    if rank == 1:
+        dist.barrier()
+    result[name] = taken(**settings)
+    if rank == 0:
+        dist.barrier()
+
+# The group goes: an epoch that begins now is this process's own.
+dist.destroy_process_group()
+del os.environ["WORLD_SIZE"], os.environ["SLURM_NTASKS"]
+result["afterwards"] = [batch.index.tolist() for batch in train.batches()]
+result["length afterwards"] = len(train)
+Path(f"{out}.{rank}.json").write_text(json.dumps(result))
+os._exit(0)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def tasks(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What two tasks of srun found: WORLD_SIZE without RANK, then torch.distributed, then loaders that differ."""
+    write_folder(photos.with_name("other"), PHOTOS, classes=2)
+    return run_ranks(SRUN, tmp_path_factory.mktemp("tasks"), 2, str(photos))
+
+
+def test_tasks_of_srun_share_the_stream_once_torch_distributed_is_there(tasks: list[Any], stream: list[Any]) -> None:
+    assert_halves([task["stream"] for task in tasks], stream)
+    assert {task["length"] for task in tasks} == {PHOTOS // (2 * BATCH)}
+
+
+def test_a_task_that_cannot_know_its_rank_is_refused(tasks: list[Any]) -> None:
+    for task in tasks:
+        assert "LoaderError[E-MISUSE]" in task["too early"]
+        assert "WORLD_SIZE is 2" in task["too early"]
+
+
+def test_an_epoch_without_other_ranks_is_served_whole(tasks: list[Any]) -> None:
+    for task in tasks:
+        served = [place for batch in task["afterwards"] for place in batch]
+        assert len(set(served)) == len(served) == PHOTOS // BATCH * BATCH
+        assert task["length afterwards"] == PHOTOS // BATCH
+
+
+@pytest.mark.parametrize("what", ["the same", "workers", "alone"])
+def test_ranks_may_differ_in_what_changes_nothing(tasks: list[Any], what: str) -> None:
+    assert [task[what] for task in tasks] == ["fine", "fine"]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("photos", "differ in fingerprint, classes"),
+        ("seed", "differ in seed (0 and 1)"),
+        ("pipeline", "differ in dtype ('float32' and 'uint8')"),
+        ("batch_size", "differ in batch_size (6 and 4)"),
+    ],
+)
+def test_ranks_whose_loaders_differ_are_refused_by_name(tasks: list[Any], what: str, words: str) -> None:
+    assert tasks[0][what] == "fine"  # it came first, and nobody waits
+    assert tasks[1][what].startswith("LoaderError[E-STATE] rank=1 cause=rank 1 and rank 0 ")
+    assert words in tasks[1][what]
