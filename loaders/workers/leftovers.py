@@ -42,7 +42,9 @@ def mark_temporary_folder() -> None:
     mine = identity()
     if _owner(config.get("tempdir") or "") != mine:
         config.pop("tempdir", None)
-        os.symlink(mine, os.path.join(util.get_temp_dir(), _MARK))
+        folder = util.get_temp_dir()
+        with contextlib.suppress(OSError):  # a file system without links: nobody will sweep it
+            os.symlink(mine, os.path.join(folder, _MARK))
 
 
 def remove_folder(folder: str) -> None:

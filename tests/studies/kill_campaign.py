@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -108,8 +109,11 @@ def judge(trial: Trial) -> list[str]:
     """Return what is not as it must be."""
     faults = []
     killed = trial.strike == "SIGKILL"
+    scripted = trial.program.startswith(("drop-in", "threads"))  # whose errors nobody catches
     if trial.code is None:
         faults.append("it hangs")
+    elif trial.code not in _codes(trial, scripted=scripted):
+        faults.append(f"exit code {trial.code}")
     if trial.processor_s > PROCESSOR_S:
         faults.append(f"it took {trial.processor_s:.1f} s of processor time to end")
     if trial.processes:
@@ -118,13 +122,22 @@ def judge(trial: Trial) -> list[str]:
         faults.append("files are left")
     if trial.swept and not (killed and trial.victim in ("group", "tracker")):
         faults.append("files were left to be swept, though nobody was killed who could have removed them")
-    scripted = trial.program.startswith(("drop-in", "threads"))  # whose KeyboardInterrupt nobody catches
-    meant = "LoaderError" in trial.errors or (scripted and "KeyboardInterrupt" in trial.errors)
-    if "Traceback" in trial.errors and not meant:
+    if not scripted and "Traceback" in trial.errors:
         faults.append("a traceback")
-    if "leaked" in trial.errors and not killed and not scripted:
+    if not scripted and "leaked" in trial.errors and not killed:
         faults.append("multiprocessing speaks of a leak")
     return faults
+
+
+def _codes(trial: Trial, *, scripted: bool) -> set[int]:
+    """Return the exit codes that a program may have after what was done to it."""
+    numbers = {signal.Signals[trial.strike], signal.SIGTERM}
+    found = {sign for number in numbers for sign in (-number, 128 + number)}
+    if trial.program.startswith("cache build"):
+        found.add(0)  # it was done
+    if "LoaderError[E-WORKER]" in trial.errors and trial.strike == "SIGKILL":
+        found.add(1 if scripted else 5)
+    return found
 
 
 class Campaign:
@@ -189,16 +202,13 @@ class Campaign:
         self._wait_for(trial.moment, command)
         self._strike(trial, command)
         self._watch_the_end(trial, command)
-        trial.errors = command.errors[-2000:]
+        trial.errors = command.errors
         self._look_behind(trial, temporary)
         if program.dest:
             self._build_again(trial, place, dest)
         trial.faults += judge(trial)
-        for leftover in sorted(place.rglob("*"), reverse=True):
-            leftover.rmdir() if leftover.is_dir() else leftover.unlink()
-        place.rmdir()
-        with contextlib.suppress(OSError):
-            temporary.rmdir()
+        shutil.rmtree(place)
+        shutil.rmtree(temporary)
         return trial
 
     def _wait_for(self, moment: str, command: Command) -> None:
@@ -258,7 +268,9 @@ class Campaign:
             trial.files = self._files(temporary)
 
     def _files(self, temporary: Path) -> list[str]:
-        return [*self._commands.shared_segments(), *(str(path.relative_to(temporary)) for path in temporary.rglob("*"))]
+        files = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
+        # torch keeps what it compiles.
+        return [*self._commands.shared_segments(), *(name for name in files if not name.startswith("torchinductor"))]
 
     def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
         """Whatever the builder left, its lock among it, is in nobody's way."""
@@ -310,6 +322,8 @@ def main(
             done.append(trial := runs.run(number))
             told = f"{trial.program}: {trial.strike} to {trial.victim} ({trial.moment}), exit code {trial.code}"
             print(f"{number:4} {told}, {trial.processor_s:.2f} s", *trial.faults, sep=" | ", flush=True)
+            if trial.faults:
+                print(trial.errors[-1500:], trial.files, trial.swept, trial.processes, sep="\n", flush=True)
     bad = [trial for trial in done if trial.faults]
     summary: dict[str, Any] = {
         "seed": seed,

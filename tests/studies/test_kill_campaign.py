@@ -27,7 +27,9 @@ def trial(**found: Any) -> Trial:
         {**KILLED, "swept": ["sem.x"], "files": ["sem.x"]},
         {"errors": "Traceback (most recent call last):"},
         {"errors": "There appear to be 7 leaked semaphore objects"},
-        {"program": "drop-in default", "errors": "Traceback ... AssertionError"},
+        {"code": 1},
+        {"code": 5},
+        {"program": "drop-in default", "code": 1, "errors": "Traceback ... AssertionError"},
     ],
 )
 def test_it_is_a_fault(found: dict[str, Any]) -> None:
@@ -39,7 +41,8 @@ def test_it_is_a_fault(found: dict[str, Any]) -> None:
     [
         {},
         {**KILLED, "swept": ["sem.x"]},
-        {"program": "drop-in default", "strike": "SIGINT", "errors": "Traceback ... KeyboardInterrupt"},
+        {**KILLED, "victim": "worker", "code": 5, "errors": "LoaderError[E-WORKER] ..."},
+        {"program": "drop-in default", "strike": "SIGINT", "code": -2, "errors": "Traceback ... KeyboardInterrupt"},
     ],
 )
 def test_it_is_none(found: dict[str, Any]) -> None:
