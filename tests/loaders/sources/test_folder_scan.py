@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_index_builder, folder_scan
+from penstock.loaders.sources import folder_index, folder_index_builder, folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
@@ -137,20 +137,17 @@ def test_labels_are_torchvisions(tmp_path: Path) -> None:
     assert len(samples) == 8
 
 
-@pytest.mark.parametrize("reason", ["not a regular file", "folder seen before", "hidden"])
-def test_an_index_by_older_rules_is_not_used_where_they_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
+def test_an_index_by_older_rules_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = settle(plant(tmp_path / "root", ["v/a.jpg", "w/b.jpg"]))
 
     def as_before(scan: FolderScan, file: BinaryIO) -> None:
-        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={reason: 1})
+        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={"not a regular file": 1})
 
     with monkeypatch.context() as before:
-        before.setattr(folder_index_builder, "SCAN_RULES", 1)
+        before.setattr(folder_index, "MAGIC", b"penstock index 1")
         before.setattr(FolderScan, "write", as_before)
-        assert ImageFolder(root).skipped == {reason: 1}
-    assert ImageFolder(root).skipped == ({reason: 1} if reason == "hidden" else {})
+        assert ImageFolder(root).skipped == {"not a regular file": 1}
+    assert ImageFolder(root).skipped == {}
 
 
 def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
