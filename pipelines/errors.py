@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
 
 class ErrorCode(NamedTuple):
@@ -20,6 +22,8 @@ class ErrorCode(NamedTuple):
 
 EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
 CANNOT_ALLOCATE = "can't allocate memory"  # torch's CPU allocator raises a RuntimeError whose text contains this
+_LINE = re.compile(r"LoaderError\[(E-[A-Z]+)\](.*?) cause=(.*): fix=(.*)")
+_FIELD = re.compile(r" (sample|path|backend|rank|worker)=('.*?'(?= |$)|\".*?\"(?= |$)|\S+)")
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -35,8 +39,8 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-REPAIRED": ErrorCode(3, "repair or remove the file, or pass on_repaired='count' or 'replace'"),
     "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
     "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
-    "E-MISSING": ErrorCode(3, "restore the file, or scan the folder again (rescan=True)"),
-    "E-CHANGED": ErrorCode(3, "scan the folder again (rescan=True)"),
+    "E-MISSING": ErrorCode(3, "restore the file, or start again: the folder is then scanned anew"),
+    "E-CHANGED": ErrorCode(3, "start again (create the loader from its folder): the folder is then scanned anew"),
     "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
     "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
     "E-NODATA": ErrorCode(3, "point at a folder that holds JPEG, PNG, WebP, BMP or GIF files"),
@@ -76,7 +80,8 @@ class LoaderError(RuntimeError):
     """Report a failure with a stable code, in one line that says where it happened, what happened and what to do.
 
     `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
-    fields that are None are left out. The error can be pickled. Raises KeyError for a code not in ERROR_CODES.
+    fields that are None are left out. The error can be pickled, and made anew from its text alone, as torch does with
+    an error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a text that holds no such line.
 
     Attributes:
         code: a key of ERROR_CODES.
@@ -95,7 +100,7 @@ class LoaderError(RuntimeError):
     def __init__(
         self,
         code: str,
-        cause: str,
+        cause: str | None = None,
         *,
         fix: str | None = None,
         sample: int | None = None,
@@ -104,6 +109,10 @@ class LoaderError(RuntimeError):
         rank: int | None = None,
         worker: int | None = None,
     ) -> None:
+        if cause is None:
+            code, cause, fix, known = _read_line(code)
+            sample, path, backend = known.get("sample"), known.get("path"), known.get("backend")
+            rank, worker = known.get("rank"), known.get("worker")
         self.code = code
         self.exit_code = ERROR_CODES[code].exit_code
         self.cause = one_line(cause)
@@ -130,6 +139,19 @@ class LoaderError(RuntimeError):
     def __reduce__(self) -> tuple[object, ...]:
         state = {n: getattr(self, n) for n in self.FIELDS}
         return _rebuild, (self.code, self.cause, self.fix, state)
+
+
+def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
+    """Return code, cause, fix and the fields of the last error line in `text`. Raises ValueError without one."""
+    lines = _LINE.findall(text)
+    if not lines:
+        raise ValueError(f"this is no line of a LoaderError: {text}")
+    code, where, cause, fix = lines[-1]
+    numbers = ("sample", "rank", "worker")
+    fields: dict[str, Any] = {name: int(v) if name in numbers else v for name, v in _FIELD.findall(where)}
+    if "path" in fields:
+        fields["path"] = ast.literal_eval(fields["path"])
+    return code, cause, fix, fields
 
 
 def _rebuild(code: str, cause: str, fix: str, fields: dict[str, object]) -> LoaderError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
-from penstock.loaders.drop_in.data_loader import DEFAULT_PREFETCH
+from penstock.loaders.drop_in.tuned import TUNED_PREFETCH
 from penstock.loaders.system.machine import (
     available_cpus,
     cgroup_cpu_quota,
@@ -121,7 +121,7 @@ def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
     if found.state == "fail":
         return found
     workers = default_workers() if settings.workers is None else settings.workers
-    under_way = workers * (settings.prefetch or DEFAULT_PREFETCH) + 1
+    under_way = workers * (settings.prefetch or TUNED_PREFETCH) + 1
     num_bytes = under_way * settings.batch_size * settings.size**2 * 3 * 4
     try:
         ensure_dev_shm(num_bytes if workers else 0, f"{under_way} float32 batches of a DataLoader")

@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 import errno
+import math
+import multiprocessing
 import queue
 import reprlib
+import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
+from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
+from penstock.loaders.drop_in.place import Mark
+from penstock.loaders.drop_in.tracked import TrackedIterator
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
 from penstock.loaders.workers.processes import receive_message
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.loaders.workers.watch import WatchedIterator
-from penstock.loaders.workers.watchdog import POLL_S, Watchdog
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
 
-_EXIT_S = 1.0  # a process that ends closes its sockets some time before its end is visible
+_EXIT_S = 5.0  # at most; a process that ends closes its sockets some time before its end is visible
 _THREAD_S = 5.0  # longer than the pinning of one batch
 _BACKEND = "torch"
-_START_FIX = f"see its traceback above; a script that starts workers needs its main part under `{MAIN_GUARD}`"
+_START_FIX = (
+    f"see its traceback above: what starts workers belongs under `{MAIN_GUARD}`, and what workers need (data set, "
+    "collate_fn, worker_init_fn) at the top level of a module, not under it"
+)
 _SHORT = reprlib.Repr()
 _SHORT.maxlist = _SHORT.maxtuple = 64
 
 
-class BatchIterator(WatchedIterator):
+class BatchIterator(WatchedIterator, TrackedIterator):
     """DataLoader iterator of torch that raises what happened to its workers instead of waiting for ever.
 
     Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
+    Silence is waited for as torch does if the loader has no watchdog_s, but said once.
     """
+
+    grace_s = float(MP_STATUS_CHECK_INTERVAL)
 
     # Values until torch sets them, in case the construction is interrupted.
     _shutdown = True
     _in_order = True
 
-    def __init__(self, loader: Any, watchdog_s: float) -> None:
-        self._watchdog = Watchdog(watchdog_s)
-        self._handed_out: dict[int, Any] = {}  # number of a task -> its sample indices
+    def __init__(self, loader: Any) -> None:
+        self._watchdog = Watchdog(math.inf if loader.watchdog_s is None else loader.watchdog_s)
+        self._all_started = self._said_silent = False
+        self._handed_out: dict[int, tuple[int, Any, dict[str, Any]]] = {}  # task -> number, indices, sampler's states
+        self._ended: dict[int, ProcessState | None] = {}
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
-        loader.worker_init_fn = WorkerStart(user_init, self._progress)
+        loader.worker_init_fn = WorkerStart(user_init, self._progress, tuple(loader._place.resume))
         try:
-            if loader.multiprocessing_context.get_start_method() == "forkserver":
+            if start_method(loader) == "forkserver":
                 start_fork_server()
             super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
         except (ConnectionError, EOFError) as error:
@@ -71,7 +85,7 @@ class BatchIterator(WatchedIterator):
         """Count the batches that can be had without waiting."""
         if self._shutdown:
             return 0
-        if self._dataset_kind == _DatasetKind.Iterable or not self._in_order:
+        if self._is_iterable or not self._in_order:
             return int(self._data_queue.qsize())
         while self._tasks_outstanding and not self._data_queue.empty():
             self._receive_early()
@@ -87,26 +101,43 @@ class BatchIterator(WatchedIterator):
         self._task_info[task] += (data,)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter and self._dataset_kind == _DatasetKind.Map:
+        if not first_iter and not self._is_iterable:
             # torch forgets the tasks of an epoch that was left before it waits for them: a hang could not be explained.
             while self._tasks_outstanding:
                 self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
                 self._receive_early()
-        self._index_sampler = loader._index_sampler  # starts elsewhere after load_state_dict or set_epoch
-        self._handed_out = {}
+        self._handed_out, self._ended = {}, {}
+        self._turn = loader._place.turn if self._is_iterable else loader._place.batches % self._num_workers
         super()._reset(loader, first_iter)
+
+    def _try_put_index(self) -> None:
+        while self._turn:  # each worker goes on with what was its own before
+            self._turn -= 1
+            next(self._worker_queue_idx_cycle)
+        super()._try_put_index()
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
-        if len(self._handed_out) > 2 * self._prefetch_factor * self._num_workers:
-            self._handed_out = {task: self._handed_out[task] for task in self._task_info}
-        self._handed_out[self._send_idx] = index
+        draws = self._sampler_iter
+        self._handed_out[self._send_idx] = draws.number, index, draws.places()
         return index
 
+    def _wait_for_start(self) -> None:
+        """Wait until all workers are set up: torch's timeout is that of a batch."""
+        sentinels = [worker.sentinel for worker in self._workers]
+        while not self._all_started and not connection.wait(sentinels, timeout=0.01):
+            self._all_started = bool(self._progress.table[: self._num_workers, PID].all())
+
     def _get_data(self) -> Any:
+        if self._timeout > 0 and not self._all_started:
+            self._wait_for_start()
         self._watchdog.restart()
         try:
-            return super()._get_data()  # type: ignore[no-untyped-call]
+            task, data = super()._get_data()  # type: ignore[no-untyped-call]
+            if isinstance(data, Ended):
+                self._ended[data.worker_id] = data.state
+            self._latest = task
+            return task, data
         except BaseException as error:
             found = self._diagnose(error)
             if found is error and self._timeout > 0 and type(error) is RuntimeError:  # torch goes on after its timeout
@@ -117,12 +148,24 @@ class BatchIterator(WatchedIterator):
             raise found from error
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
+        number, _, places = self._handed_out.pop(self._rcvd_idx - 1 if self._in_order else self._latest)
+        data, state = (data.batch, data.state) if isinstance(data, Fetched) else (data, None)
         try:
-            return super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
+            batch = super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "</torch_" not in str(error):  # torch names the shared memory of a batch so
                 raise
             raise LoaderError("E-SHM", str(error).splitlines()[-1], backend=_BACKEND) from error
+        self._marks.append(Mark(number, places, worker_idx, state))
+        return batch
+
+    def end_states(self) -> list[ProcessState | None] | None:
+        """Return the states of workers that go on with the next epoch."""
+        if not self._persistent_workers:
+            return None
+        if not self._is_iterable:
+            return self._place.processes
+        return [self._ended.get(worker) for worker in range(self._num_workers)]
 
     def _diagnose(self, error: BaseException) -> BaseException:
         """Return a LoaderError that says what happened, where more is known than `error` says; else `error` itself."""
@@ -151,7 +194,10 @@ class BatchIterator(WatchedIterator):
 
     def _raise_if_dead(self, cause: BaseException | None) -> None:
         if isinstance(cause, (OSError, EOFError)):
-            connection.wait([worker.sentinel for worker in self._workers], timeout=_EXIT_S)
+            ending = connection.wait([worker.sentinel for worker in self._workers], timeout=_EXIT_S)
+            for worker in self._workers:
+                if worker.sentinel in ending:
+                    worker.join(_EXIT_S)
         super()._raise_if_dead(cause)
 
     def shut_down(self) -> None:
@@ -162,17 +208,22 @@ class BatchIterator(WatchedIterator):
         super().shut_down()
         self._progress.close()
 
+    def close(self) -> None:
+        """End the iteration, and its processes."""
+        super().close()
+        self.shut_down()
+
     def _in_hand(self, worker: int) -> tuple[str, int | None]:
         """Return what a worker is at, in words, and the sample."""
         row = self._progress.table[worker]
         if not row[PID]:
             return " while it was being started", None
-        if self._dataset_kind != _DatasetKind.Map:
+        if self._is_iterable:
             return "", None
         if not row[BUSY]:
             return " between two batches", None
         sample = int(row[SAMPLE])
-        tasks = [self._handed_out.get(task) for task, info in self._task_info.items() if info == (worker,)]
+        tasks = [self._handed_out[task][1] for task, info in self._task_info.items() if info == (worker,)]
         batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
         words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
         return words, sample if sample >= 0 else None
@@ -180,23 +231,39 @@ class BatchIterator(WatchedIterator):
     def _died(self, worker: int, pid: int, ending: str) -> LoaderError:
         doing, sample = self._in_hand(worker)
         where: dict[str, Any] = {"sample": sample, "worker": pid, "backend": _BACKEND}
+        who, said = f"DataLoader worker (pid {pid})", ending.replace("killed by", "is killed by signal:")  # as by torch
         if "SIGBUS" in ending:
-            return LoaderError("E-SHM", f"worker process {ending}{doing}", **where)
+            return LoaderError("E-SHM", f"{who} {said}{doing}", **where)
         look = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
         fix = f"{look}; run with num_workers=0 to see a crash of the dataset itself"
         if ending == "exited with 1" and not self._progress.table[worker, PID]:
             fix = _START_FIX
-        return death_error(ending, doing, fix=fix, **where)
+        return death_error(said, doing, who=who, fix=fix, **where)
 
     def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
         """Return the error for no message and no new sample within `watchdog_s`, None if that is not so."""
         if not self._watchdog.expired(b"" if worker is None else self._progress.table[worker].tobytes()):
+            if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._said_silent:
+                self._say_silent(worker, pid)
             return None
         doing, sample = ("", None) if worker is None else self._in_hand(worker)
         fix = "look at what these samples are read from (slow or dead storage), or raise watchdog_s"
         return silence_error(
             self._workers, pid, self._watchdog.silent_s, doing, fix=fix, sample=sample, backend=_BACKEND
         )
+
+    def _say_silent(self, worker: int | None, pid: int) -> None:
+        """Warn of a silence that nobody has set a limit to."""
+        self._said_silent = True
+        doing = "" if worker is None else self._in_hand(worker)[0]
+        text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"
+        warnings.warn(f"{text}; watchdog_s= makes this an error", RuntimeWarning, stacklevel=2)
+
+
+def start_method(loader: Any) -> str:
+    """Return the method by which a loader starts its workers."""
+    context = loader.multiprocessing_context or multiprocessing
+    return str(context.get_start_method())
 
 
 def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
@@ -209,7 +276,10 @@ def _no_descriptor(error: BaseException) -> LoaderError | None:
     """Return the error for a lack of descriptors, in whichever form torch reports it; None for another `error`."""
     lack = isinstance(error, OSError) and error.errno == errno.EMFILE
     if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
-        fix = "keep fewer batches at a time, or raise the limit of open files (ulimit -n 4096)"
+        fix = (
+            "keep fewer batches at a time, raise the limit of open files (ulimit -n 4096), or call "
+            "torch.multiprocessing.set_sharing_strategy('file_system')"
+        )
         return LoaderError("E-FD", "no descriptor is left for the workers' batches", fix=fix, backend=_BACKEND)
     return None
 

@@ -1,38 +1,30 @@
-"""Choose how the workers of the drop-in DataLoader are started, and set each of them up."""
+"""Set up the worker processes of the drop-in DataLoader."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import context, queues
-from multiprocessing.context import BaseContext
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import queues
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch._utils import ExceptionWrapper
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.dataloader import _DatasetKind
 
-from penstock.loaders.system.machine import default_workers, memory_headroom
+from penstock.loaders.drop_in import random_state
+from penstock.loaders.drop_in.fetcher import DATASET, RANDOM, Ended, Fetched, Fetcher, ProcessState
+from penstock.loaders.drop_in.protocol import load_place
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'
-_MAX_DESCRIPTORS = 200  # a process is started with at most 256, and the queues need a few
-_COPIES_SHARE = 4  # the workers' copies of a dataset may take one part in so many of the free memory
-
-
-def drop_in_workers() -> int:
-    """Return the default num_workers: one a processor; 0 in a daemonic process (a worker), which may not start any."""
-    return 0 if multiprocessing.current_process().daemon else default_workers()
 
 
 @dataclass(frozen=True)
@@ -42,39 +34,96 @@ class WorkerStart:
     Attributes:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
+        places: where the data set goes on in each worker; empty at the start of an epoch.
     """
 
     user_init: Callable[[int], None] | None
     progress: WorkerProgress
+    places: tuple[ProcessState | None, ...] = ()
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id)
         row = self.progress.table[worker_id]
         row[PID] = os.getpid()
-        _report_samples(row)
+        _replace_fetchers(row, self.places[worker_id] if self.places else None)
         _report_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
 
 
-def _report_samples(row: npt.NDArray[np.int64]) -> None:
-    """Have torch note in `row`, from now on, which sample this process is at.
+class WorkerFetcher(Fetcher):
+    """Note in `row` which sample this process is at, and send the data set's state with each batch.
 
     What a worker has sent but nobody received is lost with it, so the parent cannot infer the sample from what is
     missing.
     """
-    plain: Callable[..., Any] = _MapDatasetFetcher.fetch
 
-    def fetch(self: Any, index: Any) -> Any:
+    def __init__(self, plain: Any, resume: ProcessState | None, row: npt.NDArray[np.int64]) -> None:
+        super().__init__(plain, resume)
+        self._row = row
+        if self._iterator is not None:
+            plain.dataset_iter = _NotedIterator(self._iterator, row)
+
+    def fetch(self, index: Any) -> Any:
+        one_by_one = self.plain.auto_collation and not getattr(self.plain.dataset, "__getitems__", None)
         try:
-            if self.auto_collation and not getattr(self.dataset, "__getitems__", None):
-                return plain(self, _noted(index, row))
-            next(iter(_noted(index if self.auto_collation else [index], row)), None)
-            return plain(self, index)
+            if self._iterator is not None:
+                batch = super().fetch(index)
+            elif one_by_one:
+                batch = super().fetch(_noted(index, self._row))
+            else:
+                _note(self._row, index[0] if isinstance(index, list) and index else index)
+                batch = super().fetch(index)
         finally:
-            row[BUSY] = 0
+            self._row[BUSY] = 0
+        state = self.state()
+        return batch if state is None else Fetched(batch, state)
 
-    _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+
+class _NotedIterator:
+    """Pass on the samples of an iterable data set, and note each."""
+
+    def __init__(self, iterator: Iterator[Any], row: npt.NDArray[np.int64]) -> None:
+        self._iterator, self._row = iterator, row
+
+    def __next__(self) -> Any:
+        _note(self._row, -1)
+        return next(self._iterator)
+
+
+def _note(row: npt.NDArray[np.int64], index: Any) -> None:
+    fits = isinstance(index, (int, np.integer)) and -(1 << 63) <= index < 1 << 63
+    row[SAMPLE] = index if fits else -1
+    row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
+
+
+def _noted(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+    """Pass `indices` on one by one, and note in `row` which one is asked for."""
+    for index in indices:
+        _note(row, index)
+        yield index
+
+
+def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -> None:
+    """Have torch use a WorkerFetcher in this process from now on; the first one goes on at `resume`."""
+    create = _DatasetKind.create_fetcher
+    places: list[ProcessState | None] = [resume]
+    fetchers: list[WorkerFetcher] = []
+
+    def create_noted(kind: int, dataset: Any, *rest: Any) -> WorkerFetcher:
+        place = (places.pop() if places else None) or {}
+        random_state.restore(place.get(RANDOM, {}), {})
+        load_place(dataset, DATASET, place)
+        fetchers[:] = [WorkerFetcher(create(kind, dataset, *rest), place, row)]  # type: ignore[no-untyped-call]
+        return fetchers[0]
+
+    def end(worker_id: int) -> Any:
+        state = fetchers[0].state(ended=True)
+        # The next epoch of this process draws from where this one leaves the generators.
+        return Ended(worker_id, {RANDOM: random_state.capture({})} if state is None else state)
+
+    _DatasetKind.create_fetcher = staticmethod(create_noted)  # type: ignore[method-assign]
+    torch_worker._IterableDatasetStopIteration = end  # type: ignore[assignment,misc]
 
 
 def _report_unsendable(worker_id: int) -> None:
@@ -93,14 +142,6 @@ def _report_unsendable(worker_id: int) -> None:
     queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
-def _noted(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
-    """Pass `indices` on one by one, and note in `row` which one is asked for."""
-    for index in indices:
-        row[SAMPLE] = index if isinstance(index, (int, np.integer)) else -1
-        row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
-        yield index
-
-
 def refuse_without_main_guard() -> None:
     """Raise LoaderError E-MISUSE in a new worker that imports the user's script, which would start workers again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -109,76 +150,3 @@ def refuse_without_main_guard() -> None:
             "every worker process imports this script, and the script iterates over a DataLoader when it is imported",
             fix=f"put the lines that use the loader under `{MAIN_GUARD}`, or pass num_workers=0",
         )
-
-
-def choose_context(num_workers: int, *payload: Any) -> BaseContext:
-    """Return the context for workers that are handed `payload`: forkserver, which inherits no locks and no CUDA state.
-
-    A method other than fork that the program chose by multiprocessing.set_start_method takes precedence. Where a worker
-    could not receive the payload it is fork, with a RuntimeWarning that says why.
-    """
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    if chosen not in (None, "fork") or "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context(chosen)
-    obstacle = why_not_started_clean(num_workers, *payload)
-    if obstacle is not None:
-        warnings.warn(
-            f"DataLoader forks its workers, because {obstacle}. Forked workers can hang where a library (OpenCV, "
-            "OpenMP, CUDA) has threads. Define the dataset and its functions at the top level of a module, without "
-            'lambdas, or pass multiprocessing_context="fork" to accept this.',
-            RuntimeWarning,
-            stacklevel=5,
-        )
-        return multiprocessing.get_context("fork")
-    return multiprocessing.get_context("forkserver")
-
-
-def why_not_started_clean(num_workers: int, *payload: Any) -> str | None:
-    """Return why `payload` cannot be sent to `num_workers` processes that inherit nothing; None if it can."""
-    sink, start = _NullSink(), _DryStart()
-    starting: Any = start
-    context.set_spawning_popen(starting)  # locks and tensors consult it when they are pickled
-    try:
-        ForkingPickler(sink).dump(payload)
-    except Exception as error:
-        return f"the dataset, collate_fn or worker_init_fn does not pickle ({type(error).__name__}: {error})"
-    finally:
-        context.set_spawning_popen(None)
-    main = sys.modules.get("__main__")
-    named, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if named is None and (not os.path.exists(file) if file is not None else sink.names_main):
-        return "the main script has no file that a worker could import"
-    if start.num_descriptors > _MAX_DESCRIPTORS:
-        return f"the dataset holds {start.num_descriptors} tensors, more than a new process can be handed"
-    need, have = sink.num_bytes * num_workers, memory_headroom()
-    if need * _COPIES_SHARE > have:
-        return f"the workers' copies of the dataset would take {need:,} of {have:,} bytes of free memory"
-    return None
-
-
-class _NullSink:
-    """File that drops what is written to it, but counts the bytes and notes whether they name `__main__`."""
-
-    def __init__(self) -> None:
-        self.num_bytes, self.names_main = 0, False
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self.num_bytes += size
-        # A pickler writes whole frames, so no name is split between two writes.
-        self.names_main = self.names_main or (isinstance(data, bytes) and b"__main__" in data)
-        return size
-
-
-class _DryStart:
-    """Stands for the process being started, and counts the descriptors that it would be handed."""
-
-    def __init__(self) -> None:
-        self.num_descriptors = 0
-
-    def duplicate_for_child(self, fd: int) -> int:
-        self.num_descriptors += 1
-        return fd
-
-    def DupFd(self, fd: int) -> int:
-        return fd

@@ -131,8 +131,9 @@ class DataLoaderState(StreamIdentity):
     """Identify the stream of the drop-in DataLoader.
 
     Attributes:
-        order: what decides it: "sequential", the permutation's name, "sampler", "batch_sampler" or "generator".
-        seed: seed of the order.
+        order: what decides it: "sequential", the permutation's name (by `seed`), "random" (torch's generator),
+            "generator", "sampler", "batch_sampler" or "iterable".
+        seed: seed of the order, if it has one.
         samples: number of samples in the dataset, None without a length.
         batch_size: samples a batch, None where a batch sampler decides.
         drop_last: whether an incomplete last batch is dropped.
@@ -142,7 +143,7 @@ class DataLoaderState(StreamIdentity):
     kind: ClassVar[str] = "penstock DataLoader"
     fix: ClassVar[str | None] = "load the state into a DataLoader with the dataset and arguments that it was saved from"
     order: str
-    seed: int
+    seed: int | None
     samples: int | None
     batch_size: int | None
     drop_last: bool
@@ -155,6 +156,6 @@ class DataLoaderState(StreamIdentity):
     def restore(self, state: object) -> tuple[int, int]:
         """Return (epoch, batches) of `state`. Raises LoaderError E-STATE."""
         # A sampler of the user's may serve a sample more than once: its epoch has no bound that is known here.
-        limit = (self.samples or 0) + 1 if self.order in (SAMPLER, "sequential") else 1 << 62
+        limit = (self.samples or 0) + 1 if self.order in (SAMPLER, "sequential", "random") else 1 << 62
         epoch, batches = self._place(state, {"epoch": _EPOCHS, "batches": limit})
         return epoch, batches

@@ -61,9 +61,9 @@ class Needs(NamedTuple):
         return self.processes * WORKER_BYTES + (SERVER_BYTES if server._forkserver_pid is None else 0)
 
 
-def drop_in_needs(workers: int, prefetch: int, start_method: str) -> Needs:
+def drop_in_needs(workers: int, start_method: str) -> Needs:
     """Return the needs of the drop-in DataLoader; how large its batches are is known when they are there."""
-    return Needs(0, 0, workers, workers * (6 + 2 * prefetch) + 16, start_method)
+    return Needs(0, 0, workers, workers * 6 + 16, start_method)
 
 
 def ensure(needs: Needs, **where: object) -> None:

@@ -10,13 +10,15 @@ from penstock.loaders.workers.processes import FOR_MEMORY, is_stopped, print_sta
 from penstock.pipelines.errors import LoaderError
 
 
-def death_error(ending: str, doing: str = "", *, fix: str | None = None, **where: Any) -> LoaderError:
+def death_error(
+    ending: str, doing: str = "", *, who: str = "worker process", fix: str | None = None, **where: Any
+) -> LoaderError:
     """Return the error for a worker process that met the `ending` of describe_exit; `doing` follows it in the text.
 
     fix: what to do, unless the kernel killed it for memory, for which E-OOM has its own.
     """
     code, fix = ("E-OOM", None) if ending.endswith(FOR_MEMORY) else ("E-WORKER", fix)
-    return LoaderError(code, f"worker process {ending}{doing}", fix=fix, **where)
+    return LoaderError(code, f"{who} {ending}{doing}", fix=fix, **where)
 
 
 def silence_error(

@@ -23,7 +23,6 @@ from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_st
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
-_GRACE_S = 1.0  # for workers to leave by themselves at close
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
 _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
 
@@ -44,11 +43,13 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
 
     Attributes:
+        grace_s: seconds for workers to leave by themselves at close.
         on_death: called with a worker's number, process id and what ended it; returns the error to raise.
         on_silence: called with number and process id of the worker that is waited for; returns the error to raise, or
             None if the silence is not yet too long.
     """
 
+    grace_s = 1.0
     on_death: Callable[[int, int, str], LoaderError]
     on_silence: Callable[[int, int], LoaderError | None]
 
@@ -146,8 +147,9 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._shutdown = True  # torch's own clean-up has nothing left to do
         waiting = {worker.sentinel: worker for worker in self._workers}
         try:
-            if all(worker.is_alive() and not is_stopped(worker.pid or 0) for worker in self._workers):
-                deadline = time.monotonic() + _GRACE_S
+            # A worker that has left already was at the end of an iterable data set.
+            if all(worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers):
+                deadline = time.monotonic() + self.grace_s
                 self._ask_to_leave()
                 while waiting and time.monotonic() < deadline:
                     for gone in connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic())):
@@ -164,7 +166,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
             # hang where the pipe is full of what a killed worker has not read.
             feeders = [box._thread for box in boxes if box._thread is not None]
-            deadline = time.monotonic() + _GRACE_S
+            deadline = time.monotonic() + self.grace_s
             for feeder in feeders:
                 feeder.join(max(0.0, deadline - time.monotonic()))
 
@@ -173,7 +175,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         request = threading.Thread(target=self._workers_done_event.set, daemon=True)
         with contextlib.suppress(RuntimeError):  # no memory for a thread
             request.start()
-            request.join(_GRACE_S)
+            request.join(self.grace_s)
             if not request.is_alive():
                 for inbox in self._index_queues:
                     inbox.put(None)

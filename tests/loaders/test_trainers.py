@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 import torch
 from photo_folder import write_folder
 from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
-from penstock.loaders import create_loader
+from penstock.loaders import DataLoader, create_loader
 from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -132,3 +133,84 @@ def test_the_rest_may_be_served_by_another_backend_and_number_of_workers(
     head, _ = run(photos, tmp_path / "head", stop=2, workers=2)
     tail, _ = run(photos, tmp_path / "tail", resume=tmp_path / "head", backend="hdf5", cache=tmp_path / "x.h5")
     assert head + tail == whole
+
+
+class Numbers(IterableDataset[torch.Tensor]):
+    """Ten samples, shared out among the workers. Without a length Lightning would take one batch ahead of the step."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        yield from torch.arange(10.0)[info.id if info else 0 :: info.num_workers if info else 1]
+
+
+DROP_INS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "shuffled": lambda: DataLoader(TensorDataset(torch.arange(10.0)), 2, shuffle=True, collate_fn=first_column),
+    "by a seed": lambda: DataLoader(
+        TensorDataset(torch.arange(10.0)), 2, shuffle=True, seed=1, collate_fn=first_column
+    ),
+    "iterable": lambda: DataLoader(Numbers(), 2, num_workers=1),
+    "out of order": lambda: DataLoader(
+        TensorDataset(torch.arange(10.0)), 2, num_workers=1, in_order=False, collate_fn=first_column
+    ),
+}
+
+
+def first_column(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
+    return torch.stack([sample for (sample,) in samples])
+
+
+def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False) -> list[list[float]]:
+    """The batches of a run that is checkpointed after every step, or of the rest of one."""
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.seen = nn.Linear(1, 1), []
+
+        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+            self.seen.append(batch.tolist())
+            return self.net(batch[:, None]).sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+    torch.manual_seed(2 + resume)
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        max_steps=stop,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")],
+    )
+    module = Module()
+    with DROP_INS[kind]() as loader:
+        trainer.fit(module, loader, ckpt_path=folder / f"step={stop_of(folder)}.ckpt" if resume else None)
+    return module.seen
+
+
+@pytest.mark.parametrize("kind", DROP_INS)
+def test_a_checkpoint_of_lightning_holds_the_place_of_the_drop_in(kind: str, tmp_path: Path) -> None:
+    whole = fit_drop_in(kind, tmp_path / "whole")
+    head = fit_drop_in(kind, tmp_path / "head", stop=7)
+    assert head == whole[:7]
+    assert fit_drop_in(kind, tmp_path / "head", resume=True) == whole[7:]
+    epochs = [sorted(x for batch in whole[first : first + 5] for x in batch) for first in (0, 5)]
+    assert epochs == [torch.arange(10.0).tolist()] * 2
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_accelerate_serves_another_order_in_each_epoch(seed: int | None) -> None:
+    import accelerate
+
+    loader = DataLoader(TensorDataset(torch.arange(50)), 5, shuffle=True, seed=seed)
+    prepared = accelerate.Accelerator(cpu=True).prepare(loader)
+    epochs = [torch.cat([batch[0] for batch in prepared]).tolist() for _ in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3

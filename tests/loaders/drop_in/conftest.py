@@ -14,5 +14,5 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DataLoader[Any]]:
     """A shuffled loader of 11 samples in batches of 2 with two workers, for tests that only look at its stream."""
-    with DataLoader(Numbered(11), 2, shuffle=True, num_workers=2, seed=5) as loader:
+    with DataLoader(Numbered(11), 2, shuffle=True, num_workers=2, seed=5, persistent_workers=True) as loader:
         yield loader

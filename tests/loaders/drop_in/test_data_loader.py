@@ -15,10 +15,8 @@ from numbered_dataset import Numbered, Pair, Stream, as_list, mark
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from penstock.loaders.drop_in import worker_start
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.stream.order import Permutation
-from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 
 # torch is loaded, and has threads, wherever these tests fork on purpose
@@ -33,11 +31,9 @@ def test_arguments_are_torchs_then_ours() -> None:
     theirs = list(inspect.signature(TorchDataLoader).parameters.values())
     ours = list(inspect.signature(DataLoader).parameters.values())
     assert [(p.name, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.kind) for p in theirs]
-    assert {p.name for p in ours[len(theirs) :]} == {"device", "seed", "watchdog_s"}
+    assert {p.name for p in ours[len(theirs) :]} == {"device", "seed", "watchdog_s", "tuned"}
     assert all(p.kind is p.KEYWORD_ONLY for p in ours[len(theirs) :])
-    tuned = {"num_workers", "pin_memory", "persistent_workers"}
-    changed = {mine.name for mine, other in zip(ours, theirs, strict=False) if mine.default != other.default}
-    assert changed == tuned
+    assert [mine.default for mine in ours[: len(theirs)]] == [other.default for other in theirs]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +53,7 @@ def test_arguments_are_torchs_then_ours() -> None:
 )
 def test_batches_are_torchs(arguments: Callable[[], dict[str, Any]]) -> None:
     theirs = TorchDataLoader(Numbered(LENGTH), **arguments())
-    ours = DataLoader(Numbered(LENGTH), num_workers=0, **arguments())
+    ours = DataLoader(Numbered(LENGTH), **arguments())
     assert len(ours) == len(theirs)
     for _ in range(2):
         assert values(ours) == values(theirs)
@@ -98,27 +94,17 @@ def test_impossible_arguments_raise_what_torch_raises(arguments: dict[str, Any])
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("arguments", [{"seed": -1}, {"seed": 1 << 64}, {"watchdog_s": 0}])
+@pytest.mark.parametrize("arguments", [{"seed": -1}, {"seed": 1 << 64}, {"seed": True}, {"watchdog_s": 0}])
 def test_impossible_arguments_of_ours_raise(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         DataLoader(Numbered(4), **arguments)
 
 
-def test_defaults_are_tuned_and_nothing_starts_before_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_starts_before_the_first_iteration() -> None:
     before = children()
-    loader = DataLoader(Numbered(4))
-    assert (loader.num_workers, loader.persistent_workers) == (default_workers(), True)
-    assert loader.prefetch_factor is not None
-    assert loader.prefetch_factor >= 2
+    loader = DataLoader(Numbered(4), num_workers=1)
     assert children() == before
-    alone = DataLoader(Numbered(4), num_workers=0)
-    assert (alone.persistent_workers, alone.prefetch_factor, alone.pin_memory) == (False, None, False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    pinned = {device: DataLoader(Numbered(4), device=device).pin_memory for device in (None, "cuda", "cuda:1", "cpu")}
-    assert pinned == {None: True, "cuda": True, "cuda:1": True, "cpu": False}
-    assert not DataLoader(Numbered(4), pin_memory=False).pin_memory
-    monkeypatch.setattr(worker_start.multiprocessing.current_process(), "_config", {"daemon": True})
-    assert DataLoader(Numbered(4)).num_workers == 0
+    assert (loader.persistent_workers, loader.prefetch_factor, loader.pin_memory) == (False, 2, False)
 
 
 def test_too_many_workers_are_warned_of_as_torch_warns() -> None:
@@ -131,28 +117,28 @@ def test_too_many_workers_are_warned_of_as_torch_warns() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 7, 5000])
 def test_an_epoch_is_a_permutation_that_seed_and_epoch_decide(length: int) -> None:
-    loader = DataLoader(Numbered(length), 3, shuffle=True, num_workers=0, seed=9)
+    loader = DataLoader(Numbered(length), 3, shuffle=True, seed=9)
     epochs = [[k for batch in values(loader) for k in batch] for _ in range(2)]
     for epoch, order in enumerate(epochs):
         assert order == Permutation.of_epoch(length, 9, epoch)(np.arange(length)).tolist()
         assert sorted(order) == list(range(length))
-    other = DataLoader(Numbered(length), 3, shuffle=True, num_workers=0, seed=10)
+    other = DataLoader(Numbered(length), 3, shuffle=True, seed=10)
     if length > 2:
         assert epochs[0] != epochs[1]
         assert [k for batch in values(other) for k in batch] != epochs[0]
 
 
 def test_the_order_does_not_depend_on_workers(pool: DataLoader[Any]) -> None:
-    alone = DataLoader(Numbered(LENGTH), BATCH, shuffle=True, num_workers=0, seed=5)
+    alone = DataLoader(Numbered(LENGTH), BATCH, shuffle=True, seed=5)
     for epoch in range(3):
         pool.set_epoch(epoch)
         assert pool.epoch == alone.epoch == epoch
         assert values(pool) == values(alone)
 
 
-def test_shuffling_draws_nothing_from_torch() -> None:
+def test_shuffling_by_a_seed_draws_nothing_from_torch() -> None:
     states = []
-    for loader in (TorchDataLoader(Numbered(9), 2), DataLoader(Numbered(9), 2, shuffle=True, num_workers=0)):
+    for loader in (TorchDataLoader(Numbered(9), 2), DataLoader(Numbered(9), 2, shuffle=True, seed=0)):
         torch.manual_seed(1)
         list(loader)
         states.append(torch.get_rng_state())
@@ -162,7 +148,7 @@ def test_shuffling_draws_nothing_from_torch() -> None:
 def test_a_huge_dataset_is_opened_anywhere() -> None:
     length = 10**9
     for shuffle in (True, False):
-        loader = DataLoader(Numbered(length), 10, shuffle=shuffle, num_workers=0)
+        loader = DataLoader(Numbered(length), 10, shuffle=shuffle, seed=0)
         loader.load_state_dict({**loader.state_dict(), "batches": 70_000_000})
         batch = next(iter(loader)).tolist()
         positions = np.arange(700_000_000, 700_000_010)
@@ -171,50 +157,40 @@ def test_a_huge_dataset_is_opened_anywhere() -> None:
 
 def test_an_unused_generator_still_seeds_the_workers_and_samplers_are_kept() -> None:
     sampler = RandomSampler(range(LENGTH), generator=seeded())
-    loader = DataLoader(Numbered(LENGTH), sampler=sampler, num_workers=0)
+    loader = DataLoader(Numbered(LENGTH), sampler=sampler)
     assert loader.sampler is sampler
     batch_sampler = BatchSampler(sampler, 2, False)
-    assert DataLoader(Numbered(LENGTH), batch_sampler=batch_sampler, num_workers=0).batch_sampler is batch_sampler
-    assert isinstance(DataLoader(Numbered(LENGTH), num_workers=0).sampler, SequentialSampler)
+    assert DataLoader(Numbered(LENGTH), batch_sampler=batch_sampler).batch_sampler is batch_sampler
+    assert isinstance(DataLoader(Numbered(LENGTH)).sampler, SequentialSampler)
 
 
 # iterators
 
 
-def test_iterators_that_share_no_workers_may_run_side_by_side() -> None:
-    loader = DataLoader(Numbered(4), 2, num_workers=0)
-    pairs = [(a.tolist(), b.tolist()) for a in loader for b in loader]
-    assert pairs == [([0, 1], [0, 1]), ([0, 1], [2, 3]), ([2, 3], [0, 1]), ([2, 3], [2, 3])]
-
-
 def test_an_iterator_whose_place_was_taken_says_so(pool: DataLoader[Any]) -> None:
-    old = iter(pool)
-    next(old)
-    new = iter(pool)
-    with pytest.raises(LoaderError, match="another iteration") as caught:
-        next(old)
-    assert caught.value.code == "E-MISUSE"
-    next(new)
+    batches = iter(pool)
+    next(batches)
     pool.set_epoch(50)
-    with pytest.raises(LoaderError, match="another place"):
-        next(new)
-    loader = DataLoader(Numbered(4), num_workers=0)
-    batches = iter(loader)
-    loader.close()
-    loader.close()
-    with pytest.raises(LoaderError, match="closed"):
+    with pytest.raises(LoaderError, match="another place") as caught:
         next(batches)
-    with pytest.raises(LoaderError, match="closed"):
-        iter(loader)
+    assert caught.value.code == "E-MISUSE"
+    for num_workers in (0, 1):
+        loader = DataLoader(Numbered(4), num_workers=num_workers)
+        older, batches = iter(loader), iter(loader)
+        loader.close()
+        loader.close()
+        for iterator in (older, batches):
+            with pytest.raises(LoaderError, match="closed"):
+                next(iterator)
+        with pytest.raises(LoaderError, match="closed"):
+            iter(loader)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_error_of_the_dataset_is_torchs_and_the_rest_can_be_had(num_workers: int) -> None:
     said, rest = [], []
     for kind in (TorchDataLoader, DataLoader):
-        # The same method for both: only the stack above the worker's loop may differ.
-        context = {"multiprocessing_context": "forkserver"} if num_workers else {}
-        loader: Any = kind(Numbered(8, {3: "raise"}), 2, num_workers=num_workers, **context)
+        loader: Any = kind(Numbered(8, {3: "raise"}), 2, num_workers=num_workers)
         batches = iter(loader)
         next(batches)
         with pytest.raises(KeyError) as caught:
@@ -238,7 +214,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
 
 def test_a_batch_that_failed_is_tried_again_by_a_resume_and_counted_when_it_was_passed_over() -> None:
     dataset = Numbered(8, {3: "raise"})
-    loader = DataLoader(dataset, 2, num_workers=0)
+    loader = DataLoader(dataset, 2)
     batches = iter(loader)
     next(batches)
     with pytest.raises(KeyError):
@@ -252,16 +228,12 @@ def test_a_batch_that_failed_is_tried_again_by_a_resume_and_counted_when_it_was_
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterable_dataset_is_torchs_and_keeps_its_own_place(num_workers: int) -> None:
+def test_an_iterable_dataset_is_torchs(num_workers: int) -> None:
     theirs = values(TorchDataLoader(Stream(10), 2, num_workers=num_workers))
     with DataLoader(Stream(10), 2, num_workers=num_workers) as loader:
         assert values(loader) == theirs
         next(iter(loader))
         assert values(loader) == theirs
-        for ask in (loader.state_dict, lambda: loader.load_state_dict({}), lambda: loader.set_epoch(1)):
-            with pytest.raises(LoaderError, match="not available for an IterableDataset") as caught:
-                ask()
-            assert caught.value.code == "E-MISUSE"
 
 
 def as_pair(samples: list[int]) -> Pair:
@@ -269,12 +241,12 @@ def as_pair(samples: list[int]) -> Pair:
 
 
 def test_batches_go_to_the_device() -> None:
-    with DataLoader(Numbered(5), 2, num_workers=0, collate_fn=as_pair, device="meta", drop_last=True) as loader:
+    with DataLoader(Numbered(5), 2, collate_fn=as_pair, device="meta", drop_last=True) as loader:
         batches = list(loader)
     assert [type(batch) for batch in batches] == [Pair, Pair]
     assert all(batch.images.is_meta and batch.labels["labels"].is_meta for batch in batches)
     assert loader.stats().batches == 2
-    cpu = DataLoader(Numbered(5), 2, num_workers=0, device="cpu")
+    cpu = DataLoader(Numbered(5), 2, device="cpu")
     assert values(cpu) == [[0, 1], [2, 3], [4]]
     cpu.load_state_dict({**cpu.state_dict(), "batches": 2})
     assert values(cpu) == [[4]]
@@ -293,10 +265,10 @@ def test_statistics_count_what_was_delivered() -> None:
     assert 0 < stats.wait_s <= stats.elapsed_s
     assert stats.images_per_s > 0
     assert 1 <= stats.queue_depth <= 4
-    scalar = DataLoader(Numbered(3), None, num_workers=0, collate_fn=torch.tensor)
+    scalar = DataLoader(Numbered(3), None, collate_fn=torch.tensor)
     list(scalar)
     assert scalar.stats().images == 3
-    text = DataLoader(Numbered(3), None, num_workers=0)
+    text = DataLoader(Numbered(3), None)
     list(text)
     assert (text.stats().batches, text.stats().images) == (3, 0)
 

@@ -6,16 +6,19 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from drop_in_streams import census, children, run_script, values
 from numbered_dataset import Circumstances, Large, Numbered, as_list, mark
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
+from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
 
@@ -24,13 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 LENGTH, BATCH = 11, 2
 
 
-def test_what_a_worker_is() -> None:
-    loader = DataLoader(Circumstances(8), 1, num_workers=2, collate_fn=as_list, worker_init_fn=mark)
+@pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
+def test_what_a_worker_is(method: str | None) -> None:
+    loader = DataLoader(
+        Circumstances(8), 1, num_workers=2, collate_fn=as_list, worker_init_fn=mark, multiprocessing_context=method
+    )
     with loader:
         torch.manual_seed(4)
         found = [batch[0] for batch in loader]
         assert loader.worker_init_fn is mark
-        assert loader.multiprocessing_context.get_start_method() == "forkserver"
     assert len({sample["pid"] for sample in found} | {os.getpid()}) == 3
     assert {sample["num_threads"] for sample in found} == {1}
     assert all(sample["ignores_ctrl_c"] for sample in found)
@@ -45,14 +50,17 @@ def test_what_a_worker_is() -> None:
 def test_a_dead_worker_is_named_with_its_sample_and_the_loader_goes_on(harm: str) -> None:
     loader = DataLoader(Numbered(40, {17: harm}), 4, num_workers=2)
     with loader:
-        batches = iter(loader)
-        workers = {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
+        batches: Any = iter(loader)
+        workers = {worker.pid for worker in batches._workers}
         with pytest.raises(LoaderError) as caught:
             list(batches)
         error = caught.value
         assert (error.code, error.sample) == ("E-WORKER", 17)
         assert error.worker in workers
-        assert f"killed by {harm} with the batch of samples [16, 17, 18, 19] in hand" in error.cause
+        assert error.cause == (
+            f"DataLoader worker (pid {error.worker}) is killed by signal: {harm} "
+            "with the batch of samples [16, 17, 18, 19] in hand"
+        )
         assert not workers & children()
         loader.load_state_dict({**loader.state_dict(), "batches": 5})
         assert values(loader) == [[k, k + 1, k + 2, k + 3] for k in range(20, 40, 4)]
@@ -73,7 +81,7 @@ def test_a_silent_worker_is_named_with_its_sample(harm: str, capfd: pytest.Captu
 
 
 def test_a_worker_that_hangs_in_an_epoch_that_was_left_is_named() -> None:
-    with DataLoader(Numbered(8, {2: "sleep"}), 2, num_workers=1, watchdog_s=3) as loader:
+    with DataLoader(Numbered(8, {2: "sleep"}), 2, num_workers=1, watchdog_s=3, persistent_workers=True) as loader:
         next(iter(loader))
         with pytest.raises(LoaderError) as caught:
             iter(loader)
@@ -85,15 +93,16 @@ def test_a_dead_worker_is_seen_at_the_start_of_an_epoch(pool: DataLoader[Any]) -
     iterator: Any = pool._iterator
     os.kill(iterator._workers[1].pid, signal.SIGKILL)
     # The sockets of a process that ends are closed before its end can be seen: what they say is not the last word.
-    with pytest.raises(LoaderError, match="killed by SIGKILL"):
+    with pytest.raises(LoaderError, match="killed by signal: SIGKILL"):
         iterator._raise_if_dead(ConnectionResetError())
-    with pytest.raises(LoaderError, match="killed by SIGKILL between two batches"):
+    with pytest.raises(LoaderError, match="killed by signal: SIGKILL between two batches"):
         iter(pool)
     assert sorted(k for batch in values(pool) for k in batch) == list(range(LENGTH))
 
 
 NARROW = """
 import os, resource, sys
+from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
 from numbered_dataset import Numbered, refuse_shared_memory
@@ -139,7 +148,7 @@ def test_leaving_an_epoch_leaks_nothing() -> None:
             for _ in zip(loader, range(3), strict=False):
                 pass
 
-    with DataLoader(Numbered(1000), 2, num_workers=1) as loader:
+    with DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=True) as loader:
         leave_early(loader, 2)
         before = census()
         leave_early(loader, 50)
@@ -149,12 +158,12 @@ def test_leaving_an_epoch_leaks_nothing() -> None:
         assert loader.epoch == 51
     closed = census()
     assert closed[0] == before[0] - 1
-    leave_early(DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=False), 3)
+    leave_early(DataLoader(Numbered(1000), 2, num_workers=1), 3)
     assert census() == closed
 
 
 def test_a_loader_that_is_forgotten_ends_its_workers_at_once() -> None:
-    loader = DataLoader(Numbered(1000), 2, num_workers=1)
+    loader = DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=True)
     next(iter(loader))
     worker = loader._iterator._workers[0].pid  # type: ignore[union-attr]
     assert worker in children()
@@ -215,11 +224,79 @@ def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
         fake_accelerator(monkeypatch, lambda data, device: data)
     settings = {"num_workers": num_workers, "pin_memory": pin_memory, "watchdog_s": 100}
     with DataLoader(Large(8), 1, collate_fn=as_list, **settings) as loader:
-        batches = iter(loader)
+        batches: Any = iter(loader)
         next(batches)
         time.sleep(0.5)  # all are writing more than a pipe holds
-        for worker in loader._iterator._workers:  # type: ignore[union-attr]
+        for worker in batches._workers:
             os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(LoaderError) as caught:
             list(batches)
         assert caught.value.code == "E-WORKER"
+
+
+def test_silence_without_a_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_iterator, "DEFAULT_WATCHDOG_S", 0.1)
+    with (
+        DataLoader(Numbered(4, {0: "wait long", 2: "wait long"}), 2, num_workers=1) as loader,
+        pytest.warns(RuntimeWarning, match=r"with the batch of samples \[0, 1\] in hand has made no progress") as said,
+    ):
+        assert values(loader) == [[0, 1], [2, 3]]
+    assert len(said) == 1
+
+
+def test_an_iterable_data_set_that_works_on_is_not_silent() -> None:
+    with DataLoader(Slow(8), 8, num_workers=1, watchdog_s=2) as loader:
+        assert values(loader) == [list(range(8))]
+
+
+class Slow(IterableDataset[int]):
+    """One batch takes longer than the watchdog waits, one sample does not."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        for sample in range(self.length):
+            time.sleep(0.5)
+            yield sample
+
+
+SCRIPT = """
+import os, sys
+from penstock.loaders.drop_in import batch_iterator
+from penstock.loaders.drop_in.data_loader import DataLoader
+
+class Squares:
+    def __len__(self): return 4
+    def __getitem__(self, index): return index * index
+
+{guard}
+    loader = DataLoader(Squares(), 2, num_workers=1, multiprocessing_context="forkserver")
+    print([batch.tolist() for batch in loader])
+"""
+GUARD = 'if __name__ == "__main__":'
+
+
+def test_a_script_without_the_main_guard_of_a_fork_server_is_told_what_to_write(tmp_path: Path) -> None:
+    done = run_script(SCRIPT.format(guard="if True:"), tmp_path)
+    assert done.returncode == 1
+    assert "LoaderError[E-MISUSE]" in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "LoaderError[E-WORKER]" in last
+    assert "exited with 1 while it was being started" in last
+    assert done.stderr.count(f"under `{GUARD}`") >= 2
+    assert "at the top level of a module, not under it" in last
+    mended = run_script(SCRIPT.format(guard=GUARD), tmp_path)
+    assert (mended.returncode, mended.stdout) == (0, "[[0, 1], [4, 9]]\n")
+    assert "Warning" not in mended.stderr
+
+
+def test_workers_die_with_a_parent_that_a_signal_to_all_of_them_ends(tmp_path: Path) -> None:
+    loop = "it = iter(loader); print(it._workers[0].pid, flush=True); next(it); os.killpg(0, 15)"
+    done = run_script(SCRIPT.format(guard=GUARD).replace("print([batch.tolist() for batch in loader])", loop), tmp_path)
+    assert done.returncode == -signal.SIGTERM
+    worker = int(done.stdout)
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the worker outlives its parent"
+        time.sleep(0.05)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from drop_in_streams import seeded, values
 from numbered_dataset import Numbered
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
@@ -103,12 +106,12 @@ def test_set_epoch_keeps_a_place_that_was_loaded() -> None:
 
 def test_a_state_of_another_stream_is_refused() -> None:
     def loader(**arguments: Any) -> DataLoader[Any]:
-        return DataLoader(**{"dataset": Numbered(10), "batch_size": 2, "shuffle": True, "num_workers": 0} | arguments)
+        return DataLoader(**{"dataset": Numbered(10), "batch_size": 2, "shuffle": True, "seed": 0} | arguments)
 
     mine = loader()
     state = mine.state_dict()
     others = [{"dataset": Numbered(11)}, {"batch_size": 5}, {"shuffle": False}, {"seed": 1}, {"drop_last": True}]
-    others += [{"sampler": range(10), "shuffle": None}, {"batch_size": None}, {"generator": seeded()}]
+    others += [{"sampler": range(10), "shuffle": None}, {"batch_size": None}, {"generator": seeded()}, {"seed": None}]
     strangers = [loader(**other).state_dict() for other in others]
     strangers += [{**state, "version": 2}, {**state, "epoch": -1}, {**state, "epoch": 1 << 32}, {**state, "epoch": "1"}]
     strangers += [{**state, "batches": -1}, {**state, "batches": 11}, {**state, "batches": True}, {**state, "more": 1}]
@@ -187,17 +190,144 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert sampler.epoch == 9
 
 
-def test_without_order_there_is_no_place() -> None:
-    loader = DataLoader(Numbered(4), num_workers=1, in_order=False)
-    for ask in (loader.state_dict, lambda: loader.load_state_dict({})):
-        with pytest.raises(LoaderError, match="in_order=False") as caught:
-            ask()
-        assert caught.value.code == "E-MISUSE"
+def test_batches_out_of_their_order_are_served_once_over_a_resume() -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbered(20, {0: "wait"}), 2, num_workers=2, in_order=False)
+
+    with loader() as first:
+        batches = iter(first)
+        head = [next(batches).tolist() for _ in range(3)]
+        state = json.loads(json.dumps(first.state_dict()))
+    assert head[0] != [0, 1]  # its worker was late
+    assert state["details"]["ahead"]
+    with loader() as again:
+        again.load_state_dict(state)
+        rest = values(again)
+    assert sorted(head + rest) == [[k, k + 1] for k in range(0, 20, 2)]
+    with loader() as other:
+        for ahead in ([-1], "ahead", [True], None):
+            with pytest.raises(LoaderError) as caught:
+                other.load_state_dict({**state, "details": {"ahead": ahead}})
+            assert caught.value.code == "E-STATE"
 
 
-def test_a_sampler_that_is_asked_itself_gives_the_epochs_order() -> None:
-    loader = DataLoader(Numbered(9), 2, shuffle=True, num_workers=0)
-    sampler: Any = loader.batch_sampler
-    for _ in range(2):
-        batches = values(loader)
-        assert list(sampler) == batches
+class Draws:
+    """A sampler whose order is drawn from a global generator that is not torch's, when it is asked for its iterator."""
+
+    def __init__(self, draw: Callable[[int], Any]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self.draw(LENGTH)))
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+def shuffled_by_python(length: int) -> list[int]:
+    return random.sample(range(length), length)
+
+
+RANDOM_ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "torch's": lambda: {"shuffle": True},
+    "a generator": lambda: {"shuffle": True, "generator": seeded()},
+    "a sampler's generator": lambda: {"sampler": RandomSampler(range(LENGTH), generator=seeded())},
+    "with replacement": lambda: {
+        "sampler": RandomSampler(range(LENGTH), replacement=True, num_samples=70, generator=seeded())
+    },
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0, 2.0] * 5, 9)},
+    "unbatched": lambda: {"sampler": RandomSampler(range(LENGTH)), "batch_size": None},
+    "batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(LENGTH)), 4, True)},
+    "Python's": lambda: {"sampler": Draws(shuffled_by_python)},
+    "NumPy's": lambda: {"sampler": Draws(np.random.permutation)},
+    "a seed": lambda: {"shuffle": True, "seed": 3},
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("order", RANDOM_ORDERS)
+def test_an_order_that_was_drawn_is_the_same_after_a_resume_over_three_epochs(order: str, num_workers: int) -> None:
+    def loader() -> DataLoader[Any]:
+        settings = {"batch_size": 2} | RANDOM_ORDERS[order]()
+        if "batch_sampler" in settings:
+            del settings["batch_size"]
+        return DataLoader(Numbered(LENGTH), num_workers=num_workers, **settings)
+
+    def elsewhere(seed: int) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+
+    elsewhere(1)
+    whole = loader()
+    served: list[Any] = []
+    states = [whole.state_dict()]
+    for _ in range(3):
+        for batch in whole:
+            torch.rand(3)  # a model draws, too
+            random.random()
+            served.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
+            states.append(json.loads(json.dumps(whole.state_dict())))
+    assert len({str(served[k * len(served) // 3 :][: len(served) // 3]) for k in range(3)}) == 3
+    for taken in [0, 1, *range(2, len(states), 1 if num_workers == 0 else 5)]:
+        elsewhere(1 if taken == 0 else 100 + taken)
+        again, rest = loader(), []
+        again.load_state_dict(states[taken])
+        while again.epoch < 3:
+            for batch in again:
+                torch.rand(3)
+                random.random()
+                rest.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
+        assert rest == served[taken:], f"after {taken} batches"
+
+
+def test_a_state_without_drawn_numbers_of_a_seed_by_default_still_opens() -> None:
+    # As it was written when the order was always a function of a seed, which was 0 by default.
+    state = {
+        "order": "feistel-1",
+        "seed": 0,
+        "samples": LENGTH,
+        "batch_size": 2,
+        "drop_last": False,
+        "version": 1,
+        "epoch": 1,
+        "batches": 2,
+    }
+    seeded_loader = DataLoader(Numbered(LENGTH), 2, shuffle=True, seed=0)
+    seeded_loader.set_epoch(1)
+    expected = [values(seeded_loader)[2:], values(seeded_loader)]
+    loader = DataLoader(Numbered(LENGTH), 2, shuffle=True)
+    loader.load_state_dict(state)
+    assert [values(loader), values(loader)] == expected
+    assert loader.state_dict()["order"] == "feistel-1"
+    plain = DataLoader(Numbered(LENGTH), 2)
+    plain.load_state_dict({**state, "order": "sequential"})
+    assert values(plain)[0] == [4, 5]
+
+
+def test_details_that_make_no_sense_are_refused() -> None:
+    loader = DataLoader(Numbered(LENGTH), 2, shuffle=True)
+    torch.manual_seed(1)
+    next(iter(loader))
+    state = loader.state_dict()
+    generators = torch.get_rng_state()
+    wrong: list[Any] = [None, [], {"more": 1}, {"random": 1}, {"random": {"begin": {"torch": "x"}}}, {"turn": -1}]
+    wrong += [
+        {"random": {"now": {"python": ["AAAA", None]}}},
+        {"random": {"now": {"numpy": 3}}},
+        {"processes": [{"random": {"torch": 1}}]},
+    ]
+    wrong += [{"processes": [None, None]}, {"processes": [3]}, {"sampler": 3}]
+    for details in wrong:
+        with pytest.raises(LoaderError) as caught:
+            loader.load_state_dict({**state, "details": details})
+        assert caught.value.code == "E-STATE"
+    assert torch.equal(torch.get_rng_state(), generators)
+    loader.load_state_dict(state)
+
+
+def test_a_plain_order_needs_no_details() -> None:
+    for settings in ({}, {"shuffle": True, "seed": 4}, {"sampler": [3, 1, 2]}):
+        loader = DataLoader(Numbered(4), **settings)
+        next(iter(loader))
+        assert "details" not in loader.state_dict()

@@ -86,7 +86,11 @@ def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
         pytest.raises(LoaderError) as ours,
     ):
         next(iter(loader))
-    with DataLoader(TensorDataset(torch.arange(8)), num_workers=2) as drop_in, pytest.raises(LoaderError) as theirs:
+    numbers = TensorDataset(torch.arange(8))
+    with (
+        DataLoader(numbers, num_workers=2, multiprocessing_context="forkserver") as drop_in,
+        pytest.raises(LoaderError) as theirs,
+    ):
         next(iter(drop_in))
     for caught in (ours.value, theirs.value):
         assert (caught.code, caught.exit_code) == (code, 7)

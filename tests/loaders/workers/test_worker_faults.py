@@ -267,7 +267,7 @@ def test_workers_and_their_server_outlast_them(photos: Path) -> None:
     """The parent may want to finish a step and save, for which it needs batches."""
     with open_loader(photos) as undisturbed:
         expected = [batch.index.tolist() for batch in undisturbed.batches()]
-    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1) as plain:
+    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1, persistent_workers=True) as plain:
         stream, numbers = loader.batches(), iter(plain)
         served, counted = [next(stream).index.tolist()], next(numbers).tolist()
         workers = child_pids()
@@ -342,7 +342,9 @@ def test_a_stopped_worker_is_named_within_the_watchdogs_time(photos: Path, busy:
 def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop_in: bool) -> None:
     """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
     with (
-        DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=5) if drop_in else open_loader(photos, watchdog_s=5) as it
+        DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=5, persistent_workers=True)
+        if drop_in
+        else open_loader(photos, watchdog_s=5) as it
     ):
         next(iter(it))
         time.sleep(0.3)  # the workers are idle: their progress stays as it is

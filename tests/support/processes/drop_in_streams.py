@@ -37,8 +37,8 @@ def census() -> tuple[int, int, int]:
     return counts[-1]
 
 
-def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run a script from a file in `folder`, or from standard input."""
+def run_script(text: str, folder: Path | None, *how: str) -> subprocess.CompletedProcess[str]:
+    """Run a script from a file in `folder`, or from standard input; `how` are options of Python before it."""
     name = "-"
     if folder is not None:
         name = str(folder / "script.py")
@@ -46,7 +46,7 @@ def run_script(text: str, folder: Path | None) -> subprocess.CompletedProcess[st
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
-        [sys.executable, name],
+        [sys.executable, *how, name],
         check=False,
         input=text,
         capture_output=True,

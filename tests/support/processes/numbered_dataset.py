@@ -35,6 +35,8 @@ class Numbered(Dataset[Any]):
             return threading.Lock()
         elif harm == "wait":  # so that the samples after this one lie finished when it is
             time.sleep(0.3)
+        elif harm == "wait long":
+            time.sleep(2)
         elif harm is not None:
             os.kill(os.getpid(), getattr(signal, harm))
             time.sleep(1000)
@@ -80,14 +82,6 @@ class Pair(NamedTuple):
 
     images: Any
     labels: Any
-
-
-class Unpicklable(Numbered):
-    """Holds what no other process can be handed."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.lock = threading.Lock()
 
 
 def as_list(samples: list[Any]) -> list[Any]:

@@ -1,0 +1,171 @@
+"""Place is where an iteration of the drop-in DataLoader is in its stream: what a saved state holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from penstock.loaders.drop_in import random_state
+from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
+from penstock.pipelines.errors import LoaderError
+
+_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed"}
+
+
+class Mark(NamedTuple):
+    """What belongs to a batch that is on its way to the consumer.
+
+    Attributes:
+        number: how many batches of the epoch were drawn before it.
+        sampler: states of the samplers after it was drawn, of those that keep their own place.
+        process: number of the worker, 0 without workers.
+        state: of that process after the batch, where the data set needs one.
+    """
+
+    number: int
+    sampler: dict[str, Any]
+    process: int
+    state: ProcessState | None
+
+
+@dataclass
+class Place:
+    """Hold where one iteration is in its stream.
+
+    Attributes:
+        epoch: number of the epoch.
+        batches: batches of it that are delivered.
+        fresh: whether nothing of the epoch was delivered since it was chosen.
+        ahead: numbers of batches that were delivered before their turn.
+        drawn_from: names of the generators that the order was drawn from.
+        begin: the states of these before the order of the epoch was drawn.
+        now: what they are set to once the place is reached, from a state that was loaded.
+        sampler: states of the samplers at this place, of those that keep their own.
+        processes: states of the worker processes at this place, or of this one.
+        turn: number of the worker whose batch is next.
+        base_seed: of the workers' generators, from which an iterable data set may draw its order in this epoch.
+        left: why the iteration cannot go on, if so.
+        loaded: whether it comes from a state, to which samplers and data sets are to be sent.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    fresh: bool = True
+    ahead: set[int] = field(default_factory=set)
+    drawn_from: set[str] = field(default_factory=set)
+    begin: random_state.States = field(default_factory=dict)
+    now: random_state.States = field(default_factory=dict)
+    sampler: dict[str, Any] = field(default_factory=dict)
+    processes: list[ProcessState | None] = field(default_factory=list)
+    turn: int = 0
+    base_seed: int | None = None
+    left: str | None = None
+    loaded: bool = False
+
+    @property
+    def resume(self) -> list[ProcessState | None]:
+        """Where the data set is to be sent to in each process; [] to leave it where it is."""
+        return self.processes if self.loaded else []
+
+    @property
+    def is_resumed(self) -> bool:
+        """Say whether an iteration begins inside an epoch, or with an order that is drawn already."""
+        return bool(self.batches or self.ahead or (self.loaded and self.begin))
+
+    @property
+    def is_inside(self) -> bool:
+        """Say whether a part of the epoch is delivered, or its order is drawn already."""
+        return bool(self.batches or self.ahead or self.begin)
+
+    def next_iteration(self) -> Place:
+        """Return the place of a new iteration: this one, or the next epoch if this one was left early."""
+        if not self.fresh:
+            return Place(self.epoch + 1, drawn_from=set(self.drawn_from))
+        again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None)
+        if not (self.batches or self.ahead or self.loaded):
+            again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
+        return again
+
+    def deliver(self, mark: Mark, *, in_order: bool, iterable: bool, processes: int) -> None:
+        """Note that a batch was delivered."""
+        self.fresh, self.loaded, self.now = False, False, {}
+        if iterable:
+            self.batches += 1
+        elif in_order:  # whatever failed before it was passed over
+            self.batches = mark.number + 1
+        else:
+            self.ahead.add(mark.number)
+            while self.batches in self.ahead:
+                self.ahead.remove(self.batches)
+                self.batches += 1
+        if mark.sampler:
+            self.sampler = mark.sampler
+        if mark.state is not None:
+            self.processes = self.processes or [None] * processes
+            before = self.processes[mark.process] or {}
+            kept = {RANDOM: before[RANDOM]} if RANDOM in before else {}  # of the epoch's start
+            self.processes[mark.process] = kept | mark.state
+        self.turn = (mark.process + 1) % processes
+
+    def finish(
+        self, epoch: int, sampler: dict[str, Any] | None = None, processes: list[ProcessState | None] | None = None
+    ) -> None:
+        """Go to the start of the epoch after `epoch`, with the states in which samplers and processes ended it."""
+        self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
+        self.base_seed = None
+        self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
+        self.processes = processes if processes is not None and any(processes) else []
+
+    def save(self, generators: random_state.Generators) -> dict[str, Any]:
+        """Return what `load` needs beside the epoch and the number of batches; {} for a plain order."""
+        found: dict[str, Any] = {}
+        if self.ahead:
+            found["ahead"] = sorted(self.ahead)
+        if self.drawn_from:
+            states = self.now or random_state.capture(generators)
+            # Others draw from a global generator, too; one of the user's is where the order leaves it.
+            going_on = {
+                n: states[n] for n in self.drawn_from if n in states and not (self.is_inside and n in generators)
+            }
+            found["random"] = {"begin": self.begin, "now": going_on}
+        if self.sampler:
+            found["sampler"] = self.sampler
+        if any(self.processes):
+            found["processes"] = list(self.processes)
+        if self.is_inside and self.turn:
+            found["turn"] = self.turn
+        if self.is_inside and self.base_seed is not None:
+            found["base_seed"] = self.base_seed
+        return found
+
+    @classmethod
+    def load(cls, epoch: int, batches: int, details: Any, processes: int) -> Place:
+        """Return the place that was saved. Raises LoaderError E-STATE for `details` that make no sense."""
+        if not isinstance(details, dict) or not set(details) <= _FIELDS:
+            raise LoaderError("E-STATE", "the details of the state make no sense")
+        place = cls(epoch, batches, loaded=True)
+        ahead, turn, seed = details.get("ahead", []), details.get("turn", 0), details.get("base_seed")
+        numbers = [*ahead, turn, 0 if seed is None else seed] if isinstance(ahead, list) else [None]
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+            raise LoaderError("E-STATE", "the state has ahead, turn or base_seed that are no numbers")
+        place.ahead, place.turn, place.base_seed = set(ahead), turn, seed
+        random = details.get("random", {})
+        if not isinstance(random, dict):
+            raise LoaderError("E-STATE", "the state of the random generators makes no sense")
+        place.begin, place.now = (random_state.check(random.get(name, {})) for name in ("begin", "now"))
+        place.drawn_from = {*place.begin, *place.now}
+        sampler, states = details.get("sampler", {}), details.get("processes", [])
+        if not isinstance(sampler, dict) or not isinstance(states, list) or not all(map(_is_process_state, states)):
+            raise LoaderError("E-STATE", "the state of the samplers or of the processes makes no sense")
+        if states and len(states) != processes:
+            cause = f"the state holds the places of {len(states)} processes that load data, this loader has {processes}"
+            raise LoaderError("E-STATE", cause, fix="load it with the num_workers that it was saved with")
+        place.sampler, place.processes = sampler, states
+        return place
+
+
+def _is_process_state(state: Any) -> bool:
+    if not isinstance(state, dict):
+        return state is None
+    random_state.check(state.get(RANDOM, {}))
+    return type(state.get(BATCHES, 0)) is int and state.get(BATCHES, 0) >= 0

@@ -1,0 +1,110 @@
+"""The states of random generators, as JSON: what the order of an epoch was drawn from."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.errors import LoaderError
+
+TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
+_MAX_HOLDERS = 16  # a sampler may hold itself
+Generators = Mapping[str, torch.Generator]  # by name: those that are not global
+States = dict[str, Any]  # by name of the generator
+
+
+def generators_of(loader: Any) -> dict[str, torch.Generator]:
+    """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
+    found: list[torch.Generator] = []
+    waiting = [loader]
+    for _ in range(_MAX_HOLDERS):
+        if not waiting:
+            break
+        holder = waiting.pop(0)
+        generator = getattr(holder, "generator", None)
+        if isinstance(generator, torch.Generator) and all(generator is not known for known in found):
+            found.append(generator)
+        waiting += [
+            inner for name in ("sampler", "batch_sampler") if (inner := getattr(holder, name, None)) is not None
+        ]
+    return {f"generator{number}": generator for number, generator in enumerate(found)}
+
+
+def capture(generators: Generators) -> States:
+    """Return the states of the global generators of torch, Python and NumPy, and of `generators`."""
+    version, words, gauss = random.getstate()
+    del version
+    states: States = {
+        TORCH: _text(torch.get_rng_state().numpy()),
+        PYTHON: [_text(np.array(words, np.uint32)), gauss],
+    }
+    legacy: Any = np.random.get_state()  # noqa: NPY002
+    if isinstance(legacy, tuple):  # else the program has put another kind of generator there
+        states[NUMPY] = [_text(legacy[1]), *legacy[2:]]
+    for name, generator in generators.items():
+        states[name] = _text(generator.get_state().numpy())
+    return states
+
+
+def changed(before: States, after: States) -> set[str]:
+    """Return the names of the generators that were drawn from between two captures."""
+    return {name for name in before if before[name] != after.get(name)}
+
+
+def restore(states: States, generators: Generators) -> None:
+    """Set the generators to `states`. Raises LoaderError E-STATE for what is no state of theirs."""
+    try:
+        for name, state in states.items():
+            if name == TORCH:
+                torch.set_rng_state(_bytes_of(state))
+            elif name == PYTHON:
+                random.setstate(_python(state))
+            elif name == NUMPY:
+                np.random.set_state(_numpy(state))  # noqa: NPY002
+            else:
+                generators[name].set_state(_bytes_of(state))
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise LoaderError("E-STATE", f"the state of a random generator cannot be restored: {error}") from error
+
+
+def check(states: Any) -> States:
+    """Return `states` if the global generators could be set to them. Raises LoaderError E-STATE, and sets none."""
+    try:
+        for name, state in dict(states).items():
+            if name == PYTHON:
+                random.Random().setstate(_python(state))  # noqa: S311
+            elif name == NUMPY:
+                np.random.RandomState().set_state(_numpy(state))
+            elif name == TORCH:
+                torch.Generator().set_state(_bytes_of(state))
+            else:
+                _bytes_of(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise LoaderError("E-STATE", f"the state of a random generator makes no sense: {error}") from error
+    return dict(states)
+
+
+def _text(words: npt.NDArray[Any]) -> str:
+    return base64.b64encode(words.tobytes()).decode("ascii")
+
+
+def _bytes_of(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
+
+
+def _words(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(base64.b64decode(text, validate=True), np.uint32)
+
+
+def _python(state: Any) -> tuple[Any, ...]:
+    return 3, tuple(_words(state[0]).tolist()), state[1]
+
+
+def _numpy(state: Any) -> tuple[Any, ...]:
+    return "MT19937", _words(state[0]), int(state[1]), int(state[2]), float(state[3])

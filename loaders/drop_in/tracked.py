@@ -1,0 +1,178 @@
+"""TrackedIterator counts what an iterator of torch's DataLoader delivers, so that the loader can say where it is."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
+
+from penstock.loaders.drop_in import random_state
+from penstock.loaders.drop_in.draws import Draws
+from penstock.loaders.drop_in.fetcher import DATASET, Fetcher, ProcessState
+from penstock.loaders.drop_in.place import Mark, Place
+from penstock.loaders.drop_in.protocol import keeps_place, load_place
+from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
+from penstock.loaders.stream.contract import LoaderStats
+from penstock.pipelines.errors import LoaderError
+
+
+class Totals:
+    """What a loader has delivered so far, over all iterations.
+
+    Attributes:
+        stats: the statistics.
+        started_s: when the first batch was asked for (perf_counter), 0 before.
+    """
+
+    def __init__(self) -> None:
+        self.stats, self.started_s = LoaderStats(), 0.0
+
+    def count(self, batch: Any, ready: int, asked_s: float) -> None:
+        """Count a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
+        now, first = time.perf_counter(), next(tensors_in(batch), None)
+        self.started_s = self.started_s or asked_s
+        images = 0 if first is None else first.size(0) if first.dim() else 1  # nested tensors have no shape
+        self.stats = self.stats.with_batch(images, wait_s=now - asked_s, elapsed_s=now - self.started_s, ready=ready)
+
+
+class TrackedIterator(_BaseDataLoaderIter):
+    """Iterator of torch that keeps its Place, and sends batches to the loader's device.
+
+    It stands behind torch's own classes in the order of inheritance, in the place of their base class.
+    """
+
+    _sampler_iter: Draws
+
+    def __init__(self, loader: Any) -> None:
+        self._totals: Totals = loader._totals
+        self._begin(loader)
+        super().__init__(loader)
+        if self._is_iterable and self._num_workers:
+            if self._place.base_seed is not None:
+                self._base_seed = self._place.base_seed
+            self._place.base_seed = int(self._base_seed)
+
+    def _begin(self, loader: Any) -> None:
+        """Begin an iteration at the loader's place."""
+        self._place: Place = loader._place
+        self._epoch, self._steps = self._place.epoch, loader._steps()
+        self._marks: deque[Mark] = deque()
+        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
+        self._feed = None
+        if loader.device is not None:
+            self._feed = TensorFeed(lambda: _alive(me)._take(), lambda: _alive(me).ready(), loader.device)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._begin(loader)
+            self._index_sampler = loader._index_sampler  # at another place
+        super()._reset(loader, first_iter)
+
+    @property
+    def _is_iterable(self) -> bool:
+        return bool(self._dataset_kind == _DatasetKind.Iterable)
+
+    def _take(self) -> Any:
+        return super().__next__()
+
+    def ready(self) -> int:
+        """Count the batches that can be had without waiting."""
+        return 0
+
+    def end_states(self) -> list[ProcessState | None] | None:
+        """Return the states of the processes at the end of an epoch, where these go on with the next."""
+        return None
+
+    def close(self) -> None:
+        """End the iteration, and its processes."""
+        self._place.left = "the loader was closed"
+
+    def __next__(self) -> Any:
+        place, feed = self._place, self._feed
+        if place.left is not None:
+            raise LoaderError("E-MISUSE", place.left, fix="begin a new iteration")
+        asked_s, ready = time.perf_counter(), self.ready() if feed is None else feed.ready()
+        try:
+            batch = self._take() if feed is None else feed.next()
+        except StopIteration:
+            if place.epoch == self._epoch:
+                self._finish()
+            raise
+        place.epoch, place.begin = self._epoch, self._sampler_iter.begin
+        place.deliver(
+            self._marks.popleft(),
+            in_order=getattr(self, "_in_order", True),
+            iterable=self._is_iterable,
+            processes=max(1, self._num_workers),
+        )
+        if self._steps is not None and place.batches == self._steps and self._sampler_iter.look_ahead():
+            self._finish()
+        self._totals.count(batch, ready, asked_s)
+        return batch
+
+    def _finish(self) -> None:
+        """Note that the epoch is over."""
+        self._place.finish(self._epoch, self._sampler_iter.places(ended=True), self.end_states())
+
+
+class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
+    """Iterator of torch that fetches in this process.
+
+    Here an iterable data set that keeps no place may draw its order from the global generators, when it is asked for
+    its iterator or, if that is a generator, for its first sample.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        place: Place = loader._place
+        resume = place.resume[0] if place.resume else None
+        load_place(loader.dataset, DATASET, resume or {})
+        self._before: random_state.States | None = None
+        draws = isinstance(loader.dataset, IterableDataset) and not keeps_place(loader.dataset)
+        if draws:
+            random_state.restore(place.begin or place.now, {})
+            self._before = random_state.capture({})
+        super().__init__(loader)
+        self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, resume)
+        self._may_draw = draws
+
+    def _next_data(self) -> Any:
+        if self._may_draw:
+            self._may_draw = False
+            batch = self._first_data()
+        else:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        draws = self._sampler_iter
+        self._marks.append(Mark(draws.number, draws.places(), 0, self._dataset_fetcher.state()))
+        return batch
+
+    def _first_data(self) -> Any:
+        """Fetch the first batch, and note which generators are drawn from for it."""
+        place, fetcher = self._place, self._dataset_fetcher
+        if place.begin:
+            random_state.restore(place.begin, {})
+            fetcher.on_place = lambda now=place.now: random_state.restore(now, {})  # type: ignore[misc]
+            return super()._next_data()  # type: ignore[no-untyped-call]
+        now = random_state.capture({})
+        before = now if inspect.isgenerator(fetcher.plain.dataset_iter) else self._before or now
+        try:
+            return super()._next_data()  # type: ignore[no-untyped-call]
+        finally:
+            names = random_state.changed(before, random_state.capture({}))
+            place.drawn_from = names
+            self._sampler_iter.begin = {name: before[name] for name in names}
+
+    def end_states(self) -> list[ProcessState | None] | None:
+        """Return the state of the data set at the end of an epoch."""
+        return [self._dataset_fetcher.state(ended=True)] if keeps_place(self._dataset) else None
+
+
+def _alive(reference: Callable[[], TrackedIterator | None]) -> TrackedIterator:
+    iterator = reference()
+    assert iterator is not None, "an iterator that waits is alive"
+    return iterator

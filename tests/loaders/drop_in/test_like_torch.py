@@ -1,0 +1,471 @@
+"""What the drop-in DataLoader serves, and when, is torch's, whatever subclasses and programs do with it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drop_in_streams import run_script, seeded, values
+from numbered_dataset import Numbered, as_list
+from torch import multiprocessing
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    dataloader,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.pipelines.errors import LoaderError
+
+# torch is loaded, and has threads, wherever these tests fork on purpose
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning"),
+]
+LENGTH = 11
+Kind = Callable[..., Any]
+
+
+class Everything(IterableDataset[int]):
+    """Serves all of its samples in every worker, as a data set does whose author did not think of workers."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+class Scaled(Dataset[int]):
+    """A map-style data set that the program changes between epochs."""
+
+    def __init__(self) -> None:
+        self.factor = 1
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index * self.factor
+
+    def set_epoch(self, epoch: int) -> None:
+        self.factor = epoch + 1
+
+
+class Drawing(Numbered):
+    """Samples that draw from the generators of Python, NumPy and torch, as random transforms do."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, random.random(), float(np.random.random()), float(torch.rand(()))  # noqa: NPY002
+
+
+def both(run: Callable[[Kind], Any]) -> tuple[Any, Any]:
+    """What `run` returns with torch's DataLoader and with ours, each from the same seed of torch."""
+    found = []
+    for kind in (TorchDataLoader, DataLoader):
+        torch.manual_seed(11)
+        found.append((run(kind), int(torch.randint(1 << 30, ()))))
+    return found[0], found[1]
+
+
+# each takes a class of loader, and returns what was seen
+def three_epochs(kind: Kind) -> Any:
+    loader = kind(Numbered(LENGTH), 2, shuffle=True)
+    return [values(loader) for _ in range(3)]
+
+
+def three_epochs_by_workers(kind: Kind) -> Any:
+    loader = kind(Drawing(LENGTH), 2, shuffle=True, num_workers=2, collate_fn=as_list)
+    return [list(loader) for _ in range(2)]
+
+
+def persistent_epochs(kind: Kind) -> Any:
+    loader = kind(Drawing(LENGTH), 2, shuffle=True, num_workers=2, collate_fn=as_list, persistent_workers=True)
+    return [list(loader) for _ in range(3)]
+
+
+def two_shuffled_loaders(kind: Kind) -> Any:
+    first, second = (kind(Numbered(LENGTH), 1, shuffle=True) for _ in range(2))
+    return [(a.item(), b.item()) for a, b in zip(first, second, strict=True)]
+
+
+def one_loader_twice(kind: Kind) -> Any:
+    loader = kind(Numbered(LENGTH), 2, shuffle=True)
+    pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+    return pairs, [(a.tolist(), b.tolist()) for a in loader for b in loader]
+
+
+def one_persistent_loader_twice(kind: Kind) -> Any:
+    loader = kind(Numbered(8), 2, num_workers=1, persistent_workers=True)
+    return [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+
+
+def an_epoch_left_early(kind: Kind) -> Any:
+    loader = kind(Numbered(LENGTH), 2, shuffle=True)
+    return next(iter(loader)).tolist(), values(loader), len(iter(loader))
+
+
+def an_iterable_dataset(kind: Kind) -> Any:
+    return [values(kind(Everything(7), 2, num_workers=workers)) for workers in (0, 1, 2)], values(kind(Everything(7)))
+
+
+def changes_between_epochs(kind: Kind) -> Any:
+    dataset = Scaled()
+    loader, seen = kind(dataset, 2, num_workers=1), []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        seen.append(values(loader))
+    return seen
+
+
+def samplers_with_generators(kind: Kind) -> Any:
+    generator = seeded()
+    loaders = [
+        kind(Numbered(LENGTH), 2, shuffle=True, generator=generator),
+        kind(Numbered(LENGTH), 2, sampler=RandomSampler(range(LENGTH), replacement=True, generator=seeded())),
+        kind(Numbered(LENGTH), 2, sampler=WeightedRandomSampler([1.0] * LENGTH, 9)),
+        kind(Numbered(LENGTH), None, sampler=RandomSampler(range(LENGTH))),
+        kind(Numbered(LENGTH), batch_sampler=EagerBatches(), num_workers=1),
+        kind(Numbered(LENGTH), batch_sampler=EagerBatches()),
+    ]
+    return [values(loader) for _ in range(2) for loader in loaders], generator.initial_seed()
+
+
+class EagerBatches:
+    """A batch sampler that draws when it is asked for an iterator, not when that is."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(LENGTH)[:8].view(4, 2).tolist())
+
+    def __len__(self) -> int:
+        return 4
+
+
+class Slices:
+    """Keys that are no numbers: whole ranges, or numbers beyond 64 bits."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return torch.arange(10)[key] if isinstance(key, slice) else str(key)
+
+    def __getitems__(self, keys: Any) -> Any:
+        return [self[keys]] if isinstance(keys, slice) else [self[key] for key in keys]
+
+
+class Heavy(Numbered):
+    """A data set that a program has no memory to pickle, not even to learn its size."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise MemoryError("pickled")
+
+
+def a_data_set_that_must_not_be_pickled(kind: Kind) -> Any:
+    return values(kind(Heavy(LENGTH), 2, num_workers=1))
+
+
+def keys_of_other_kinds(kind: Kind) -> Any:
+    keys = [slice(0, 4), slice(4, 10)]
+    settings = {"num_workers": 1, "collate_fn": as_list}
+    return (
+        [batch[0].tolist() for batch in kind(Slices(), batch_sampler=keys, **settings)],
+        values(kind(Slices(), None, sampler=keys, num_workers=1)),
+        list(kind(Slices(), 2, sampler=[1 << 63, -(1 << 70), 3], **settings)),
+        list(kind({1 << 64: "far"}, 1, sampler=[1 << 64], **settings)),
+    )
+
+
+def nested_tensors(kind: Kind) -> Any:
+    nested = [torch.nested.nested_tensor([torch.full((2,), float(k))]) for k in range(3)]
+    return [batch[0].unbind()[0].tolist() for batch in kind(nested, 1, num_workers=1, collate_fn=as_list)] + [
+        batch.unbind()[0].tolist() for batch in kind(nested, None, collate_fn=lambda sample: sample)
+    ]
+
+
+class InfiniteDataLoader:
+    """YOLOv5's way to keep its workers: the batch sampler is swapped for one without an end."""
+
+    @staticmethod
+    def of(kind: Any) -> Any:
+        class Infinite(kind):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+                self.iterator = super().__iter__()
+
+            def __len__(self) -> int:
+                return len(self.batch_sampler.sampler)
+
+            def __iter__(self) -> Iterator[Any]:
+                for _ in range(len(self)):
+                    yield next(self.iterator)
+
+        return Infinite
+
+
+class Repeated:
+    """A sampler that begins again when it ends."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+def yolos_infinite_loader(kind: Kind) -> Any:
+    found = []
+    for settings in ({"num_workers": 0}, {"num_workers": 1}):
+        loader = InfiniteDataLoader.of(kind)(Numbered(LENGTH), 2, shuffle=True, **settings)
+        found += [values(loader) for _ in range(3)]
+    return found
+
+
+def timms_multi_epoch_loader(kind: Kind) -> Any:
+    class MultiEpochs(kind):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._DataLoader__initialized = False
+            self.batch_sampler = Repeated(self.batch_sampler)
+            self._DataLoader__initialized = True
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+    loader = MultiEpochs(Numbered(LENGTH), 2, shuffle=True, num_workers=1, persistent_workers=True)
+    return [values(loader) for _ in range(3)]
+
+
+def copies(kind: Kind) -> Any:
+    loader = kind(Numbered(LENGTH), 2, shuffle=True, generator=seeded(), num_workers=1)
+    return [values(other) for other in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader)), loader)]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        three_epochs,
+        three_epochs_by_workers,
+        persistent_epochs,
+        two_shuffled_loaders,
+        one_loader_twice,
+        one_persistent_loader_twice,
+        an_epoch_left_early,
+        an_iterable_dataset,
+        changes_between_epochs,
+        samplers_with_generators,
+        a_data_set_that_must_not_be_pickled,
+        keys_of_other_kinds,
+        nested_tensors,
+        yolos_infinite_loader,
+        timms_multi_epoch_loader,
+        copies,
+    ],
+)
+def test_everything_that_is_served_is_torchs(run: Callable[[Kind], Any]) -> None:
+    theirs, ours = both(run)
+    assert ours == theirs
+
+
+def test_the_comparison_with_torch_goes_red() -> None:
+    theirs, ours = both(lambda kind: values(kind(Numbered(LENGTH), 2, shuffle=True, **seeds(kind))))
+    assert ours != theirs
+
+
+def seeds(kind: Kind) -> dict[str, Any]:
+    return {"seed": 3} if kind is DataLoader else {}
+
+
+def test_a_loader_that_was_used_is_copied_without_its_workers() -> None:
+    with DataLoader(Numbered(LENGTH), 2, seed=1, shuffle=True, num_workers=1, persistent_workers=True) as loader:
+        next(iter(loader))
+        again = pickle.loads(pickle.dumps(loader))
+        with again, copy.deepcopy(loader) as third:
+            assert again.epoch == third.epoch == 0
+            assert values(again) == values(third) == values(loader)
+
+
+def serve(rank: int, loader: Any, results: Any) -> None:
+    results.put(values(loader))
+
+
+def test_a_loader_goes_to_another_process() -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    loader = DataLoader(Numbered(4), 2, num_workers=0)
+    multiprocessing.spawn(serve, (loader, results), 1)
+    assert results.get() == [[0, 1], [2, 3]]
+
+
+class Writes(Numbered):
+    """Write a file slowly, as a data set does that caches what it makes; also at the end of an iterable one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(4)
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> int:
+        path = self.folder / str(index)
+        with path.open("w") as file:
+            for _ in range(25):
+                file.write("x")
+                file.flush()
+                time.sleep(0.1)
+        return index
+
+
+class WritesAtItsEnd(IterableDataset[int]):
+    """The first worker serves one sample and ends; the second is then in the middle of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inner = Writes(folder)
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        yield info.id
+        if info.id:
+            yield self.inner[0]
+
+
+@pytest.mark.parametrize("kind", [Writes, WritesAtItsEnd])
+def test_a_worker_that_is_busy_at_the_end_may_finish_its_sample(kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    loader = DataLoader(kind(tmp_path), None, num_workers=2)
+    batches = iter(loader)
+    if kind is WritesAtItsEnd:
+        assert sorted([next(batches), next(batches)]) == [0, 1]
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    loader.close()
+    assert {path.stat().st_size for path in tmp_path.iterdir()} == {25}
+
+
+class SlowStart(Numbered):
+    """Takes longer to reach a worker than its samples may take."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(2)
+        self.__dict__.update(state)
+
+
+def test_the_timeout_of_a_batch_leaves_out_the_start_of_the_workers() -> None:
+    loader = DataLoader(SlowStart(4), 2, num_workers=1, timeout=1.5, multiprocessing_context="forkserver")
+    with loader:
+        assert values(loader) == [[0, 1], [2, 3]]
+
+
+class Refuses(Numbered):
+    """A data set of somebody who knows our errors."""
+
+    def __getitem__(self, index: int) -> int:
+        raise LoaderError("E-CORRUPT", "Huffman: table", sample=index, path=b"it's \xff.jpg", fix="none: fix=it")
+
+
+def test_an_error_of_ours_stays_one_on_its_way_from_a_worker() -> None:
+    with pytest.raises(LoaderError) as caught:
+        list(DataLoader(Refuses(4), 2, num_workers=1))
+    error = caught.value
+    assert (error.code, error.sample, error.exit_code) == ("E-CORRUPT", 0, 3)
+    assert error.path == "it's \udcff.jpg"
+    assert "Huffman: table" in error.cause
+
+
+SCRIPT = """
+import torch
+from penstock.loaders import DataLoader
+from torch.utils.data import TensorDataset
+
+class Plus:
+    def __len__(self): return 4
+    def __getitem__(self, index): return index + OFFSET
+
+OFFSET = 0
+{guard}
+    OFFSET = 7
+    class Under(Plus): pass
+    print([batch[0].tolist() for batch in DataLoader(TensorDataset(torch.arange(4)), 2)])
+    print([batch.tolist() for batch in DataLoader(Under(), 2, num_workers=1)])
+"""
+EXPECTED = "[[0, 1], [2, 3]]\n[[7, 8], [9, 10]]\n"
+
+
+@pytest.mark.parametrize(
+    ("guard", "how"), [("if True:", []), ('if __name__ == "__main__":', []), ("if True:", ["-m", "pdb", "-c", "c"])]
+)
+def test_a_script_needs_no_guard_and_its_globals_are_the_workers_too(
+    guard: str, how: list[str], tmp_path: Path
+) -> None:
+    done = run_script(SCRIPT.format(guard=guard), tmp_path, *how)
+    assert EXPECTED in done.stdout, done.stderr
+    assert done.stderr == ""
+
+
+def test_changes_in_a_worker_do_not_reach_the_program() -> None:
+    data = TensorDataset(torch.zeros(4))
+    for batch in DataLoader(InPlace(data), 2, num_workers=1):
+        assert batch.tolist() == [1.0, 1.0]
+    assert data.tensors[0].tolist() == [0.0] * 4
+
+
+class InPlace(Dataset[torch.Tensor]):
+    """Changes its samples where they lie."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample: torch.Tensor = self.data[index][0]
+        return sample.add_(1)
+
+
+def test_iterators_are_torchs_with_its_workers() -> None:
+    loader = DataLoader(Numbered(4), 2, num_workers=2)
+    batches: Any = iter(loader)
+    assert [worker.is_alive() for worker in batches._workers] == [True, True]
+    assert isinstance(batches, dataloader._MultiProcessingDataLoaderIter)
+    del loader  # the iterator goes on alone
+    assert values(batches) == [[0, 1], [2, 3]]
+    assert isinstance(iter(DataLoader(Numbered(4))), dataloader._SingleProcessDataLoaderIter)
+
+
+def test_a_batch_sampler_with_a_seed_of_ours_begins_a_new_epoch_each_time() -> None:
+    # Trainers take the batch sampler out of the loader, and put it into one of their own.
+    loader = DataLoader(Numbered(LENGTH), 2, shuffle=True, seed=5)
+    theirs = TorchDataLoader(Numbered(LENGTH), batch_sampler=loader.batch_sampler)
+    epochs = [values(theirs) for _ in range(3)]
+    assert epochs == [values(loader) for _ in range(3)]
+    assert len({str(epoch) for epoch in epochs}) == 3
+    assert isinstance(loader.batch_sampler, BatchSampler)
+
+
+def test_a_childs_use_of_a_loader_leaves_the_parents_alone() -> None:
+    loader = DataLoader(Numbered(6), 2, num_workers=1)
+    list(loader)
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    child = context.Process(target=serve, args=(0, loader, results))
+    child.start()
+    child.join(60)
+    assert results.get() == values(loader) == [[0, 1], [2, 3], [4, 5]]
