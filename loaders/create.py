@@ -30,7 +30,7 @@ from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.system.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import DECODER_NAMES, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
@@ -98,12 +98,11 @@ def create_loader(
             the others of DaliOptions.
     """
     pipeline = pipeline or imagenet_train()
+    policies: dict[str, Any] = {"on_bad_sample": on_bad_sample, "on_repaired": on_repaired, "max_bad": max_bad}
+    check_arguments(backend=backend, decoder=decoder, **policies, **options)
+    target = usable_device(device)
     named = open_source(source)
     backend, decoder, options = _choose(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
-    if backend not in _BACKENDS:
-        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
-    if decoder not in DECODER_NAMES:
-        raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {decoder!r}")
     shuffle = pipeline.random if shuffle is None else shuffle
     module = import_module(_BACKENDS[backend][0])
     for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
@@ -122,10 +121,8 @@ def create_loader(
     evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
-    stage = BatchStage(pipeline, dtype, usable_device(device), num_classes=len(named.classes))
-    policy = BadSamplePolicy(
-        on_bad_sample=on_bad_sample, on_repaired=on_repaired, max_bad=max_bad, evaluation=evaluation
-    )
+    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes))
+    policy = BadSamplePolicy(evaluation=evaluation, **policies)
     jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
     # After all checks of the arguments, because it may build a cache, for hours.
     data = module.prepare_source(named, **for_source) if hasattr(module, "prepare_source") else named
@@ -188,6 +185,28 @@ def _integer(name: str, value: Any) -> int:
         with contextlib.suppress(TypeError):
             return operator.index(value)
     raise ValueError(f"{name} is an integer, not {value!r}")
+
+
+def check_arguments(
+    *,
+    backend: str = "torch",
+    decoder: str | None = None,
+    on_bad_sample: str = "raise",
+    on_repaired: str = "count",
+    max_bad: int | float | None = None,
+    **options: Any,
+) -> None:
+    """Raise ValueError for arguments of create_loader that no data makes right: a scan of it may take minutes.
+
+    Raises LoaderError E-DEPENDENCY for a decoder that is not installed.
+    """
+    if backend not in BACKEND_NAMES:
+        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
+    choose_jpeg_decoder(decoder or "auto")
+    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired, max_bad=max_bad)
+    if backend != "auto":
+        for_source = getattr(import_module(_BACKENDS[backend][0]), "SOURCE_OPTIONS", ())
+        _parse(backend, {name: value for name, value in options.items() if name not in for_source})
 
 
 def loader_needs(

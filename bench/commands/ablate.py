@@ -31,6 +31,7 @@ def ablate(
 
     The model trains on one resident batch of the number of classes in DATA, without a loader: nothing else is measured.
     """
+    from penstock.bench.step.models import check_model
     from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.ablation import ablate as run_ablation
     from penstock.bench.train.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
@@ -38,6 +39,7 @@ def ablate(
 
     target = common.resolve_device(device)
     settings = TrainSettings(model=model, device=target, seed=seed, batch_size=batch_size, **techniques)
+    check_model(model)
     source = open_source(training_folder(data))
     num_classes = max(2, len(source.classes))
     base = ResidentRun(settings=settings, num_classes=num_classes, batch_size=batch_size, size=size, seconds=seconds)

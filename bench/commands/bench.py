@@ -123,6 +123,7 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
     from penstock.bench.run.time_budget import TimeBudget
     from penstock.bench.verdict.verdict import judge
 
+    _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     with LiveTable(lambda: budget.left) as table:
@@ -136,6 +137,20 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
         verdict = judge(record, str(data))
         record = run.with_applied(replace(record, verdict=verdict), verdict.advice or ())
         return with_cache_kinds(run.source, record, table.begin) if try_caches else record
+
+
+def _check(settings: BenchSettings) -> None:
+    """Raise ValueError for settings that cannot work, before the data is looked at."""
+    from penstock.bench.record.record import ALL_BACKENDS
+    from penstock.bench.step.models import check_model
+    from penstock.bench.step.settings import TrainSettings
+    from penstock.loaders.create import check_arguments
+
+    backend = "torch" if settings.backend == ALL_BACKENDS else settings.backend
+    check_arguments(backend=backend, decoder=settings.decoder)
+    TrainSettings(device=settings.device, amp=settings.amp)
+    if settings.model is not None:
+        check_model(settings.model)
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:

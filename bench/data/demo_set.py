@@ -16,9 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from penstock.bench.data.demo_photo import class_name, photo_bytes, require_pillow
+from penstock.loaders.system.durable_file import random_name, remove_left_folders
+from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.machine import available_cpus
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
@@ -76,7 +76,7 @@ def synthesise(
 ) -> SynthReport:
     """Write FOLDER/train/CLASS/NNNN.jpg and FOLDER/val/CLASS/NNNN.jpg, unless they are there already.
 
-    All is written to FOLDER.tmp.PID, which is renamed in the end: what is found in FOLDER is whole.
+    All is written to FOLDER.tmp.RANDOM, which is renamed in the end: what is found in FOLDER is whole.
     images, validation: number of photos of the two splits, spread evenly over the classes.
     workers: processes; None takes the CPUs this process may use, 0 and 1 work in this process.
     progress: called with (photos done, photos to write).
@@ -121,7 +121,8 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
     """Return whether the demo set is there: not in a missing or empty folder. Raises LoaderError for other contents."""
     cause = ""
     try:
-        found = json.loads((folder / MANIFEST).read_text("utf-8"))
+        with open(open_regular(os.fsencode(folder / MANIFEST)), "rb") as file:
+            found = json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
@@ -141,12 +142,9 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
 
 @contextmanager
 def _renamed_when_done(folder: Path) -> Iterator[Path]:
-    """Give a folder to write to that becomes `folder` if all goes well; remove what runs that were killed have left."""
-    for leftover in folder.parent.glob("*.tmp.*"):
-        pid = leftover.suffix.removeprefix(".")
-        if leftover.stem == f"{folder.name}.tmp" and pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(leftover)
-    unfinished = folder.with_name(f"{folder.name}.tmp.{os.getpid()}")
+    """Give a folder to write to that becomes `folder` if all goes well; remove what killed runs left an hour ago."""
+    remove_left_folders(os.fsencode(folder.parent), os.fsencode(folder.name))
+    unfinished = Path(os.fsdecode(random_name(os.fsencode(folder))))
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
@@ -168,6 +166,7 @@ def _write_photos(
     with closing(_written(write, chunks, workers)) as counts:
         for count in counts:
             done += count
+            os.utime(folder)  # a run that lives is not taken for one that was killed
             progress(done, len(photos))
 
 

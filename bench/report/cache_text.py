@@ -104,6 +104,7 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "samples": reports[0].samples,
         "bytes": reports[0].num_bytes,
         "kinds": reports[0].kinds,
+        "stale": " ".join(report.stale for report in reports if report.stale),
         "sound": all(report.sound for report in reports),
         "damaged": listed(finding for report in reports for finding in report.damaged),
         "differing": listed(finding for report in reports for finding in report.differing),

@@ -169,7 +169,10 @@ def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None
             module.bias = nn.Parameter(torch.zeros(module.out_channels))
 
 
-def _timm_model(name: str, num_classes: int) -> nn.Module:
+def check_model(name: str) -> None:
+    """Raise for a name that `create_model` does not take, as that does, without making a model."""
+    if name in MODELS:
+        return
     timm = _import_timm(name)
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
@@ -179,6 +182,11 @@ def _timm_model(name: str, num_classes: int) -> nn.Module:
             else ", or any of timm's"
         )
         raise ValueError(f"there is no model {name!r}; valid are {', '.join(MODELS)}{hint}")
+
+
+def _timm_model(name: str, num_classes: int) -> nn.Module:
+    check_model(name)
+    timm = _import_timm(name)
     return cast(nn.Module, timm.create_model(name, num_classes=num_classes, pretrained=False))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from penstock.bench.measure.loader_rate import endless
-from penstock.bench.step.models import build_model
+from penstock.bench.step.models import build_model, check_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step, on_device
 from penstock.bench.step.torch_switches import torch_switches
@@ -28,16 +28,20 @@ from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
 from penstock.bench.train.resident_run import ResidentRun
-from penstock.loaders.create import create_loader
+from penstock.loaders.create import check_arguments, create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
+from penstock.pipelines.errors import printable
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Say what to train on, and how. Raises ValueError if training and validation data hold different classes.
+    """Say what to train on, and how.
+
+    Raises ValueError for settings that cannot work, before the data is looked at, and if training and validation data
+    hold different classes.
 
     Attributes:
         data, validation: folders or caches; no validation without the second.
@@ -60,9 +64,13 @@ class TrainingJob:
     max_bad: float | None = None
 
     def __post_init__(self) -> None:
+        check_arguments(**self.loading, on_bad_sample=self.on_bad_sample, max_bad=self.max_bad)
+        check_model(self.settings.model)
+        imagenet_train(self.size, **self.training)
         if self.held_out is not None and self.held_out.classes != self.source.classes:
             raise ValueError(
-                f"{self.validation} has other classes than {self.data}: their labels would not mean the same"
+                f"{printable(str(self.validation))} has other classes than {printable(str(self.data))}: their labels "
+                "would not mean the same"
             )
 
     @cached_property

@@ -193,12 +193,13 @@ def _check_owner(status: os.stat_result, path: bytes, any_owner: bool) -> None:
         raise DamagedCacheError("not a regular file")
     if any_owner:
         return
-    cure = "if you trust it, pass open_source(path, any_owner=True) in its place"
+    cure = "if you trust it, copy it and use the copy, or call create_loader(open_source(path, any_owner=True))"
     if status.st_uid not in (os.geteuid(), 0):
         cause = f"it belongs to another user (uid {status.st_uid})"
         raise LoaderError("E-CACHE", cause, fix=cure, path=path)
-    if status.st_mode & stat.S_IWOTH:
-        raise LoaderError("E-CACHE", "every user may write to it", fix=f"chmod o-w; or, {cure}", path=path)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "every user" if status.st_mode & stat.S_IWOTH else f"its group (gid {status.st_gid})"
+        raise LoaderError("E-CACHE", f"{who} may write to it", fix=f"chmod go-w; or, {cure}", path=path)
 
 
 def _about(fd: int, extent: Extent) -> About:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import msgspec
 
 from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Schema, Settings
 from penstock.loaders.system.durable_file import replace_file
-from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.loaders.system.json_file import ByteText, Count, decode_json
 from penstock.pipelines.errors import LoaderError
 
@@ -95,13 +96,15 @@ def read_manifest(folder: bytes) -> ShardSet:
     """Read the set in `folder`. Raises LoaderError E-CACHE where it is incomplete or damaged, E-ACCESS, E-READ."""
     path = os.path.join(folder, MANIFEST)
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             data = file.read(_MAX_MANIFEST_BYTES)
     except FileNotFoundError:
         raise LoaderError(
             "E-CACHE", f"no {MANIFEST.decode()}: the set of shards is not complete", path=folder
         ) from None
     except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise LoaderError("E-CACHE", "not a regular file", fix="remove it", path=path) from error
         raise read_error(error, path) from error
     text, _, rest = data.partition(b"\n")
     if rest != _digest(text) + b"\n":

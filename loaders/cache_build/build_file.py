@@ -91,7 +91,7 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     """Return the cache file at `path`: the one that is there if it is whole and fresh, or a new one.
 
     One builder at a time; whoever waited for another takes over what that one made. A builder that is killed leaves
-    `path.tmp.PID`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
+    `path.tmp.RANDOM`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
     penstock, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE unless
     `replace_stale`; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source raises.
     """
@@ -229,7 +229,8 @@ def _estimate(request: BuildRequest) -> int:
 def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estimate: int) -> None:
     first, end = request.range
     total = max(estimate, folder.num_bytes) + _TABLE_BYTES * (end - first)
-    ensure_room(folder.path, dest, folder.num_bytes, total)
+    with write_errors_as_loader_errors(dest):
+        ensure_room(folder.path, dest, folder.num_bytes, total)
 
 
 def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:

@@ -20,6 +20,7 @@ from penstock.loaders.cache.shards import (
 )
 from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, remove_dead_builds, usable_file
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
+from penstock.loaders.cache_build.freshness import refreshed
 from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
@@ -63,8 +64,10 @@ def build_cache(
     encoding: Encoding(), lossless JPEG, unless given. workers: processes that encode, one a processor unless given, 0
     for none. shards: files; of more than one, `dest` is a folder, and each of `ranks` builds its part of them.
     replace_stale: build anew what is stale or damaged, as the user of `penstock cache build` asks for; a loader raises
-    instead. Raises ValueError for impossible numbers, LoaderError as build_file does.
+    instead. A source of which one file is not as it was scanned is scanned again. Raises ValueError for impossible
+    numbers, LoaderError as build_file does.
     """
+    source = refreshed(source)
     if not 1 <= shards <= min(MAX_SHARDS, len(source)):
         raise ValueError(f"shards is 1 to {min(MAX_SHARDS, len(source)):,} (one image each at least), not {shards}")
     request = BuildRequest(

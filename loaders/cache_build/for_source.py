@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache.shards import MANIFEST
 from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.build_set import build_cache, refuse_inside
-from penstock.loaders.cache_build.freshness import why_stale
+from penstock.loaders.cache_build.freshness import refreshed, why_stale
 from penstock.loaders.cache_build.progress import BuildDisplay
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.system.needs import real_path
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable, size_text
 
 SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes beside the source
 
@@ -23,8 +24,10 @@ def prepare_source(
 ) -> Source:
     """Return the cache at `cache` that stands for `source`, built with a progress bar if it is not there.
 
-    What is there must be of this source as it is now, and of `encoding` if that is given. Raises ValueError without a
-    path for a source that is no cache, LoaderError E-STALE and as build_cache does.
+    What is there must be of this source as each of its files is now, and of `encoding` if that is given; if it is not,
+    a UserWarning tells of a cache that is lossy or holds pixels. Raises ValueError without a path for a source that is
+    no cache, LoaderError E-STALE, E-CHANGED for other images or classes than the source was opened with, and as
+    build_cache does.
     """
     if encoding is not None and not isinstance(encoding, Encoding):
         raise ValueError(f"encoding is an Encoding, such as Encoding(kind='raw', resize=256), not {encoding!r}")
@@ -43,13 +46,37 @@ def prepare_source(
     if there is None:
         with BuildDisplay(len(source)) as progress:
             build_cache(source, path, encoding, progress=progress)
-        return open_cache(path)
+        there = open_cache(path)
+    else:
+        _refuse_stale(there, source, encoding)
+    if len(there) != len(source) or there.classes != source.classes:  # the caller has counted and numbered them
+        cause = f"the folder was changed since it was opened: {len(source):,} images then, {len(there):,} now"
+        raise LoaderError("E-CHANGED", cause, path=getattr(source, "root", None))
+    return there
+
+
+def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -> None:
+    now, coded = refreshed(source), there.about[0].coded
     for shard, file in enumerate(there.files):
-        reason = why_stale(file.about, source, encoding or there.about[0].coded, (shard, len(there.files)))
+        reason = why_stale(file.about, now, encoding or coded, (shard, len(there.files)))
         if reason:
             raise LoaderError("E-STALE", reason, path=file.path)
         remove_dead_builds(file.path)
-    return there
+    if encoding is None and coded != Encoding():
+        # The caller of create_loader, which calls prepare_source, which calls this.
+        warnings.warn(_kind_text(there), UserWarning, stacklevel=4)
+
+
+def _kind_text(cache: Hdf5Cache) -> str:
+    """Say what a cache is that is not the source's own JPEGs, with what it takes and loses."""
+    stored, source_bytes = (sum(getattr(a, name) for a in cache.about) for name in ("payload_bytes", "source_bytes"))
+    known = [about.psnr_db for about in cache.about if about.psnr_db is not None]
+    psnr = f", PSNR {sum(known) / len(known):.1f} dB against the source" if known else ""
+    coded = cache.about[0].coded
+    return (
+        f"the cache {printable(cache.files[0].path)} is {coded.describe()}{psnr}, {size_text(stored)} for "
+        f"{size_text(source_bytes)} of images: pass encoding={coded!r} to say that this is meant"
+    )
 
 
 def _opened(path: bytes) -> Hdf5Cache | None:

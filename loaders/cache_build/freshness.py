@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -31,6 +32,12 @@ def build_versions() -> dict[str, str]:
         own = "unknown"
     versions = {"penstock": own, "simplejpeg": simplejpeg.__version__, "torch": torch.__version__, **hdf5_versions()}
     return {**versions, "jpegtran": jpegtran_version() or "missing"}
+
+
+def refreshed(source: Source) -> Source:
+    """Return the source as its files are now: whoever judges a cache by it must not go by an older scan of them."""
+    refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
+    return source if refresh is None else refresh()
 
 
 def source_identity(source: Source) -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD, crc32
 from penstock.loaders.system.durable_file import open_private, write_all
+from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import Count, decode_json
 
 _FRAME = struct.Struct("<4sII")  # magic, bytes that follow, their CRC-32
@@ -82,7 +83,7 @@ class Journal:
 def read_key(path: bytes) -> tuple[str, int] | None:
     """Read (key, where it ends) of the journal at `path`; None where there is no such file or it is damaged."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             body, end = next(_bodies(file.read(4096)))
     except (OSError, StopIteration):
         return None

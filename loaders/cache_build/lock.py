@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from penstock.loaders.system.durable_file import open_private, remove_old_files, write_all
+from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import decode_json
 from penstock.loaders.system.process_identity import boot_id, pid_namespace, start_time
 from penstock.pipelines.errors import LoaderError
@@ -247,12 +248,16 @@ class _Watched:
         self._since_s = 0.0
 
     def look(self, path: bytes) -> Seen | None:
-        """Return what is there now; None if nothing is."""
+        """Return what is there now; None if nothing is. Raises LoaderError E-CACHE for what is no file, OSError."""
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 content, status = file.read(4096), os.fstat(file.fileno())
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            raise LoaderError("E-CACHE", "its lock is not a regular file", fix="remove it", path=path) from error
         mark, now_s = _mark(status), time.monotonic()
         if mark != self._mark:
             self._mark, self._since_s = mark, now_s

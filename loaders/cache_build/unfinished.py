@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import RECORD, About, crc32
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET, Tables, write_frame
 from penstock.loaders.cache_build.journal import Block, Journal, read_blocks, read_key
-from penstock.loaders.system.durable_file import open_private, sync_folder, write_all
+from penstock.loaders.system.durable_file import open_private, random_name, sync_folder, write_all
 
 SYNC_BYTES = 64 << 20  # written between two waits for the disk: what a power cut may cost
 _DATA, _JOURNAL = b"data", b"journal"
@@ -21,7 +21,7 @@ _READ_BYTES = 1 << 20
 
 
 class BuildFolder:
-    """Write to the folder `DEST.tmp.PID`, which only the holder of the cache's lock may have. Raises OSError.
+    """Write to the folder `DEST.tmp.RANDOM`, which only the holder of the cache's lock may have. Raises OSError.
 
     Blocks are appended to the file `data`, then to the file `journal`.
     """
@@ -141,7 +141,7 @@ def remove_folder(path: bytes) -> None:
 def find_folders(dest: bytes) -> list[bytes]:
     """List the folders of unfinished caches of `dest` that are this user's own."""
     parent, name = os.path.split(dest)
-    pattern = re.compile(re.escape(name) + rb"\.tmp\.\d+")
+    pattern = re.compile(re.escape(name) + rb"\.tmp\.[0-9a-f]+")  # earlier versions ended it with the process's number
     found = []
     with os.scandir(parent or b".") as entries:
         for entry in entries:
@@ -158,13 +158,13 @@ def take_folder(dest: bytes, key: str) -> BuildFolder:
 
     The others are removed: their builders are dead, or the lock would not be ours.
     """
-    ours = b"%s.tmp.%d" % (dest, os.getpid())
+    ours = random_name(dest)
     left = find_folders(dest)
     known = [path for path in left if (read_key(os.path.join(path, _JOURNAL)) or ("",))[0] == key]
     best = max(known, key=lambda path: os.path.getsize(os.path.join(path, _JOURNAL)), default=None)
     for path in left:
         if path != best:
             remove_folder(path)
-    if best is not None and best != ours:
-        os.rename(best, ours)
+    if best is not None:
+        os.rename(best, ours)  # so that one that is alive after all, behind a lock that it lost, cannot put it in place
     return BuildFolder(ours, key)

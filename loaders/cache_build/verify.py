@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, geometry_of, header_fault
-from penstock.loaders.cache_build.freshness import source_identity
+from penstock.loaders.cache_build.freshness import refreshed, source_identity
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import available_cpus
@@ -50,6 +50,7 @@ class CacheReport:
         kinds: file, strips, pixels -> how many are stored so.
         damaged: images whose bytes are not those that were stored.
         differing: images that are not those of the source.
+        stale: why a loader refuses the cache beside this source, though its images are the same; "" if it does not.
     """
 
     samples: int
@@ -57,16 +58,18 @@ class CacheReport:
     kinds: dict[str, int]
     damaged: list[BadImage] = field(default_factory=list)
     differing: list[BadImage] = field(default_factory=list)
+    stale: str = ""
 
     @property
     def sound(self) -> bool:
         """Whether nothing was found."""
-        return not (self.damaged or self.differing)
+        return not (self.damaged or self.differing or self.stale)
 
     def describe(self, most: int = 20) -> str:
         """Return a line on all, then one for each of the first `most` findings."""
         found = [("damaged", finding) for finding in self.damaged] + [("differs", f) for f in self.differing]
-        lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: " + (f"{len(found):,} bad" if found else "sound")]
+        verdict = f"{len(found):,} bad" if found else f"stale: {self.stale}" if self.stale else "sound"
+        lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: {verdict}"]
         lines += [f"  {what} sample={f.sample} name={printable(f.name)}: {f.cause}" for what, f in found[:most]]
         return "\n".join(lines + [f"  and {len(found) - most:,} more"] * (len(found) > most))
 
@@ -97,14 +100,18 @@ def verify_against(
     Raises LoaderError E-STALE, naming what differs, if the source holds other images, labels or classes, or files that
     were modified since. deep: compare every image as well. A lossless one must have the source's pixels, or its bytes
     where it is stored as it was; of a lossy one the source must give the same bytes, or at least pixels, when it is
-    encoded now. What differs is a finding then, and times that are not those of the build no longer matter.
+    encoded now. What differs is a finding then, and so are files that were modified, for which loaders refuse a cache
+    of the same images too.
     """
-    cause = difference(cache, source) or ("" if deep else _later(cache, source))
+    now = refreshed(source)
+    later = _later(cache, now)
+    cause = difference(cache, now) or ("" if deep else later and f"{later} (--deep compares the pixels themselves)")
     if cause:
         raise LoaderError("E-STALE", cause, path=cache.path(0).rpartition(b":")[0])
     if not deep:
         return _report(cache)
-    return _report(cache, differing=_findings(cache, lambda: _Comparison(cache, source), progress, workers))
+    differing = _findings(cache, lambda: _Comparison(cache, now), progress, workers)
+    return _report(cache, differing=differing, stale=later and f"{later}: loaders refuse it, build the cache again")
 
 
 def difference(cache: Hdf5Cache, source: Source) -> str:
@@ -132,7 +139,7 @@ def difference(cache: Hdf5Cache, source: Source) -> str:
 def _later(cache: Hdf5Cache, source: Source) -> str:
     content = source_identity(source)["content"]
     if any(about.source.get("content") != content for about in cache.about):
-        return "files of the source were modified since the cache was built (--deep compares the pixels themselves)"
+        return "files of the source were modified since the cache was built"
     return ""
 
 

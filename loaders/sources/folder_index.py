@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -15,9 +16,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import Count, decode_json
 
-MAGIC = b"penstock index 1"  # the last character is the version of the format
+MAGIC = b"penstock index 2"  # the last character is the version of the format, and of the rules of a scan
 DIGEST_BYTES = 32
 # Name -> types it may have; the columns lie in the file in this order, each at a multiple of ALIGNMENT.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -29,6 +31,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "folder_offsets": ("<u8",),
     "folder_labels": ("<i4",),
     "folder_mtimes": ("<i8",),
+    "folder_ctimes": ("<i8",),
     "folder_inodes": ("<u8",),
     "file_names": ("|u1",),
     "file_offsets": ("<u4", "<u8"),
@@ -52,7 +55,6 @@ class IndexHeader:
         flat: whether the images lie in the root itself, as one class.
         skipped: reason -> number of entries that were not taken.
         columns: (name, numpy type, length) of each of COLUMNS.
-        rules: version of the rules by which the scan chose images and classes.
     """
 
     fingerprint: str
@@ -61,7 +63,6 @@ class IndexHeader:
     flat: bool
     skipped: dict[str, int]
     columns: list[tuple[str, str, Count]] = field(default_factory=list)
-    rules: Count = 1
 
 
 class DamagedIndexError(ValueError):
@@ -79,7 +80,9 @@ class FolderIndex:
         """Map the index at `path`; `verify` reads all of it and compares its digest first (40 ms a million files)."""
         self.path = path
         try:
-            with open(path, "rb") as file:
+            self.fd = open_regular(path)
+            weakref.finalize(self, os.close, self.fd).atexit = False
+            with open(self.fd, "rb", closefd=False) as file:
                 header, start = _read_header(file)
                 end = _end_of_columns(header, start)
                 if os.fstat(file.fileno()).st_size != end + DIGEST_BYTES:
@@ -94,14 +97,20 @@ class FolderIndex:
         self.root = columns["root"].tobytes()
         self.classes = _names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
-        self.folder_labels, self.folder_mtimes = columns["folder_labels"], columns["folder_mtimes"]
-        self.folder_inodes, self.file_folders = columns["folder_inodes"], columns["file_folders"]
+        self.folder_labels, self.file_folders = columns["folder_labels"], columns["file_folders"]
+        self.folder_mtimes, self.folder_ctimes = columns["folder_mtimes"], columns["folder_ctimes"]
+        self.folder_inodes = columns["folder_inodes"]
         self.num_folders, self.num_files = len(self.folder_labels), len(self.file_folders)
         # A memoryview gives Python integers in a third of the time that numpy takes for a scalar.
         self._folder_names, self._folder_offsets = columns["folder_names"].data, columns["folder_offsets"].data
         self._file_names, self._file_offsets = columns["file_names"].data, columns["file_offsets"].data
         self._file_folders, self._file_sizes = columns["file_folders"].data, columns["file_sizes"].data
         self._file_mtimes = columns["file_mtimes"].data
+
+    @property
+    def descriptor_path(self) -> bytes:
+        """The path by which another process of this user opens this very file, be it replaced or removed since."""
+        return b"/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
     def folder(self, folder: int) -> bytes:
         """Return the path of a folder relative to the root; b"" is the root."""

@@ -22,7 +22,6 @@ FileEntry = tuple[bytes, int, int, int]
 RUN_LENGTH = 1 << 14
 # A folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
-SCAN_RULES = 2  # 1 took folders with an image's suffix for files, and told links to class folders not from others
 _RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
 
 
@@ -99,7 +98,7 @@ class FolderIndexBuilder:
         self.class_counts: list[int] = []
         self._folder_names, self._folder_offsets = bytearray(), array("Q", [0])
         self.folder_labels, self.folder_mtimes = array("i"), array("q")
-        self._folder_inodes = array("Q")
+        self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
         self._files = FileTable()
         self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
@@ -112,12 +111,13 @@ class FolderIndexBuilder:
         self.class_counts.append(0)
         return len(self.classes) - 1
 
-    def add_folder(self, path: bytes, label: int, mtime_ns: int, inode: int) -> int:
+    def add_folder(self, path: bytes, label: int, mtime_ns: int, inode: int, ctime_ns: int = 0) -> int:
         """Add a folder, `path` relative to the root, whose images are of class `label`; return its number."""
         self._folder_names += path
         self._folder_offsets.append(len(self._folder_names))
         self.folder_labels.append(label)
         self.folder_mtimes.append(mtime_ns)
+        self._folder_ctimes.append(ctime_ns)
         self._folder_inodes.append(inode)
         return len(self.folder_labels) - 1
 
@@ -142,7 +142,6 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
-            rules=SCAN_RULES,
         )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),
@@ -153,6 +152,7 @@ class FolderIndexBuilder:
             "folder_offsets": np.frombuffer(self._folder_offsets, np.uint64),
             "folder_labels": np.frombuffer(self.folder_labels, np.int32),
             "folder_mtimes": np.frombuffer(self.folder_mtimes, np.int64),
+            "folder_ctimes": np.frombuffer(self._folder_ctimes, np.int64),
             "folder_inodes": np.frombuffer(self._folder_inodes, np.uint64),
             "file_names": np.frombuffer(self._files.names, np.uint8),
             "file_offsets": _narrow(np.frombuffer(self._files.offsets, np.uint64), np.uint32),

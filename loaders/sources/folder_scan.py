@@ -117,7 +117,8 @@ class FolderScan:
                 self.skipped[known] += 1
                 return None
             self._visited.add(identity)
-            number = self.builder.add_folder(folder, label, status.st_mtime_ns, status.st_ino)
+            stamps = status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+            number = self.builder.add_folder(folder, label, *stamps)
             subfolders, settled = self._list(fd, folder, number, images)
         except OSError as error:
             raise read_error(error, path) from error

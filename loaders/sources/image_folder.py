@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.sources.folder_scan import KNOWN_CLASS, FolderScan, root_error, skipped_text
-from penstock.loaders.sources.saved_index import index_name, load_index, save_index
+from penstock.loaders.sources.saved_index import drop_index, index_name, load_index, save_index, still_true
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.pipelines.errors import LoaderError, printable, size_text
@@ -27,7 +28,8 @@ class ImageFolder:
     The scan is saved as a packed index in the user's cache folder and used again while the tree is as it was
     (`saved_index.still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the terminal display
     during a scan. A file of more than `max_file_bytes` is refused before it is read. Pickles as the name and digest of
-    its index, which each worker maps: a worker neither scans nor copies.
+    its index, which each worker maps: a worker neither scans nor copies. A scan by another process meanwhile changes
+    nothing for this one and its workers.
 
     Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or give other labels.
 
@@ -46,13 +48,15 @@ class ImageFolder:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
-        self._take(path, _index_of(path, follow_symlinks, rescan, progress), max_file_bytes)
+        options = {"allow_empty": allow_empty, "follow_symlinks": follow_symlinks, "max_file_bytes": max_file_bytes}
+        self._take(path, _index_of(path, follow_symlinks, rescan, progress), options)
         self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
 
-    def _take(self, root: bytes, index: FolderIndex, max_file_bytes: int) -> None:
-        self.root, self._index, self._max_file_bytes = root, index, max_file_bytes
+    def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
+        self.root, self._index, self._options = root, index, options
+        self._max_file_bytes: int = options["max_file_bytes"]
         self._prefix = root.rstrip(b"/") + b"/"
         self._num_files = index.num_files
         self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
@@ -79,7 +83,18 @@ class ImageFolder:
         except OSError as error:
             raise read_error(error, path).located(sample=index) from error
         except LoaderError as error:
+            drop_index(self._index)
             raise error.located(sample=index) from None
+
+    def refreshed(self) -> ImageFolder:
+        """Return this source if each of its files and folders is as it was scanned, else one of a new scan.
+
+        Opening a folder compares a sample of the files, since reading one compares it again. Who judges a cache, from
+        which the images are read in place of the files, compares all.
+        """
+        if still_true(self._index, self.root, every_file=True):
+            return self
+        return ImageFolder(self.root, rescan=True, **self._options)
 
     def _count_retry(self) -> None:
         self.retries += 1
@@ -128,7 +143,8 @@ class ImageFolder:
         raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", path=path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.root, self._index.path, self.content, self._max_file_bytes)
+        index = self._index
+        return _reopen, (self.root, (index.path, index.descriptor_path), self.content, self._options)
 
 
 def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None) -> FolderIndex:
@@ -144,18 +160,17 @@ def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callab
     return save_index(name, scan.write)
 
 
-def _reopen(root: bytes, index_path: bytes, content: str, max_file_bytes: int) -> ImageFolder:
-    """Open the source in another process. Raises LoaderError E-STALE where the index is gone or of other files."""
-    try:
-        index = FolderIndex(index_path, verify=False)
-    except DamagedIndexError as error:
-        raise _stale(root, str(error)) from error
-    if index.header.content != content:
-        raise _stale(root, "another process has scanned the folder again and found other files")
-    folder = ImageFolder.__new__(ImageFolder)
-    folder._take(root, index, max_file_bytes)
-    return folder
+def _reopen(root: bytes, index_paths: tuple[bytes, ...], content: str, options: dict[str, Any]) -> ImageFolder:
+    """Open the source in another process: by the index's name, or where that was replaced by the first's descriptor.
 
-
-def _stale(root: bytes, cause: str) -> LoaderError:
-    return LoaderError("E-STALE", f"the index of the folder: {cause}", fix="create the loader again", path=root)
+    Raises LoaderError E-STALE where neither is the index of these files.
+    """
+    for path in index_paths:
+        with contextlib.suppress(DamagedIndexError):
+            index = FolderIndex(path, verify=False)
+            if index.header.content == content:
+                folder = ImageFolder.__new__(ImageFolder)
+                folder._take(root, index, options)
+                return folder
+    cause = "the index of the folder is gone, or another process has scanned the folder and found other files"
+    raise LoaderError("E-STALE", cause, fix="create the loader again", path=root)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import weakref
 from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
-from penstock.loaders.sources.folder_index_builder import SCAN_RULES
-from penstock.loaders.sources.folder_scan import KNOWN_FOLDER, NOT_REGULAR
-from penstock.loaders.system.durable_file import remove_leftovers, replace_file
+from penstock.loaders.system.durable_file import replace_file
 from penstock.pipelines.errors import LoaderError
 
 Write = Callable[[BinaryIO], None]
@@ -66,33 +63,31 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
         index = FolderIndex(path)
     except (OSError, DamagedIndexError):
         return None
-    usable = index.root == os.path.realpath(root) and _by_these_rules(index) and still_true(index, root)
-    return index if usable else None
+    return index if index.root == os.path.realpath(root) and still_true(index, root) else None
 
 
-def _by_these_rules(index: FolderIndex) -> bool:
-    """Return whether a scan would choose the same images and classes now, where an older version made the index."""
-    header = index.header
-    doubtful = header.skipped.keys() & {NOT_REGULAR, KNOWN_FOLDER} or (header.flat and index.num_folders > 1)
-    return header.rules == SCAN_RULES or not doubtful
-
-
-def still_true(index: FolderIndex, root: bytes) -> bool:
+def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
     """Return whether `root` is as it was scanned.
 
-    Compares each folder's inode and modification time, and size and time of NUM_SAMPLED_FILES files.
+    Compares each folder's inode and times, and size and time of `every_file` (3 us each where the kernel knows them) or
+    of NUM_SAMPLED_FILES.
 
-    A file that is added, removed or renamed changes its folder's mtime. One that is overwritten in place does not; if
-    it is not among the sampled ones, reading it raises E-CHANGED.
+    A file that is added, removed or renamed changes its folder's times; the mtime can be put back (tar, cp -a), the
+    ctime cannot. One that is overwritten in place changes neither; if it is not among the sampled ones, reading it
+    raises E-CHANGED.
     """
+    count = index.num_files
+    some = np.unique(np.linspace(0, count - 1, NUM_SAMPLED_FILES).astype(int)).tolist()
+    prefix = root.rstrip(b"/") + b"/"
     try:
         for number in range(index.num_folders):
-            status = os.stat(os.path.join(root, index.folder(number)))
-            if (status.st_mtime_ns, status.st_ino) != (index.folder_mtimes[number], index.folder_inodes[number]):
+            status = os.stat(prefix + index.folder(number))
+            known = index.folder_mtimes[number], index.folder_ctimes[number], index.folder_inodes[number]
+            if (status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
                 return False
-        for image in np.unique(np.linspace(0, index.num_files - 1, NUM_SAMPLED_FILES).astype(int)).tolist():
-            status = os.stat(os.path.join(root, index.relative_path(image)))
-            if (status.st_size, status.st_mtime_ns) != (index.size(image), index.mtime_ns(image)):
+        for image in range(count) if every_file else some:
+            status = os.stat(prefix + index.relative_path(image))
+            if status.st_size != index.size(image) or status.st_mtime_ns != index.mtime_ns(image):
                 return False
     except OSError:
         return False
@@ -105,20 +100,24 @@ def save_index(name: bytes, write: Write) -> FolderIndex:
     if folder is not None:
         with contextlib.suppress(OSError, DamagedIndexError):
             path = os.path.join(folder, name)
-            remove_leftovers(folder, rb"\w+\.index")  # of all data sets: one may never be scanned again
-            replace_file(path, write)
+            # Leftovers of all data sets: one may never be scanned again.
+            replace_file(path, write, leftovers=rb"\w+\.index")
             return FolderIndex(path, verify=False)
     return _in_memory(write)
+
+
+def drop_index(index: FolderIndex) -> None:
+    """Remove a saved index that is true no longer, so that the folder is scanned when it is opened again."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(index.path), os.fstat(index.fd)):  # what took its place may be true
+            os.unlink(index.path)
 
 
 def _in_memory(write: Write) -> FolderIndex:
     """Write an index to a memfd. Workers open it through /proc, and nothing is left however this process ends."""
     try:
-        fd = os.memfd_create("penstock-index", os.MFD_CLOEXEC)
-        with open(fd, "wb", closefd=False) as file:
+        with open(os.memfd_create("penstock-index", os.MFD_CLOEXEC), "wb") as file:
             write(file)
-        index = FolderIndex(b"/proc/%d/fd/%d" % (os.getpid(), fd), verify=False)
+            return FolderIndex(b"/proc/self/fd/%d" % file.fileno(), verify=False)
     except (OSError, DamagedIndexError) as error:
         raise LoaderError("E-NOSPC", f"nowhere to put the index of the folder: {error}") from error
-    weakref.finalize(index, os.close, fd)
-    return index

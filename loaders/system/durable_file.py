@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from typing import BinaryIO
@@ -66,16 +67,30 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
 
 
-def replace_file(path: bytes, content: bytes | Callable[[BinaryIO], object], *, private: bool = True) -> None:
+def random_name(path: bytes) -> bytes:
+    """Return a name beside `path` that nobody else takes, for what becomes `path`.
+
+    Not by the process's number: two containers may both be number 1, and would write to one file.
+    """
+    return b"%s.tmp.%s" % (path, os.urandom(8).hex().encode())
+
+
+def replace_file(
+    path: bytes,
+    content: bytes | Callable[[BinaryIO], object],
+    *,
+    private: bool = True,
+    leftovers: bytes | None = None,
+) -> None:
     """Put `content`, or what it writes, at `path`: a reader finds what was there before, or all of it. Raises OSError.
 
     The file is this user's alone (0600) if it is `private`, else the umask decides. A writer that is killed leaves
-    `PATH.tmp.RANDOM`, which the next writer of the file removes once it is an hour old.
+    `PATH.tmp.RANDOM`, which the next writer of the file removes once it is an hour old, with those of all files of the
+    folder whose names match the pattern `leftovers` where it is given.
     """
     folder, name = os.path.split(path)
-    remove_leftovers(folder, re.escape(name))
-    # Not the process's number: two containers may both be number 1, and would write to one file.
-    temporary = b"%s.tmp.%s" % (path, os.urandom(8).hex().encode())
+    remove_leftovers(folder, leftovers or re.escape(name))
+    temporary = random_name(path)
     fd = open_private(temporary, os.O_WRONLY | os.O_EXCL)
     try:
         with open(fd, "wb", buffering=0) as file:
@@ -137,11 +152,19 @@ def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDON
     remove_old_files(folder, names + rb"\.(tmp\.[0-9a-f]+|\w{8}\.tmp)", time.time() - older_than_s)
 
 
-def remove_old_files(folder: bytes, pattern: bytes, before_s: float) -> None:
-    """Remove the files in `folder` whose names match and that were last written before `before_s`, where it may."""
+def remove_left_folders(folder: bytes, name: bytes) -> None:
+    """Remove the folders, and all in them, that killed writers of the folder `name` left in `folder` an hour ago."""
+    pattern = re.escape(name) + rb"\.tmp\.[0-9a-f]+"
+    remove_old_files(folder, pattern, time.time() - _ABANDONED_S, remove=shutil.rmtree)
+
+
+def remove_old_files(
+    folder: bytes, pattern: bytes, before_s: float, remove: Callable[[bytes], object] = os.unlink
+) -> None:
+    """Remove what has a matching name in `folder` and was last written before `before_s`, where it may."""
     with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
         for entry in entries:
             if re.fullmatch(pattern, entry.name):
                 with contextlib.suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_mtime < before_s:
-                        os.unlink(entry.path)
+                        remove(entry.path)

@@ -32,10 +32,20 @@ _CODES = {
 }
 
 
+def open_regular(path: bytes) -> int:
+    """Open a regular file for reading. Raises OSError, ENXIO at once for a FIFO, a device or a folder in its place."""
+    fd = os.open(path, _READ_FLAGS)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.ENXIO, "not a regular file", path)
+    return fd
+
+
 def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
     """Read the content of a regular file of `size` bytes, last modified at `mtime_ns`.
 
-    Raises LoaderError E-CHANGED where it is no longer that file, OSError where it cannot be read. Four system calls.
+    Raises LoaderError E-CHANGED where it is no longer that file, or is written to meanwhile; OSError where it cannot be
+    read. Five system calls.
     """
     fd = os.open(path, _READ_FLAGS)
     try:
@@ -48,6 +58,9 @@ def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
             if not more:
                 raise LoaderError("E-CHANGED", f"the file shrank from {size:,} bytes while it was read", path=path)
             content += more
+        after = os.fstat(fd)
+        if after.st_size != size or after.st_mtime_ns != mtime_ns:
+            raise LoaderError("E-CHANGED", "the file was written to while it was read", path=path)
         return content
     finally:
         os.close(fd)

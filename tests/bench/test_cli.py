@@ -32,6 +32,52 @@ def endless(photos: Path) -> tuple[object, ...]:
     return "iterate", photos, "--size", 32, "--batch-size", 12, "--workers", 2, "--epochs", 10**9
 
 
+# ---- usage ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train --backend nonsense", "backend is one of"),
+        ("train --decoder nonsense", "decoder is one of"),
+        ("train --on-bad-sample nonsense", "on_bad_sample is one of"),
+        ("train --auto-augment nonsense", "auto_augment is"),
+        ("train --min-scale 2", "scale is"),
+        ("train --model nonsense", "nonsense"),
+        ("train --amp nonsense", "amp is"),
+        ("bench --backend nonsense", "backend is one of"),
+        ("bench --decoder nonsense", "decoder is one of"),
+        ("bench --dtype nonsense", "dtype is one of"),
+        ("bench --model nonsense", "nonsense"),
+        ("bench --amp nonsense", "amp is"),
+        ("iterate --backend nonsense", "backend is one of"),
+        ("iterate --decoder nonsense", "decoder is one of"),
+        ("iterate --on-bad-sample nonsense", "on_bad_sample is one of"),
+        ("iterate --watchdog -1", "watchdog_s"),
+        ("ablate --model nonsense", "nonsense"),
+        ("doctor --backend nonsense", "nonsense"),
+    ],
+)
+def test_usage_errors_come_before_the_data_is_looked_at(tmp_path: Path, arguments: str, words: str) -> None:
+    """A first scan may take minutes; here there is nothing to scan, which would be the error otherwise."""
+    command, *options = arguments.split()
+    run = penstock_here(command, tmp_path / "none", *options)
+    assert words in run.stderr
+    assert "E-NODATA" not in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert run.returncode in ({7, 2} if "--model" in options else {2})  # 7: without timm, which knows the other names
+
+
+def test_a_validation_folder_is_named_in_one_line_of_ascii(photos: Path, tmp_path: Path) -> None:
+    other = write_folder(tmp_path / "v\u00e4l\n\x1b[31m", 4, classes=2)
+    run = penstock_here("train", photos, "--validation", other, "--workers", 0, "--device", "cpu")
+    assert run.returncode == 2
+    assert "has other classes than" in run.stderr
+    assert r"v\xe4l\n\x1b[31m' has" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert run.stderr.strip().isprintable()
+
+
 # ---- signals ----
 
 

@@ -105,6 +105,19 @@ def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
     assert "--source" in usage.stderr
 
 
+def test_verify_tells_what_loaders_refuse(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 3)
+    assert penstock_here("cache", "build", root, tmp_path / "x.h5", "--workers", 0).returncode == 0
+    os.utime(next(root.rglob("*.jpg")))
+    run = penstock_here("cache", "verify", tmp_path / "x.h5", "--source", root, "--deep", "--json")
+    record = json.loads(run.stdout)
+    assert (run.returncode, record["sound"], record["differing"]) == (4, False, [])
+    assert "were modified" in record["stale"]
+    assert penstock_here("cache", "build", root, tmp_path / "x.h5", "--workers", 0).returncode == 0
+    run = penstock_here("cache", "verify", tmp_path / "x.h5", "--source", root, "--deep", "--json")
+    assert (run.returncode, json.loads(run.stdout)["stale"]) == (0, "")
+
+
 def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other", COUNT + 1)
     run = penstock_here("cache", "verify", cache, "--source", other)

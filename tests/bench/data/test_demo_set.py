@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,11 +79,6 @@ def test_each_part_of_the_key_changes_the_photo() -> None:
     assert photo_bytes(*keys[0]) == photo_bytes(*keys[0])
 
 
-def dead_pid() -> int:
-    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
-        return dead.pid
-
-
 def test_a_complete_folder_is_left_alone_and_an_incomplete_one_refused(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     synthesise(folder, **SMALL, workers=0)
@@ -99,15 +95,30 @@ def test_a_complete_folder_is_left_alone_and_an_incomplete_one_refused(tmp_path:
 
 
 def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
-    left, living, other = (
-        tmp_path / name for name in (f"demo.tmp.{dead_pid()}", f"demo.tmp.{os.getppid()}", f"d.tmp.{dead_pid()}")
-    )
-    for folder in (left, living, other):
+    """A living one is known by the time of its folder: it may run on another machine, under any number."""
+    names = ("demo.tmp.4242", "demo.tmp.0123456789abcdef", "demo.tmp.4343", "d.tmp.4242")
+    left, by_name, living, other = (tmp_path / name for name in names)
+    for folder in (left, by_name, living, other):
         (folder / "train").mkdir(parents=True)
+        if folder != living:
+            os.utime(folder, (1e9, 1e9))
     (tmp_path / "demo").mkdir()  # an empty folder is no obstacle
     assert synthesise(tmp_path / "demo", images=1, validation=0, classes=1, workers=0).num_written == 1
     assert {path.name for path in tmp_path.iterdir()} == {"demo", living.name, other.name}
     assert sorted(contents(tmp_path / "demo")) == [MANIFEST, f"train/{class_name(0)}/0000.jpg"]
+
+
+def test_a_run_that_lives_shows_it(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def age(done: int, total: int) -> None:
+        (unfinished,) = tmp_path.iterdir()
+        seen.append(unfinished.stat().st_mtime)
+        os.utime(unfinished, (1e9, 1e9))
+
+    synthesise(tmp_path / "demo", images=2 * CHUNK + 1, validation=0, classes=1, workers=0, progress=age)
+    assert len(seen) == 3
+    assert min(seen) > 1e9
 
 
 @pytest.mark.parametrize("change", [{"images": 15}, {"validation": 9}, {"classes": 2}, {"seed": 1}])
@@ -186,7 +197,9 @@ def test_a_killed_run_leaves_no_process_and_no_obstacle(tmp_path: Path) -> None:
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=240)[1] == []
     assert not (tmp_path / "demo").exists()
-    assert (tmp_path / f"demo.tmp.{run.pid}").exists()
+    (left,) = tmp_path.glob("demo.tmp.*")
+    assert time.time() - left.stat().st_mtime < 600
+    os.utime(left, (1e9, 1e9))
     assert synthesise(tmp_path / "demo", **settings, workers=0).num_written == 160
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "run.py"]
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from cache_files import Item, write_cache
 from faulty_source import FaultySource
+from folder_trees import settle
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
@@ -26,6 +27,7 @@ from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.engine.process_engine import ProcessEngine
 from penstock.loaders.engine.thread_engine import ThreadEngine
@@ -181,10 +183,56 @@ def test_a_cache_that_is_there_is_opened_once(
     assert len(opened) == len(set(opened)) == shards
 
 
+KIND = (
+    r"cache '.*photos.h5' is raw, lossy: shorter side 40, PSNR \d+\.\d dB against the source, "
+    r"\d+\.\d MB for \d+\.\d MB of images: pass encoding=Encoding\(kind='raw', resize=40, .*\) to say"
+)
+
+
+def test_raw_pixels_are_told_of(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "photos.h5"
+    build_cache(open_source(photos), cache, Encoding(kind="raw"), workers=0)
+    with pytest.warns(UserWarning, match=r"is raw, lossless, \d+\.\d MB for \d+\.\d MB of images"):
+        stream(photos, backend="hdf5", cache=cache)
+
+
+def test_one_file_of_many_that_was_overwritten_makes_the_cache_stale(tmp_path: Path) -> None:
+    """Of more files than are compared where a folder is opened."""
+    root, cache = tmp_path / "photos", tmp_path / "photos.h5"
+    (root / "c").mkdir(parents=True)
+    for number in range(600):
+        (root / "c" / f"{number:04d}.jpg").write_bytes(photo(number % 2))
+    settle(root)
+    source = open_source(root)
+    build_cache(source, cache, workers=0)
+    create_loader(root, backend="hdf5", cache=cache, batch_size=8, workers=0).close()
+    spoilt = root / "c" / "0001.jpg"
+    spoilt.write_bytes(spoilt.read_bytes()[::-1])
+    for judge in (
+        lambda: create_loader(root, backend="hdf5", cache=cache, batch_size=8, workers=0),
+        lambda: create_loader(source, backend="hdf5", cache=cache, batch_size=8, workers=0),
+        lambda: build_cache(open_source(root), cache, workers=0),
+        lambda: build_cache(source, cache, workers=0),
+        lambda: verify_against(open_cache(cache), source),
+    ):
+        with pytest.raises(LoaderError, match=r"E-STALE.*files of the source were modified"):
+            judge()
+    assert build_cache(source, cache, workers=0, replace_stale=True).files[0].built == 600
+    assert verify_against(open_cache(cache), source, deep=True).sound
+    (root / "c" / "9999.jpg").write_bytes(photo(1))
+    cache.unlink()
+    with pytest.raises(LoaderError, match=r"E-CHANGED.*600 images then, 601 now"):
+        create_loader(source, backend="hdf5", cache=cache, batch_size=8, workers=0)
+
+
 def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     build_cache(open_source(photos), cache, Encoding(kind="raw", resize=40), workers=0)
-    stream(photos, backend="hdf5", cache=cache)  # what was not said is as it is there
+    asked = Encoding(kind="raw", resize=40)
+    stream(photos, backend="hdf5", cache=cache, encoding=asked)
+    with pytest.warns(UserWarning, match=KIND) as told:  # what was not said is as it is there
+        stream(photos, backend="hdf5", cache=cache)
+    assert [warning.filename for warning in told] == [__file__]
     with pytest.raises(LoaderError, match=r"E-STALE.*raw, lossy: shorter side 40; asked for is jpeg, lossless"):
         stream(photos, backend="hdf5", cache=cache, encoding=Encoding())
     with pytest.raises(ValueError, match="pass cache="):

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from photo_folder import photo
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.cache.format import RECORD, SCHEMA, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
-from penstock.loaders.cache.shards import ShardSet, shard_name, write_manifest
+from penstock.loaders.cache.shards import MANIFEST, ShardSet, shard_name, write_manifest
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines import imagenet_eval
@@ -255,15 +256,22 @@ def test_a_text_about_it_that_does_not_fit_is_refused(tmp_path: Path, changes: d
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_of_others_are_refused_unless_trusted(path: Path) -> None:
     os.chown(path, 12345, -1)
-    with pytest.raises(LoaderError, match=r"E-CACHE.*another user"):
+    with pytest.raises(LoaderError, match=r"E-CACHE.*another user.*copy it.*open_source\(path, any_owner=True\)"):
         open_cache(path)
     assert len(open_cache(path, any_owner=True)) == 6
+    shutil.copyfile(path, path.with_name("copy.h5"))  # and what the error proposes besides
+    assert len(open_cache(path.with_name("copy.h5"))) == 6
 
 
-def test_a_file_that_everybody_may_write_is_refused(path: Path) -> None:
-    path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWOTH)
-    with pytest.raises(LoaderError, match=r"E-CACHE.*every user may write"):
+@pytest.mark.parametrize(("bit", "who"), [(stat.S_IWOTH, "every user"), (stat.S_IWGRP, "its group")])
+def test_a_file_that_others_may_write_is_refused(path: Path, bit: int, who: str) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(mode | bit)
+    with pytest.raises(LoaderError, match=rf"E-CACHE.*{who}.* may write.*chmod go-w"):
         open_cache(path)
+    assert len(open_cache(path, any_owner=True)) == 6
+    path.chmod(mode | stat.S_IRGRP | stat.S_IROTH)
+    assert len(open_cache(path)) == 6
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -272,6 +280,16 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         open_cache(tmp_path / "fifo.h5")
     with pytest.raises(LoaderError, match="E-MISSING"):
         open_cache(tmp_path / "nothing.h5")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_a_manifest_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / os.fsdecode(MANIFEST))
+    with pytest.raises(LoaderError, match="not a regular file: fix=remove it") as caught:
+        open_source(tmp_path)
+    assert caught.value.code == "E-CACHE"
+    assert caught.value.path == os.fsencode(tmp_path) + b"/" + MANIFEST
 
 
 def test_shards_are_one_source(tmp_path: Path) -> None:

@@ -381,6 +381,28 @@ def test_a_stopped_build_goes_on(
 
 
 @pytest.mark.usefixtures("small_steps")
+def test_builders_with_one_process_number_share_nothing(
+    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two containers may both be process 1; one of them is taken for dead while it only stands still."""
+    encode, inner = SampleEncoder.encode, []
+
+    def meanwhile(self: SampleEncoder, data: Any, label: int) -> Any:
+        if len(os.listdir(tmp_path)) == 2 and not inner:
+            inner.append(True)
+            os.rename(tmp_path / "x.h5.lock", tmp_path / "lost.lock")
+            assert build(photos, tmp_path / "x.h5").files[0].built
+        return encode(self, data, label)
+
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(SampleEncoder, "encode", meanwhile)
+    monkeypatch.setattr(BuildLock, "check", lambda lock: None)  # it revives between the check and what follows
+    assert "No such file" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
+    assert inner
+    assert (tmp_path / "x.h5").read_bytes() == reference
+
+
+@pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("damage", ["flip", "cut", "zero", "journal", "empty journal", "no journal"])
 def test_damage_to_an_unfinished_build_costs_work_not_truth(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, damage: str
@@ -482,10 +504,11 @@ def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkey
     assert not (tmp_path / "x.h5").exists()
 
 
-def test_a_source_that_changes_while_it_is_built(photos: Path, tmp_path: Path) -> None:
+def test_a_source_that_changes_while_it_is_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "images"
     shutil.copytree(photos, root)
     source = ImageFolder(root)
+    monkeypatch.setattr(source, "refreshed", lambda: source)  # before the build begins it was as it was scanned
     (root / "class1" / "0004.jpg").write_bytes(photo(9))
     error = refused("E-CHANGED", source, tmp_path / "x.h5")
     assert error.path is not None
@@ -588,10 +611,12 @@ def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monke
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
+    source = ImageFolder(photos)
     with monkeypatch.context() as patch:
+        patch.setattr(source, "refreshed", lambda: source)
         patch.setattr(os, "open", denied)
         patch.setattr(cache_build, "usable_file", lambda *_: None)
-        refused("E-ACCESS", photos, tmp_path / "x.h5")
+        refused("E-ACCESS", source, tmp_path / "x.h5")
     # A cache that is there is used where nothing can be written.
     build(photos, tmp_path / "x.h5")
     monkeypatch.setattr(os, "link", denied)

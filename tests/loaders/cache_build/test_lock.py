@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -208,6 +209,15 @@ def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not takes(tmp_path / "lock")
     left_by(tmp_path / "lock", here(pid=dead_process()))
     assert takes(tmp_path / "lock")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_a_lock_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "lock")
+    with pytest.raises(LoaderError, match=r"E-CACHE.*lock.*not a regular file: fix=remove it"):
+        BuildLock(os.fsencode(tmp_path / "lock")).acquire()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_folder_that_takes_no_file(tmp_path: Path) -> None:

@@ -260,7 +260,11 @@ def test_another_source_is_told(change: str, deep: bool, cache: Hdf5Cache, root:
     act, text = STALE[change]
     act(root)
     if change == "another time" and deep:
-        assert verify_against(cache, scanned(root), deep=True).sound
+        report = verify_against(cache, scanned(root), deep=True)
+        assert (report.damaged, report.differing, report.sound) == ([], [], False)
+        assert report.describe().endswith(
+            f"stale: files of the source were {text}: loaders refuse it, build the cache again"
+        )
         return
     with pytest.raises(LoaderError, match="E-STALE") as caught:
         verify_against(cache, scanned(root), deep=deep)
@@ -309,8 +313,9 @@ def test_deep_comparison_finds_other_content(encoding: Encoding, root: Path, tmp
     assert verify_cache(cache).sound
 
 
-def test_deep_comparison_tells_unreadable_files(cache: Hdf5Cache, root: Path) -> None:
+def test_deep_comparison_tells_unreadable_files(cache: Hdf5Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = scanned(root)
+    monkeypatch.setattr(source, "refreshed", lambda: source)  # it vanishes later
     (root / "class1" / "0013.jpg").unlink()
     (found,) = verify_against(cache, source, deep=True).differing
     assert (cache.name(found.sample), found.cause[:10]) == (b"class1/0013.jpg", "E-MISSING:")

@@ -24,7 +24,7 @@ def example_builder(**changes: int) -> FolderIndexBuilder:
     builder = FolderIndexBuilder()
     for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
         builder.add_class(name)
-    builder.add_folder(b"", 0, 10, 1)
+    builder.add_folder(b"", 0, 10, 1, 11)
     builder.add_folder(b"ant", 0, -20, 2)
     builder.add_folder(b"ant/deep", 0, 30, 2**64 - 1)
     builder.add_folder(b"b\xe9", 2, 40, 4)
@@ -54,6 +54,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert index.classes == (b"ant", b"", b"b\xe9")
     assert index.class_counts.tolist() == [2, 0, 1]
     assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
+    assert index.folder_ctimes.tolist() == [11, 0, 0, 0]
     assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
     assert (index.root, index.header.num_bytes, index.header.skipped, index.header.flat) == (
         ROOT,

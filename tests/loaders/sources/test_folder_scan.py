@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_index_builder, folder_scan
+from penstock.loaders.sources import folder_index, folder_index_builder, folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
@@ -113,20 +113,41 @@ def test_a_folder_is_a_folder_whatever_it_is_called(tmp_path: Path) -> None:
     assert skipped_of(tmp_path) == {}
 
 
-@pytest.mark.parametrize("reason", ["not a regular file", "folder seen before", "hidden"])
-def test_an_index_by_older_rules_is_not_used_where_they_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
+def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
+    """Classes and (path, label) by torchvision's rules: datasets/folder.py, find_classes and make_dataset."""
+    suffixes = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for label, name in enumerate(classes):
+        for folder, _, files in os.walk(root / name, followlinks=True):
+            samples += [(os.fsencode(f"{folder}/{file}"), label) for file in files if file.lower().endswith(suffixes)]
+    return classes, sorted(samples)
+
+
+def test_labels_are_torchvisions(tmp_path: Path) -> None:
+    outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.PNG"])
+    names = ["v1.png/a.jpg", "v1.png/x.jpeg/b.jpg", "B/c.bmp", "a-b/d.webp", "é/e.jpg", "f.jpg"]
+    root = plant(tmp_path / "root", names)
+    (root / "m.jpg").symlink_to(outside)
+    (root / "B" / "linked.jpg").symlink_to(outside / "1.jpg")
+    ours = ImageFolder(root)
+    labels = ours.labels(range(len(ours))).tolist()
+    samples = sorted(zip(map(ours.path, range(len(ours))), labels, strict=True))
+    assert ([os.fsdecode(name) for name in ours.classes], samples) == by_torchvision(root)
+    assert len(samples) == 8
+
+
+def test_an_index_by_older_rules_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = settle(plant(tmp_path / "root", ["v/a.jpg", "w/b.jpg"]))
 
     def as_before(scan: FolderScan, file: BinaryIO) -> None:
-        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={reason: 1})
+        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={"not a regular file": 1})
 
     with monkeypatch.context() as before:
-        before.setattr(folder_index_builder, "SCAN_RULES", 1)
+        before.setattr(folder_index, "MAGIC", b"penstock index 1")
         before.setattr(FolderScan, "write", as_before)
-        assert ImageFolder(root).skipped == {reason: 1}
-    assert ImageFolder(root).skipped == ({reason: 1} if reason == "hidden" else {})
+        assert ImageFolder(root).skipped == {"not a regular file": 1}
+    assert ImageFolder(root).skipped == {}
 
 
 def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,15 +148,25 @@ def test_a_pickle_survives_a_scan_that_finds_the_same(source: ImageFolder) -> No
     assert pickle.loads(data).read(0) == b"a/1.jpg"
 
 
-def test_a_pickle_whose_index_tells_of_other_files_is_stale(source: ImageFolder, tmp_path: Path) -> None:
+def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: ImageFolder, tmp_path: Path) -> None:
+    """Such as a job whose workers for the first validation start hours after it has opened the folder."""
     data = pickle.dumps(source)
     plant(tmp_path / "tree", ["a/0.jpg"])
-    ImageFolder(tmp_path / "tree")
-    with pytest.raises(LoaderError, match="found other files") as caught:
-        pickle.loads(data)
-    assert caught.value.code == "E-STALE"
-    assert source.read(0) == b"a/1.jpg"  # the source itself still has the index it opened
+    assert len(ImageFolder(tmp_path / "tree")) == len(source) + 1
+    script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read(0))"  # another process, as a worker is
+    found = subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, check=False, timeout=120)
+    assert (found.stdout, found.stderr) == (b"b'a/1.jpg'\n", b"")
     os.unlink(source._index.path)
-    with pytest.raises(LoaderError, match="No such file") as caught:
-        pickle.loads(data)
-    assert caught.value.code == "E-STALE"
+    assert pickle.loads(data).path(0) == source.path(0)
+    assert source.read(0) == b"a/1.jpg"
+
+
+def test_a_pickle_that_outlives_its_process_and_its_index_is_stale(source: ImageFolder, tmp_path: Path) -> None:
+    data = pickle.dumps(source)
+    name = source._index.path
+    del source._index
+    for spoil in (lambda: ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"])), lambda: os.unlink(name)):
+        spoil()
+        with pytest.raises(LoaderError, match="found other files") as caught:
+            pickle.loads(data)
+        assert caught.value.code == "E-STALE"

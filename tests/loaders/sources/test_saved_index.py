@@ -71,6 +71,18 @@ def overwrite(path: Path) -> None:
     path.write_bytes(b"?" * path.stat().st_size)
 
 
+def keep_time(change: Callable[[Path], object], folder: str) -> Callable[[Path], None]:
+    """Make `change`, then put back the folder's modification time, as tar, cp -a and rsync do."""
+
+    def changed(tree: Path) -> None:
+        before = (tree / folder).stat().st_mtime_ns
+        time.sleep(0.05)  # a file system's clock may stand still for some milliseconds
+        change(tree)
+        os.utime(tree / folder, ns=(before, before))
+
+    return changed
+
+
 def replace_folder_by_an_equal_one(path: Path) -> None:
     root_time = path.parent.stat().st_mtime_ns
     path.rename(path.with_name("old"))
@@ -81,6 +93,10 @@ def replace_folder_by_an_equal_one(path: Path) -> None:
 
 MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "add a file": (lambda t: plant(t, ["b/0.jpg"]), ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/0.jpg", "b/4.jpg"]),
+    "add a file, keep the folder's time": (
+        keep_time(lambda t: plant(t, ["b/0.jpg"]), "b"),
+        [*NAMES[:3], "b/0.jpg", "b/4.jpg"],
+    ),
     "add a file deep down": (lambda t: plant(t, ["a/deep/0.jpg"]), ["a/1.jpg", "a/2.jpg", "a/deep/0.jpg", *NAMES[2:]]),
     "remove a file": (lambda t: remove(t / "a/1.jpg"), NAMES[1:]),
     "rename a file": (lambda t: (t / "a/2.jpg").rename(t / "a/0.jpg"), ["a/0.jpg", "a/1.jpg", *NAMES[2:]]),
@@ -162,19 +178,44 @@ def test_a_link_to_a_tree_shares_its_index(tree: Path, tmp_path: Path, scans: li
     assert source.path(0) == os.fsencode(tmp_path / "link" / "a" / "1.jpg")
 
 
-def test_files_beyond_the_sample_are_checked_when_they_are_read(tmp_path: Path, scans: list[bytes]) -> None:
-    tree = settle(plant(tmp_path / "tree", {f"c/{number:04d}.jpg": b"12345" for number in range(600)}))
-    ImageFolder(tree)
-    overwrite(tree / "c" / "0001.jpg")  # the sample takes about every second one, from the first to the last
-    source = ImageFolder(tree)
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A tree of which about every second file is in the sample, from the first to the last."""
+    return settle(plant(tmp_path / "large", {f"c/{number:04d}.jpg": b"12345" for number in range(600)}))
+
+
+def test_files_beyond_the_sample_are_checked_when_they_are_read(large: Path, scans: list[bytes]) -> None:
+    ImageFolder(large)
+    overwrite(large / "c" / "0001.jpg")
+    source = ImageFolder(large)
     assert len(scans) == 1
     assert source.read(0) == b"12345"
-    with pytest.raises(LoaderError) as caught:
+    with pytest.raises(LoaderError, match=r"start again.*scanned anew") as caught:
         source.read(1)
     assert (caught.value.code, caught.value.sample) == ("E-CHANGED", 1)
-    overwrite(tree / "c" / "0599.jpg")
-    ImageFolder(tree)
+    again = ImageFolder(large)  # which is what the error says
     assert len(scans) == 2
+    assert again.read(1) == b"?????"
+    assert len(ImageFolder(large)) == 600
+    assert len(scans) == 2
+    with pytest.raises(LoaderError, match="E-CHANGED"):
+        source.read(1)
+    ImageFolder(large)
+    assert len(scans) == 2  # the index of another scan is left alone
+    overwrite(large / "c" / "0599.jpg")
+    ImageFolder(large)
+    assert len(scans) == 3
+
+
+def test_who_judges_a_cache_compares_every_file(large: Path, scans: list[bytes]) -> None:
+    source = ImageFolder(large, allow_empty=True)
+    assert source.refreshed() is source
+    overwrite(large / "c" / "0001.jpg")
+    now = source.refreshed()
+    assert len(scans) == 2
+    assert (now.fingerprint == source.fingerprint, now.content == source.content) == (True, False)
+    (large / "d").mkdir()
+    assert now.refreshed().classes == (b"c", b"d")  # an empty class folder is allowed still
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -199,6 +240,31 @@ def test_a_damaged_index_is_scanned_again_and_replaced(
     assert len(scans) == 2
     assert paths_of(source) == NAMES
     ImageFolder(tree)
+    assert len(scans) == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_in_the_indexs_place_is_replaced(tree: Path, cache: Path, scans: list[bytes]) -> None:
+    ImageFolder(tree)
+    path = index_file(cache)
+    path.unlink()
+    os.mkfifo(path)
+    assert paths_of(ImageFolder(tree)) == NAMES
+    assert len(scans) == 2
+    assert path.is_file()
+
+
+def test_an_index_of_someone_else_is_not_used(
+    tree: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which files are read, with which labels; the folder around it may be shared by a mistake."""
+    ImageFolder(tree)
+    owner = index_file(cache).stat().st_uid
+    monkeypatch.setattr(folder_index_cache, "cache_folder", lambda: os.fsencode(cache))
+    ImageFolder(tree)
+    assert len(scans) == 1
+    monkeypatch.setattr(folder_index_cache.os, "geteuid", lambda: owner + 1)
+    assert paths_of(ImageFolder(tree)) == NAMES
     assert len(scans) == 2
 
 
@@ -348,7 +414,7 @@ def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
 
     def overtaken(source: bytes, target: bytes) -> None:
         replace(source, target)
-        Path(os.fsdecode(target)).write_bytes(b"penstock index 2, written by a newer version")
+        Path(os.fsdecode(target)).write_bytes(b"penstock index 3, written by a newer version")
 
     monkeypatch.setattr(folder_index_cache.os, "replace", overtaken)
     assert paths_of(ImageFolder(tree)) == NAMES

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.loaders.system import file_read
-from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.loaders.system.file_read import open_regular, read_error, read_unchanged, with_retries
 from penstock.pipelines.errors import LoaderError
 
 
@@ -79,6 +80,40 @@ def test_a_file_that_shrinks_while_it_is_read_is_changed(tmp_path: Path, monkeyp
     with pytest.raises(LoaderError, match="shrank from 6") as caught:
         read(path)
     assert caught.value.code == "E-CHANGED"
+
+
+@pytest.mark.parametrize("more", [b"", b"7"])
+def test_a_file_that_is_written_to_while_it_is_read_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes
+) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"123456")
+    os.utime(path, ns=(1, 1))
+
+    def rewritten(fd: int, size: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
+        start = read(fd, 3)
+        path.write_bytes(b"abcdef" + more)
+        if more:
+            os.utime(path, ns=(1, 1))
+        return start + read(fd, size - 3)
+
+    monkeypatch.setattr(file_read.os, "read", rewritten)
+    with pytest.raises(LoaderError, match="written to while it was read") as caught:
+        read(path)
+    assert caught.value.code == "E-CHANGED"
+
+
+@pytest.mark.timeout(20)
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    os.close(open_regular(os.fsencode(tmp_path / "file")))
+    os.mkfifo(tmp_path / "fifo")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (tmp_path, tmp_path / "fifo", Path("/dev/zero")):
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            open_regular(os.fsencode(path))
+        assert caught.value.errno == errno.ENXIO
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_short_reads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
