@@ -62,12 +62,16 @@ _SWEEP = "from penstock.loaders.workers.leftovers import sweep\nsweep()\n"
 
 @dataclass(frozen=True)
 class Program:
-    """Say what is run. arguments: of `penstock`. script: what is run instead. dest: the cache that it builds."""
+    """Say what is run.
+
+    arguments: of `penstock`. script: what is run instead. dest: the cache that it builds. alone: without workers.
+    """
 
     name: str
     arguments: tuple[object, ...] = ()
     script: Path | None = None
     dest: Path | None = None
+    alone: bool = False
 
 
 @dataclass
@@ -168,20 +172,21 @@ class Campaign:
         found = []
         for engine, options in engines.items():
             data: Path = whole if engine == "hdf5" else self._photos
+            alone = engine in ("in-process", "dali")
             small = ("--size", 32, "--batch-size", 12, "--epochs", _ENDLESS)
-            found.append(Program(f"iterate {engine}", ("iterate", data, *small, *options)))
-            found.append(Program(f"train {engine}", ("train", data, "--device", "cpu", *small, *options)))
+            found.append(Program(f"iterate {engine}", ("iterate", data, *small, *options), alone=alone))
+            found.append(Program(f"train {engine}", ("train", data, "--device", "cpu", *small, *options), alone=alone))
         for workers in (0, 2):
             arguments = ("cache", "build", self._photos, "DEST", "--workers", workers)
-            found.append(Program(f"cache build {workers}", arguments, dest=Path("DEST")))
+            found.append(Program(f"cache build {workers}", arguments, dest=Path("DEST"), alone=not workers))
         for name, workers, context in (
             ("default", 2, None),
             ("forkserver", 2, "forkserver"),
             ("in-process", 0, None),
         ):
             script = self._script(f"drop_in_{name}", _DROP_IN.format(workers=workers, context=context))
-            found.append(Program(f"drop-in {name}", script=script))
-        found.append(Program("threads", script=self._script("threads", _THREADS.format(cache=str(whole)))))
+            found.append(Program(f"drop-in {name}", script=script, alone=not workers or context is None))
+        found.append(Program("threads", script=self._script("threads", _THREADS.format(cache=str(whole))), alone=True))
         return found
 
     def run(self, number: int) -> Trial:
@@ -199,7 +204,7 @@ class Campaign:
             environment={"TMPDIR": str(temporary)},
             **({"small_steps": True} if program.dest else {}),
         )
-        self._wait_for(trial.moment, command)
+        self._wait_for(trial.moment, command, alone=program.alone)
         self._strike(trial, command)
         self._watch_the_end(trial, command)
         trial.errors = command.errors
@@ -211,11 +216,10 @@ class Campaign:
         shutil.rmtree(temporary)
         return trial
 
-    def _wait_for(self, moment: str, command: Command) -> None:
-        """Wait for the moment of the strike, or for the end of a program that never has it."""
-        longest = {"at once": 0.0, "server": 30.0, "workers": 30.0, "later": 30.0}[moment]
-        fewest = {"at once": 0, "server": 2, "workers": 4, "later": 4}[moment]
-        deadline = time.monotonic() + min(longest, self._draw.uniform(2, 8))  # some have no workers
+    def _wait_for(self, moment: str, command: Command, *, alone: bool) -> None:
+        """Wait for the moment of the strike, or some seconds where there are no processes to wait for."""
+        fewest = {"at once": 0, "server": 2, "workers": 4, "later": 5}[moment]  # main, tracker, server, workers
+        deadline = time.monotonic() + (self._draw.uniform(0, 6) if alone else _HANG_S)
         while command.running() and len(command.processes()) < fewest and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(self._draw.uniform(0, {"at once": 0.5, "server": 3.0, "workers": 0.1, "later": 2.0}[moment]))
