@@ -208,7 +208,7 @@ def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts
 ) -> None:
     def make(workers: int | None) -> Any:
         if kind == "DataLoader":
-            return DataLoader(TensorDataset(torch.arange(8)), num_workers=workers)
+            return DataLoader(TensorDataset(torch.arange(8)), num_workers="auto" if workers is None else workers)
         return create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=workers)
 
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
