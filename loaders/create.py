@@ -40,6 +40,7 @@ _BACKENDS: dict[str, tuple[str, str, str]] = {
     "dali": ("penstock.loaders.backends.dali_backend", "DaliEngine", "DaliOptions"),
 }
 BACKEND_NAMES = ("auto", *_BACKENDS)
+TELL_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that tell what libjpeg repairs, at no cost
 
 
 def create_loader(
@@ -57,7 +58,7 @@ def create_loader(
     world_size: int | None = None,
     decoder: str | None = None,
     on_bad_sample: str = "raise",
-    on_repaired: str = "count",
+    on_repaired: str | None = None,
     max_bad: int | float | None = None,
     with_index: bool = False,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
@@ -87,8 +88,8 @@ def create_loader(
         decoder: "auto", "simplejpeg", "turbojpeg" or "pillow".
         on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
         on_repaired: what to do about JPEGs of which libjpeg makes up a part, such as the lower half of a cut photo:
-            "count" them in stats() and ledger(), "raise", "replace", or "ignore". Decoders that do not tell (pillow,
-            DALI) cost a further look at each file, once a process, unless they are ignored.
+            "count" them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted where
+            the decoder tells; pillow and DALI do not, and anything but "ignore" costs a further look at each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
         profile: name or path of the profile that "auto" reads.
@@ -98,7 +99,11 @@ def create_loader(
             the others of DaliOptions.
     """
     pipeline = pipeline or imagenet_train()
-    policies: dict[str, Any] = {"on_bad_sample": on_bad_sample, "on_repaired": on_repaired, "max_bad": max_bad}
+    policies: dict[str, Any] = {
+        "on_bad_sample": on_bad_sample,
+        "on_repaired": on_repaired or "count",
+        "max_bad": max_bad,
+    }
     check_arguments(backend=backend, decoder=decoder, **policies, **options)
     target = usable_device(device)
     named = open_source(source)
@@ -122,8 +127,10 @@ def create_loader(
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
     stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes))
-    policy = BadSamplePolicy(evaluation=evaluation, **policies)
     jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
+    if on_repaired is None and (backend == "dali" or jpeg_decoder.name not in TELL_REPAIRS):
+        policies["on_repaired"] = "ignore"
+    policy = BadSamplePolicy(evaluation=evaluation, **policies)
     # After all checks of the arguments, because it may build a cache, for hours.
     data = module.prepare_source(named, **for_source) if hasattr(module, "prepare_source") else named
     settings = ProducerSettings(
@@ -133,13 +140,14 @@ def create_loader(
         decoder=decoder,
         substitute=policy.substitutes,
         evaluation=evaluation,
-        on_repaired=on_repaired,
+        on_repaired=policy.on_repaired,
         device=str(stage.device),
     )
     about: dict[str, object] = {
         "decoder": jpeg_decoder.name,
         "decoder_version": jpeg_decoder.version(),
         "decoder_reason": why,
+        "on_repaired": policy.on_repaired,
     }
     state = LoaderState(
         fingerprint=data.fingerprint,

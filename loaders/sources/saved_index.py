@@ -69,7 +69,7 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
 def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
     """Return whether `root` is as it was scanned.
 
-    Compares each folder's inode and times, and size and time of `every_file` (3 us each where the kernel knows them) or
+    Compares each folder's inode and times, and size and time of `every_file` (6 us each where the kernel knows them) or
     of NUM_SAMPLED_FILES.
 
     A file that is added, removed or renamed changes its folder's times; the mtime can be put back (tar, cp -a), the

@@ -131,7 +131,7 @@ def test_a_sound_file_is_asked_about_once(folder: Path, engine: str, monkeypatch
     asked: list[int] = []
     ask = decode.first_message
     monkeypatch.setattr(decode, "first_message", lambda *given: asked.append(len(given[0])) or ask(*given))
-    with open_loader(folder, pipeline=imagenet_train(24), **ENGINES[engine]) as loader:
+    with open_loader(folder, pipeline=imagenet_train(24), on_repaired="count", **ENGINES[engine]) as loader:
         numbers = []
         for _ in range(2):
             for _ in loader:
@@ -139,6 +139,21 @@ def test_a_sound_file_is_asked_about_once(folder: Path, engine: str, monkeypatch
             numbers.append(len(asked))
     assert numbers[0] >= 24
     assert numbers[1] - numbers[0] <= 2 * len(DAMAGED)
+
+
+@pytest.mark.parametrize("engine", ["pillow", "dali"])
+def test_a_decoder_that_does_not_tell_is_not_made_slower_unasked(
+    folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipelines.sample import decode
+
+    monkeypatch.setattr(decode, "first_message", lambda *given: pytest.fail("looked at a file once more"))
+    with open_loader(folder, pipeline=imagenet_train(24), **ENGINES[engine]) as loader:
+        assert loader.describe()["on_repaired"] == "ignore"
+        list(loader)
+        assert loader.stats().repaired == 0
+    with open_loader(folder, pipeline=imagenet_train(24)) as loader:
+        assert loader.describe()["on_repaired"] == "count"
 
 
 def test_replaced_in_evaluation_is_padding(folder: Path) -> None:

@@ -202,13 +202,14 @@ def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
     assert profile_path("here.json") == Path("here.json")
 
 
+@pytest.mark.filterwarnings("ignore:DataLoader.tuned=True:UserWarning")
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts_none(
     photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(workers: int | None) -> Any:
         if kind == "DataLoader":
-            return DataLoader(TensorDataset(torch.arange(8)), num_workers=workers)
+            return DataLoader(TensorDataset(torch.arange(8)), num_workers="auto" if workers is None else workers)
         return create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=workers)
 
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
