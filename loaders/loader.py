@@ -89,6 +89,7 @@ class Loader:
         self._iteration = 0
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
+        self._used_in: int | None = None  # id of the process that iterated last
         self._turn = threading.RLock()  # held by the thread that asks for a batch
 
     def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
@@ -233,6 +234,7 @@ class Loader:
         self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
 
     def _seek(self) -> None:
+        self._used_in = os.getpid()
         if self._fed != self._cursor:
             self._feed.flush()
             if self._engine.describe()["workers"]:
@@ -297,8 +299,8 @@ class Loader:
     def close(self) -> None:
         """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
         self._closed = True
-        if self._is_parents():
-            return
+        if self._is_parents() or self._used_in not in (None, os.getpid()):
+            return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
         with self._turn:  # a thread that waited for a batch has an error by now
             self._feed.flush()

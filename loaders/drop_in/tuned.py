@@ -34,7 +34,9 @@ def tune(
     prefetch_factor = TUNED_PREFETCH if prefetch_factor is None and workers else prefetch_factor
     text = f"num_workers={workers}, pin_memory={pin_memory}, prefetch_factor={prefetch_factor}"
     differs = "random transforms draw from each worker's own generator, and the data set is copied to each worker"
-    warnings.warn(f"DataLoader(tuned=True) has {text}: {differs}", UserWarning, stacklevel=3)
+    asked = "tuned=True" if isinstance(num_workers, int) else f"num_workers={num_workers!r}"
+    text += f": {differs}" if workers else ""
+    warnings.warn(f"DataLoader({asked}) has {text}", UserWarning, stacklevel=3)
     return workers, pin_memory, prefetch_factor
 
 

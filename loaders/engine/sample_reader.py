@@ -101,9 +101,13 @@ class SampleReader:
             part, stored = self.part(item, window)
             return self._decoder.part(part, item.probe, stored)
         assert isinstance(item.data, bytes)
-        sound = not self._decoder.tells(item.probe) and self.sound(item)
+        tells = self._decoder.tells(item.probe)
+        sound = bool(self._sound[item.sample]) if tells else self.sound(item)
+        self._decoder.asked = False
         pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
         self.repair = self._decoder.repair
+        if tells and self._decoder.asked:  # a warning about its header hid others: ask once, not for every crop
+            self.sound(item)
         return pixels
 
     def sound(self, item: Loaded) -> bool:

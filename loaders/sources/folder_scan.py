@@ -15,9 +15,9 @@ from penstock.loaders.system.file_read import read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
-# What file systems and archivers leave beside the data; names that begin with a dot are passed over as well.
 # Images that torchvision.datasets.ImageFolder takes, and this package does not decode.
 UNREAD_SUFFIXES = frozenset({".ppm", ".pgm", ".tif", ".tiff"})
+# What file systems and archivers leave beside the data; names that begin with a dot are passed over as well.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."
 
@@ -58,11 +58,14 @@ class FolderScan:
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
         top = FileSorter()
-        for name, is_link in self._walk_folder(b"", False, 0, top) or []:
+        folders = self._walk_folder(b"", False, 0, top) or []
+        unread = -self.skipped[UNREAD_FORMAT]
+        for name, is_link in folders:
             self._walk_class(name, is_link)
+        unread += self.skipped[UNREAD_FORMAT]  # in the folders alone
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
-            self._refuse_strays(len(top))
+            self._refuse_strays(len(top), unread)
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
         elif len(top):
@@ -72,8 +75,7 @@ class FolderScan:
         if len(self.builder) == 0:
             raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
 
-    def _refuse_strays(self, num_images: int) -> None:
-        unread = self.skipped[UNREAD_FORMAT]
+    def _refuse_strays(self, num_images: int, unread: int) -> None:
         if unread and self.builder.classes:
             beside = f"{num_images:,} image{'s' * (num_images != 1)} beside them would be all of the data"
             cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"

@@ -85,7 +85,7 @@ def ensure_agreement(loader: str, about: Mapping[str, Any]) -> None:
     try:
         store = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
         first = store.compare_set(f"penstock/loader/{loader}", "", mine)
-    except RuntimeError:  # a store that has no such operation, or is gone with its rank
+    except (RuntimeError, AttributeError):  # no store, one without such an operation, or gone with its rank
         return
     refuse_disagreement(dict(map(json.loads, (first, mine))))
 

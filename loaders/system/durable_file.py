@@ -130,7 +130,7 @@ def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> N
         if private:
             make_private_folder(folder)
         os.makedirs(folder, exist_ok=True)
-        temporary = b"%s.tmp.%s" % (file, os.urandom(8).hex().encode())
+        temporary = random_name(file)
         try:
             with open(open_private(temporary, os.O_WRONLY | os.O_EXCL), "wb", buffering=0) as trial:
                 write_all(trial.fileno(), bytes(4096), 0)

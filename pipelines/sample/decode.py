@@ -114,6 +114,7 @@ class ImageDecoder:
         name: name of the decoder for ordinary JPEGs.
         reason: a few words on why this decoder was chosen.
         repair: libjpeg's warning that it made up data in the rows of the last window; "" for none, or if not judged.
+        asked: set once a window took a second look, because a warning about the header came first.
     """
 
     def __init__(self, pipeline: ImagePipeline, decoder: str = "auto", *, judge: bool = False) -> None:
@@ -122,7 +123,7 @@ class ImageDecoder:
         self._tells = self._jpeg.warning is not None
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
-        self._judge, self.repair = judge, ""
+        self._judge, self.repair, self.asked = judge, "", False
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
@@ -175,6 +176,8 @@ class ImageDecoder:
             return self._jpeg.rgb(stopped, rows, header.width)
         part = end_at_restart(stopped, header, rows) if self._judge else stopped
         pixels = self._jpeg.rgb(part, rows, header.width)
+        if sound:
+            return pixels
         warning = self._note_repair(data, header, rows, self._jpeg.warning)
         if self.repair and part is not stopped:  # libjpeg also makes use of what follows
             pixels = self._jpeg.rgb(stopped, rows, header.width)
@@ -185,6 +188,7 @@ class ImageDecoder:
         """Set `repair` to what a warning tells, or what libjpeg says where it does not; return what it was set by."""
         if self._judge and (warning is None or jpeg.is_header_warning(warning)):
             said = first_message(data, header, rows)
+            self.asked = True
             warning = said if warning is None else warning
         else:
             said = warning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_KEPT_BYTES = 48_000_000  # 16 megapixels; one image of 100 would cost each worker 375 MB for the rest of the run
+_KEPT_BYTES = 150_000_000  # 50 megapixels, so a camera's; one of 100 would cost each worker 375 MB for ever
 
 
 class PixelMemory:

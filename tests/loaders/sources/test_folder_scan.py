@@ -167,6 +167,12 @@ def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp
     assert ImageFolder(tmp_path, allow_empty=True).skipped == {"format not read": 2, "image beside class folders": 1}
 
 
+def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: Path) -> None:
+    plant(tmp_path, ["1.png", "2.png", "scan.tif", "labels/names.txt"])
+    with pytest.warns(UserWarning, match="as one class"):
+        assert ImageFolder(tmp_path).skipped == {"format not read": 1, "other suffix": 1}
+
+
 def test_images_beside_class_folders_are_counted_not_taken(tmp_path: Path) -> None:
     plant(tmp_path, ["cat/1.jpg", "stray.jpg", "stray.png", "readme.txt"])
     assert images_of(tmp_path) == [(b"cat", b"cat/1.jpg")]

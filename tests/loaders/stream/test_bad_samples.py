@@ -156,6 +156,25 @@ def test_a_decoder_that_does_not_tell_is_not_made_slower_unasked(
         assert loader.describe()["on_repaired"] == "count"
 
 
+def test_a_file_whose_header_is_warned_of_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first warning hides what else there may be: not for every crop of every epoch."""
+    from penstock.pipelines.sample import decode
+
+    (tmp_path / "only").mkdir()
+    data = bytearray(jpeg(textured(61, 83)))
+    at = data.index(b"JFIF\0") + 5
+    data[at] = 9  # its revision
+    (tmp_path / "only" / "a.jpg").write_bytes(bytes(data))
+    asked: list[int] = []
+    ask = decode.first_message
+    monkeypatch.setattr(decode, "first_message", lambda *given: asked.append(1) or ask(*given))
+    with open_loader(tmp_path, pipeline=imagenet_train(24), batch_size=1, workers=0) as loader:
+        for _ in range(4):
+            list(loader)
+        assert loader.stats().repaired == 0
+    assert 1 <= len(asked) <= 2
+
+
 def test_replaced_in_evaluation_is_padding(folder: Path) -> None:
     with open_loader(folder, pipeline=imagenet_eval(24), on_repaired="replace", with_index=True) as loader:
         served = [i for _, _, index in loader for i in index.tolist() if i >= 0]

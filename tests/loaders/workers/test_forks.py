@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -15,10 +16,11 @@ import torch
 from forked_child import ForkedChild
 from numbered_dataset import Numbered
 from photo_folder import write_folder
-from processes import child_pids
+from processes import child_pids, eventually
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.loader import Loader
+from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.workers.leftovers import sweep
 from penstock.pipelines import imagenet_train
 
@@ -101,6 +103,35 @@ def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Pa
     assert child_pids() == workers
     found += [batch.index.tolist() for batch in stream]
     assert found == expected
+
+
+def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: Path) -> None:
+    """Without workers: the thread holds the loader's locks at the fork, and is not in the child to release them."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow(ImageFolder):
+        """Waits in the middle of a batch."""
+
+        def read(self, index: int) -> Any:
+            reading.set()
+            go_on.wait()
+            return super().read(index)
+
+    loader = create_loader(Slow(photos), pipeline=imagenet_train(32), batch_size=4, workers=0)
+    thread = threading.Thread(target=lambda: next(iter(loader)), daemon=True)
+    thread.start()
+    assert reading.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        loader.close()
+        os._exit(0)
+    ended = eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 30)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    go_on.set()
+    thread.join()
+    loader.close()
+    assert ended
 
 
 def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> None:
