@@ -242,7 +242,7 @@ class LoaderStats:
         queue_depth: finished batches found waiting, mean over all requests.
         repaired: images of which libjpeg made up a part; the ledger names them.
         replaced: samples that could not be served; the ledger names them.
-        waits: how many waits for a batch fell into each class of length; wait_quantile reads it.
+        waits: class of length -> how many waits for a batch fell into it; wait_quantile reads it.
     """
 
     batches: int = 0
@@ -254,17 +254,17 @@ class LoaderStats:
     queue_depth: float = 0.0
     repaired: int = 0
     replaced: int = 0
-    waits: tuple[int, ...] = field(default=(0,) * (WAIT_CLASSES + 1), repr=False)
+    waits: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     def wait_quantile(self, share: float) -> float:
         """Return the seconds that `share` of the waits for a batch (0 to 1) did not exceed; 0 before any.
 
         It is right to within 8 %. stats().wait_quantile(0.99) is the p99 of the wait.
         """
-        wanted, seen = share * sum(self.waits), 0
-        for number, count in enumerate(self.waits):
+        wanted, seen = share * sum(self.waits.values()), 0
+        for number, count in sorted(self.waits.items()):
             seen += count
-            if count and seen >= wanted:
+            if seen >= wanted:
                 return SHORTEST_WAIT_S * 10 ** ((number - 0.5) / WAIT_CLASSES_A_DECADE) if number else 0.0
         return 0.0
 
@@ -292,7 +292,7 @@ class LoaderStats:
             queue_depth=(self.queue_depth * self.batches + ready) / (self.batches + 1),
             repaired=self.repaired + repaired,
             replaced=self.replaced + replaced,
-            waits=(*self.waits[:place], self.waits[place] + 1, *self.waits[place + 1 :]),
+            waits={**self.waits, place: self.waits.get(place, 0) + 1},
         )
 
     @property
