@@ -267,6 +267,7 @@ def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
             "workers": 1,
             "prefetch": 1,
             "start_method": "forkserver",
+            "on_repaired": "count",
             **{name: about for name, about in loader.describe().items() if name.startswith("decoder")},
         }
 
