@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,10 +180,14 @@ def _written(
     # spawn: the caller may hold threads and locks (progress bar, torch) which a fork would copy in mid-air. The workers
     # leave Ctrl-C to this process, which ends the pool in good order, and end with it if it is killed.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker, initargs=(0,)) as pool:
+        others = active_children()
         futures = [pool.submit(write, chunk) for chunk in chunks]
+        started = [process for process in active_children() if process not in others]
         try:
             yield from (future.result() for future in as_completed(futures))
         except BrokenProcessPool as error:
+            for process in started:  # the pool ends them by SIGTERM, which they outlast, and waits for them
+                process.kill()
             cause = f"a process that writes the demo set died: {error}"
             raise LoaderError("E-WORKER", cause, fix="run again") from error
         finally:

@@ -90,6 +90,7 @@ def test_what_is_missing_is_said_in_the_words_of_the_loader(
 
 
 def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda: None)
     many = machine_of(DoctorSettings(workers=10_000, batch_size=1, size=1))["processors"]
     assert (many.state, many.fix) == ("warn", f"--workers {machine.available_cpus()}")
     monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda: 0.5)
