@@ -18,6 +18,7 @@ from penstock.loaders.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
+_ready_servers: set[int] = set()  # process ids of fork servers that have done their imports
 _sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -46,12 +47,15 @@ def _start_resource_tracker() -> None:
 def _ready_fork_server() -> Any:
     """Return the context of a fork server, once it has imported torch: the first call waits seconds for that.
 
-    A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds.
+    A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds. Nothing is started to
+    wait for where that is known: a process that a signal interrupts at its start dies with a traceback.
     """
     context = multiprocessing.get_context("forkserver")
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
     fresh = server._forkserver_pid is None
     start_fork_server()
+    if server._forkserver_pid in _ready_servers:
+        return context
     first = context.Process(target=os.getpid, daemon=True)  # ends once the server has forked it, after its imports
     try:
         with hidden_main():
@@ -62,6 +66,7 @@ def _ready_fork_server() -> Any:
             os.kill(server._forkserver_pid, signal.SIGKILL)
         raise
     first.close()
+    _ready_servers.add(server._forkserver_pid)
     return context
 
 

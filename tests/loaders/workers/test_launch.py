@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from multiprocessing import spawn
+from multiprocessing import forkserver, spawn
 
 import pytest
 
-from penstock.loaders.workers.launch import hidden_main
+from penstock.loaders.workers.launch import hidden_main, worker_context
 
 
 def names_main() -> bool:
@@ -42,3 +42,10 @@ def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_fr
     left.set()
     thread.join()
     assert seen == [False, True]
+
+
+def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that is started for that: a signal in that moment would end it with a traceback."""
+    worker_context("forkserver")
+    monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: pytest.fail("a process was started"))
+    worker_context("forkserver")
