@@ -100,7 +100,6 @@ class Loader:
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
         self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
         self._compared = False
-        self._owner: int | None = None  # id of the process that started the workers, None while there are none
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._fed is not None or self._stats.batches or self._closed:
@@ -162,12 +161,12 @@ class Loader:
         return LoaderError("E-MISUSE", cause, fix=fix, backend=self._engine.name)
 
     def _is_parents(self) -> bool:
-        """Say whether the workers belong to the process that this one was forked from."""
-        return self._owner not in (None, os.getpid())
+        """Say whether this process was forked from the one that iterated last."""
+        return self._used_in not in (None, os.getpid())
 
     def _refuse_after_fork(self) -> None:
-        if self._is_parents():
-            cause = f"the workers of this loader belong to process {self._owner}, and this one was forked from it"
+        if self._is_parents() and self._engine.describe()["workers"]:
+            cause = f"the workers of this loader belong to process {self._used_in}, and this one was forked from it"
             raise self._misuse(cause, "make a loader in each process")
 
     def _current_schedule(self, *, certain: bool) -> Schedule:
@@ -237,8 +236,6 @@ class Loader:
         self._used_in = os.getpid()
         if self._fed != self._cursor:
             self._feed.flush()
-            if self._engine.describe()["workers"]:
-                self._owner = os.getpid()
             self._engine.seek(self._cursor)
             self._fed = self._cursor
 
@@ -299,7 +296,7 @@ class Loader:
     def close(self) -> None:
         """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
         self._closed = True
-        if self._is_parents() or self._used_in not in (None, os.getpid()):
+        if self._is_parents():
             return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
         with self._turn:  # a thread that waited for a batch has an error by now

@@ -95,9 +95,8 @@ def bench(
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
     asked["device"] = common.resolve_device(device)
-    asked["model"] = (None if asked["device"] == "cpu" else "resnet18") if model is None else model
-    if asked["model"] == "none":
-        asked["model"] = None
+    wanted = model or ("none" if asked["device"] == "cpu" else "resnet18")
+    asked["model"] = None if wanted == "none" else wanted
     if thorough:
         asked["budget"] = None
     record = _measure(data, BenchSettings(**asked), cache_tradeoff, with_caches=thorough and report is not None)

@@ -13,7 +13,7 @@ import torch
 
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
-from penstock.bench.record.advice import Verdict
+from penstock.bench.record.advice import Advice, Verdict
 from penstock.bench.record.cache_kinds import CacheAdvice
 from penstock.loaders.system.json_file import decode_json
 
@@ -255,6 +255,11 @@ class BenchRecord:
         """Return images/s of the first measurement of `kind` (and `name`), None if it was not made."""
         found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
         return next(found, None)
+
+    def gain(self, advice: Advice) -> float | None:
+        """Return the rate that `advice` predicts over this run's; None where one of them is unknown."""
+        now = self.rate(advice.quantity)
+        return advice.images_per_s / now if advice.images_per_s is not None and now else None
 
     def find(self, kind: str) -> Measured | None:
         """Return the first measurement of `kind`, None if there is none."""

@@ -44,17 +44,12 @@ def summary(record: BenchRecord) -> Group:
 def split_advice(record: BenchRecord) -> tuple[list[Advice], list[Advice]]:
     """Return the advice that makes a run faster, the greatest gain first, and the advice that spares processors."""
     advice = (record.verdict and record.verdict.advice) or ()
-    slower = [each for each in advice if (gain := _gain(each, record)) is not None and gain <= 1]
+    slower = [each for each in advice if (gain := record.gain(each)) is not None and gain <= 1]
     return [each for each in advice if each not in slower][:_MAX_ADVICE], slower[:1]
 
 
-def _gain(advice: Advice, record: BenchRecord) -> float | None:
-    now = record.rate(advice.quantity)
-    return None if advice.images_per_s is None or not now else advice.images_per_s / now
-
-
 def _line(advice: Advice, record: BenchRecord) -> str:
-    gain = _gain(advice, record)
+    gain = record.gain(advice)
     tried = next((each for each in record.applied if each.what == advice.what and each.gain is not None), None)
     text = advice.what
     if gain is not None:

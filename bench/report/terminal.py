@@ -115,9 +115,9 @@ def _ratios(record: BenchRecord) -> list[str]:
 def _advice(record: BenchRecord) -> list[str]:
     lines = []
     for advice in (record.verdict and record.verdict.advice) or ():
-        gain, now = "", record.rate(advice.quantity)
-        if advice.images_per_s is not None and now:
-            whose, times = " of loader + model" * (advice.quantity == BOTH), advice.images_per_s / now
+        gain, times = "", record.gain(advice)
+        if times is not None:
+            whose = " of loader + model" * (advice.quantity == BOTH)
             gain = f": predicted {advice.images_per_s:,.0f} images/s{whose}, {times:.2f} times this run's"
         lines.append(f"To change: {advice.what}{gain} ({advice.why}).")
     return lines

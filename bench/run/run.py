@@ -53,6 +53,7 @@ from penstock.pipelines.errors import LoaderError
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
 _ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget
+_PEER_SHARE = 0.25  # of what a budget has left: for the search of the options of DALI's own pipeline
 _PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
 _MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
 
@@ -288,11 +289,18 @@ class BenchRun:
         self._others = lambda: worker_pids(loader)
         return partial(loader_rate, OnDevice(loader, wanted.device), seconds=wanted.seconds, device=wanted.device)
 
+    def _peer_settings(self) -> BenchSettings:
+        """Return the settings of the search of DALI's own options: our search has used its part of a budget."""
+        if self._budget.seconds is None:
+            return self.settings
+        return replace(self.settings, tune_seconds=max(1.0, _PEER_SHARE * self._budget.left))
+
     def _dali_pipeline(self, stack: ExitStack) -> DaliPipeline | None:
         """Return DALI's own pipeline, its options searched as ours are; None, with a note, where it cannot serve."""
         largest = next(iter(self._decoders().values())).largest
         try:
-            found, how = tuned_pipeline(self.settings, self.pipeline, self.source, self._plain, largest, self._progress)
+            wanted = self._peer_settings()
+            found, how = tuned_pipeline(wanted, self.pipeline, self.source, self._plain, largest, self._progress)
         except LoaderError as error:
             self._leave_out(DALI_PIPELINE, error)
             return None

@@ -87,7 +87,7 @@ def take_advice(
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
-    promising = [each for each in advice if each.change is not None and (_gain(record, each) or 0.0) > WORTH]
+    promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
     promising = promising[:MAX_TRIED]
     done, total = count(), 2 * PAIRS * len(promising)
     tried: list[TriedAdvice] = []
@@ -107,11 +107,6 @@ def _cost(advice: Advice, settings: BenchSettings) -> float:
     return 2 * PAIRS * (settings.seconds + _OPENING_S) + _CACHING_S * cached
 
 
-def _gain(record: BenchRecord, advice: Advice) -> float | None:
-    now = record.rate(advice.quantity)
-    return advice.images_per_s / now if advice.images_per_s is not None and now else None
-
-
 def _tried(
     record: BenchRecord, advice: Advice, present: Candidate, meter: AdviceMeter, say: Callable[[str], None]
 ) -> TriedAdvice:
@@ -123,7 +118,7 @@ def _tried(
     else:
         note, pairs = "", _pairs(present, change, meter, (advice.quantity, amp), say)
     before, measured = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-    gain = _gain(record, advice)
+    gain = record.gain(advice)
     return TriedAdvice(
         what=advice.what,
         quantity=advice.quantity,

@@ -17,7 +17,7 @@ from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.place import Mark
-from penstock.loaders.drop_in.tracked import TrackedIterator
+from penstock.loaders.drop_in.tracked import TrackedIterator, alive
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
@@ -63,7 +63,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         try:
             if start_method(loader) == "forkserver":
                 start_fork_server()
-            super().__init__(loader, lambda *where: _alive(me)._died(*where), lambda *where: _alive(me)._silent(*where))
+            super().__init__(loader, lambda *where: alive(me)._died(*where), lambda *where: alive(me)._silent(*where))
         except (ConnectionError, EOFError) as error:
             cause = "a worker process ended while it was being started"
             raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
@@ -264,12 +264,6 @@ def start_method(loader: Any) -> str:
     """Return the method by which a loader starts its workers."""
     context = loader.multiprocessing_context or multiprocessing
     return str(context.get_start_method())
-
-
-def _alive(reference: weakref.ref[BatchIterator]) -> BatchIterator:
-    iterator = reference()
-    assert iterator is not None, "an iterator that waits is alive"
-    return iterator
 
 
 def _no_descriptor(error: BaseException) -> LoaderError | None:

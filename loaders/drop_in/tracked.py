@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
@@ -20,6 +20,8 @@ from penstock.loaders.drop_in.protocol import keeps_place, load_place
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.stream.contract import LoaderStats
 from penstock.pipelines.errors import LoaderError
+
+Waiting = TypeVar("Waiting", bound="TrackedIterator")
 
 
 class Totals:
@@ -66,7 +68,7 @@ class TrackedIterator(_BaseDataLoaderIter):
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         self._feed = None
         if loader.device is not None:
-            self._feed = TensorFeed(lambda: _alive(me)._take(), lambda: _alive(me).ready(), loader.device)
+            self._feed = TensorFeed(lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
@@ -172,7 +174,8 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         return [self._dataset_fetcher.state(ended=True)] if keeps_place(self._dataset) else None
 
 
-def _alive(reference: Callable[[], TrackedIterator | None]) -> TrackedIterator:
+def alive(reference: Callable[[], Waiting | None]) -> Waiting:
+    """Return what a weak reference to a waiting iterator stands for."""
     iterator = reference()
     assert iterator is not None, "an iterator that waits is alive"
     return iterator

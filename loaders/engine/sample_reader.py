@@ -103,7 +103,6 @@ class SampleReader:
         assert isinstance(item.data, bytes)
         tells = self._decoder.tells(item.probe)
         sound = bool(self._sound[item.sample]) if tells else self.sound(item)
-        self._decoder.asked = False
         pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
         self.repair = self._decoder.repair
         if tells and self._decoder.asked:  # a warning about its header hid others: ask once, not for every crop

@@ -30,7 +30,7 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
         "images": stats.images,
         "replaced": stats.replaced,
         "repaired": stats.repaired,
-        "images_per_s": stats.images / stats.elapsed_s if stats.elapsed_s else 0.0,
+        "images_per_s": stats.images_per_s,
         "queue_depth": stats.queue_depth,
         "elapsed_s": stats.elapsed_s,
         "wait_s": stats.wait_s,

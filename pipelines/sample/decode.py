@@ -158,7 +158,7 @@ class ImageDecoder:
         E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
-        header, self.repair = info.header, ""
+        header, self.repair, self.asked = info.header, "", False
         if header is not None and header.ordinary:
             pixels = self._ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:

@@ -19,6 +19,12 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 # Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE, BATCH, EPOCHS = 16, 12, 2
+QUIETLY: Any = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 Seen = list[tuple[int, list[int]]]
 Run = Callable[..., tuple[Seen, torch.Tensor]]
 
@@ -65,10 +71,7 @@ def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path |
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         max_steps=stop,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **QUIETLY,
         num_sanity_val_steps=0,
         default_root_dir=folder,
         callbacks=[saved],
@@ -183,10 +186,7 @@ def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         max_steps=stop,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **QUIETLY,
         callbacks=[ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")],
     )
     module = Module()

@@ -272,6 +272,12 @@ def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
         }
 
 
+def test_the_search_of_dalis_own_options_takes_a_part_of_what_a_budget_has_left(photos: Path) -> None:
+    limited = BenchRun(photos, small(backend="dali", budget=100.0), lambda *_: None)
+    assert 20 < limited._peer_settings().search_seconds <= 25
+    assert BenchRun(photos, small(backend="dali"), lambda *_: None)._peer_settings().search_seconds == 60
+
+
 def test_the_final_rounds_may_recommend_another_backend_than_the_search(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,23 +193,30 @@ def nested_tensors(kind: Kind) -> Any:
     ]
 
 
+class OneIterator:
+    """A loader whose epochs are parts of one iteration, over a batch sampler that is Repeated."""
+
+    batch_sampler: Any
+    iterator: Iterator[Any]
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
 class InfiniteDataLoader:
     """YOLOv5's way to keep its workers: the batch sampler is swapped for one without an end."""
 
     @staticmethod
     def of(kind: Any) -> Any:
-        class Infinite(kind):  # type: ignore[misc]
+        class Infinite(OneIterator, kind):  # type: ignore[misc]
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
-                self.iterator = super().__iter__()
-
-            def __len__(self) -> int:
-                return len(self.batch_sampler.sampler)
-
-            def __iter__(self) -> Iterator[Any]:
-                for _ in range(len(self)):
-                    yield next(self.iterator)
+                self.iterator = kind.__iter__(self)
 
         return Infinite
 
@@ -234,20 +241,13 @@ def yolos_infinite_loader(kind: Kind) -> Any:
 
 
 def timms_multi_epoch_loader(kind: Kind) -> Any:
-    class MultiEpochs(kind):  # type: ignore[misc]
+    class MultiEpochs(OneIterator, kind):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._DataLoader__initialized = False
             self.batch_sampler = Repeated(self.batch_sampler)
             self._DataLoader__initialized = True
-            self.iterator = super().__iter__()
-
-        def __len__(self) -> int:
-            return len(self.batch_sampler.sampler)
-
-        def __iter__(self) -> Iterator[Any]:
-            for _ in range(len(self)):
-                yield next(self.iterator)
+            self.iterator = kind.__iter__(self)
 
     loader = MultiEpochs(Numbered(LENGTH), 2, shuffle=True, num_workers=1, persistent_workers=True)
     return [values(loader) for _ in range(3)]
