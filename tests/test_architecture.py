@@ -39,6 +39,7 @@ ROOMS: dict[str, str] = {
     "pipelines/jpeg": "errors image_types",
     "pipelines/sample": "errors spec image_types jpeg",
     "pipelines/batch": "errors spec plan",
+    "pipelines/native": "errors image_types jpeg",
     "pipelines": MANY,
     "loaders/system": "",
     "loaders/stream": "",

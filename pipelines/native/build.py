@@ -1,0 +1,62 @@
+"""Builds the native library with the machine's C compiler: `python -m penstock.pipelines.native.build`.
+
+It needs no header of Python's, so one build serves every version of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent
+LIBRARY = SOURCES / "libpenstock.so"
+FLAGS = ("-std=c11", "-O3", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra")
+_COMPILERS = ("cc", "gcc", "clang")
+WITHOUT = "the native library was not built: images are decoded by the slower path, with the same pixels"
+
+
+class BuildError(RuntimeError):
+    """Report that the library could not be built; the text is one line, the compiler's own words follow it."""
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler: $CC, or the first of those that are installed. Raises BuildError."""
+    named = shlex.split(os.environ.get("CC", ""))
+    for command in [named] if named else [[name] for name in _COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    raise BuildError(f"no C compiler: {' '.join(named) or ', '.join(_COMPILERS)}")
+
+
+def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> Path:
+    """Compile all C files of this folder to the shared library `library`. Raises BuildError."""
+    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    unfinished = library.with_name(f"{library.name}.{os.getpid()}.tmp")
+    try:
+        command = [*compiler(), *FLAGS, *flags, *sources, "-o", str(unfinished)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise BuildError(f"{command[0]} failed with exit code {run.returncode}\n{run.stderr}")
+        os.replace(unfinished, library)
+    except OSError as error:
+        raise BuildError(str(error)) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return library
+
+
+def main() -> None:
+    """Build the library; where that fails say so, and leave the Python path to do the work."""
+    try:
+        build()
+    except BuildError as error:
+        print(f"{WITHOUT} ({error})", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

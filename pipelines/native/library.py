@@ -1,0 +1,30 @@
+"""Loads the native library, if it was built here."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parent / "libpenstock.so"
+SWITCH = "PENSTOCK_NATIVE"  # 0 leaves the library out
+_ABI = 1  # PN_ABI of native.h
+
+
+@functools.cache
+def native_library() -> ctypes.CDLL | None:
+    """Return the native library; None where it was not built, is another version's, or is switched off."""
+    return None if os.environ.get(SWITCH) == "0" else load(LIBRARY)
+
+
+def load(path: Path) -> ctypes.CDLL | None:
+    """Load the library at `path`; None where there is none that this version can call."""
+    if not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+        usable = library.pn_abi() == _ABI
+    except (OSError, AttributeError):
+        return None
+    return library if usable else None

@@ -1,0 +1,40 @@
+/* Declarations that the files of the native library share: results of calls, memory that grows, images and windows. */
+#ifndef PENSTOCK_NATIVE_H
+#define PENSTOCK_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PN_ABI 1 /* raised with every change of what Python calls; library.py holds the same number */
+#define PN_EXPORT __attribute__((visibility("default")))
+
+/* What a call makes of an image. Everything but PN_OK leaves the image to the Python path, which alone decides what is
+ * wrong with it: so the verdicts of both cannot differ. */
+typedef enum {
+  PN_OK = 0,
+  PN_ODD = 1,       /* not a plain, sound baseline JPEG, or not one that this library decodes */
+  PN_NO_MEMORY = 2, /* malloc failed */
+  PN_STOPPED = 3,   /* the stop flag was set */
+  PN_UNREADABLE = 4 /* the file is gone, changed, or could not be read */
+} pn_result;
+
+/* Memory of one thread that is used again for the next image. */
+typedef struct {
+  uint8_t *data;
+  size_t size;
+} pn_memory;
+
+/* Return at least `size` bytes, aligned to 64, whose content is undefined; NULL where there are none. */
+uint8_t *pn_take(pn_memory *memory, size_t size);
+void pn_release(pn_memory *memory);
+
+/* A rectangle of an image, in pixels. */
+typedef struct {
+  int32_t x, y, width, height;
+} pn_window;
+
+/* Whether this processor has AVX2 and the library may use it (pn_use_avx2(0) turns it off, for tests). */
+int pn_has_avx2(void);
+PN_EXPORT void pn_use_avx2(int allowed);
+
+#endif
