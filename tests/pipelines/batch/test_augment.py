@@ -128,7 +128,6 @@ def test_a_device_gives_what_the_cpu_gives() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 def test_a_device_is_not_waited_for() -> None:
     images = torch.from_numpy(images_of(200, (61, 70))).cuda()
     plan = plan_augmentations(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))
