@@ -55,7 +55,9 @@ def main() -> None:
     try:
         build()
     except BuildError as error:
-        print(f"{WITHOUT} ({error})", file=sys.stderr)
+        why, _, words = str(error).partition("\n")
+        print(f"{WITHOUT} ({why})", file=sys.stderr)
+        print(words, end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+/* Huffman decoding of the blocks of a baseline JPEG. */
+#ifndef PENSTOCK_HUFFMAN_H
+#define PENSTOCK_HUFFMAN_H
+
+#include "jpeg_header.h"
+#include "scan_bits.h"
+
+#define PN_FAST_BITS 10
+
+/* A table made for decoding from a pn_code. Each entry of `fast` tells all of the code that begins its bits. */
+typedef struct {
+  uint64_t fast[1 << PN_FAST_BITS];
+  uint32_t ends[17];    /* behind the last code of a length, as the first of 16 bits; codes of at most that length */
+  int32_t first[17];    /* add this to a code of that length for its symbol's place */
+  uint8_t symbols[256];
+  int is_ac;
+} pn_huffman;
+
+/* Coefficients of a block in natural order (T.81 A.3.6 undone), not dequantised. What is behind the 64th is scratch:
+ * blocks that follow each other may be decoded in turn into memory that has 8 elements more than they have. */
+typedef int16_t pn_coefficients[64 + 8];
+
+void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table);
+
+/* Decode a block to `block`, whose 64 coefficients must be zero before. `prediction` is the last DC coefficient of the
+ * component. Returns the zigzag index of the last coefficient, 0 to 63 (one that follows zeros may be called last), or
+ * -1 for what no encoder writes. pn_bits_ready must have been called for the MCU; what was read beyond the end of
+ * the data is told by it or by pn_bits_done. */
+int pn_decode_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction, int16_t *block);
+
+/* Pass over a block as pn_decode_block does: 0, or -1. */
+int pn_skip_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction);
+
+#endif

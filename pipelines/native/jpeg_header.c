@@ -1,0 +1,222 @@
+/* The header of a baseline JPEG (ITU-T T.81, Annex B), read so that nothing in it is left to a guess. */
+#include "jpeg_header.h"
+
+#include <string.h>
+
+#include "exif.h"
+
+#define MAX_SEGMENTS 2000 /* Python allows 10,000; a photo has ten */
+#define MAX_QUANTISER 2047
+
+enum {
+  SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD,
+  APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE
+};
+
+/* What the segments say that is needed only until the last of them is read. */
+typedef struct {
+  int frame, jfif, adobe, exif;
+  uint8_t ids[3], quant[3];
+  int icc_chunks, icc_seen; /* chunks of a colour profile: announced, and read so far */
+} state;
+
+static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
+
+static int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+/* Read quantisation tables; `body` and `size` are those of the segment behind its length, here and below. */
+static int read_quantisers(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
+  while (size > 0) {
+    int wide = body[0] >> 4, number = body[0] & 15;
+    size_t bytes = 1 + (wide ? 128 : 64);
+    if (wide > 1 || number > 3 || size < bytes) return 0;
+    for (int k = 0; k < 64; k++) {
+      int value = wide ? word(body + 1 + 2 * k) : body[1 + k];
+      if (value < 1 || value > MAX_QUANTISER) return 0;
+      jpeg->quant[number][k] = (uint16_t)value;
+    }
+    body += bytes;
+    size -= bytes;
+  }
+  return 1;
+}
+
+/* Whether the codes fit: as many as there are, none of all ones, in the order of T.81 C.2. */
+static int sound_code(const pn_code *code, int total, int max_symbol) {
+  int32_t next = 0;
+  for (int length = 1; length <= 16; length++) {
+    next += code->counts[length - 1];
+    if (code->counts[length - 1] > 0 && next >= 1 << length) return 0;
+    next <<= 1;
+  }
+  for (int i = 0; i < total; i++)
+    if (code->symbols[i] > max_symbol) return 0;
+  return total > 0;
+}
+
+static int read_codes(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
+  while (size > 0) {
+    int is_ac = body[0] >> 4, number = body[0] & 15, total = 0;
+    if (is_ac > 1 || number > 3 || size < 17) return 0;
+    for (int i = 0; i < 16; i++) total += body[1 + i];
+    if (total > 256 || (size_t)total > size - 17) return 0;
+    pn_code *code = is_ac ? &jpeg->ac[number] : &jpeg->dc[number];
+    memset(code, 0, sizeof *code);
+    memcpy(code->counts, body + 1, 16);
+    memcpy(code->symbols, body + 17, (size_t)total);
+    if (!sound_code(code, total, is_ac ? 255 : 15)) return 0;
+    code->defined = 1;
+    body += 17 + total;
+    size -= 17 + (size_t)total;
+  }
+  return 1;
+}
+
+/* Set the sizes that follow from the sampling factors. */
+static int lay_out(pn_jpeg *jpeg) {
+  const pn_component *luma = jpeg->component;
+  if (jpeg->components == 1) {
+    jpeg->component[0].h = jpeg->component[0].v = 1; /* T.81 A.2.2: the blocks of a lone component come in rows */
+  } else {
+    if (luma->h > 2 || luma->v > 2) return 0;
+    for (int c = 1; c < 3; c++)
+      if (jpeg->component[c].h != 1 || jpeg->component[c].v != 1) return 0;
+  }
+  jpeg->mcu_width = 8 * luma->h;
+  jpeg->mcu_height = 8 * luma->v;
+  jpeg->mcus_wide = divide_up(jpeg->width, jpeg->mcu_width);
+  jpeg->mcus_high = divide_up(jpeg->height, jpeg->mcu_height);
+  for (int c = 0; c < jpeg->components; c++) {
+    pn_component *component = &jpeg->component[c];
+    component->wide = divide_up(jpeg->width * component->h, luma->h);
+    component->high = divide_up(jpeg->height * component->v, luma->v);
+  }
+  return 1;
+}
+
+static int read_frame(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
+  if (seen->frame || size < 6 || body[0] != 8) return 0;
+  seen->frame = 1;
+  jpeg->height = word(body + 1);
+  jpeg->width = word(body + 3);
+  jpeg->components = body[5];
+  if (jpeg->height == 0 || jpeg->width == 0 || (jpeg->components != 1 && jpeg->components != 3)) return 0;
+  if (size != 6 + 3 * (size_t)jpeg->components) return 0;
+  for (int c = 0; c < jpeg->components; c++) {
+    const uint8_t *at = body + 6 + 3 * c;
+    pn_component *component = &jpeg->component[c];
+    seen->ids[c] = at[0];
+    component->h = at[1] >> 4;
+    component->v = at[1] & 15;
+    component->quant = at[2];
+    if (component->h < 1 || component->h > 4 || component->v < 1 || component->v > 4 || at[2] > 3) return 0;
+    for (int other = 0; other < c; other++)
+      if (seen->ids[other] == at[0]) return 0;
+  }
+  return lay_out(jpeg);
+}
+
+/* Whether three components are YCbCr, as libjpeg guesses it; where it would warn of its guess, or guess RGB, not. */
+static int is_ycc(const state *seen) {
+  if (seen->adobe >= 0) return seen->adobe == 1;
+  return seen->jfif || memcmp(seen->ids, "RGB", 3) != 0;
+}
+
+static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const state *seen) {
+  int count = jpeg->components;
+  if (!seen->frame || size != 4 + 2 * (size_t)count || body[0] != count) return 0;
+  for (int c = 0; c < count; c++) {
+    pn_component *component = &jpeg->component[c];
+    int dc = body[2 + 2 * c] >> 4, ac = body[2 + 2 * c] & 15;
+    if (body[1 + 2 * c] != seen->ids[c] || dc > 3 || ac > 3) return 0;
+    if (!jpeg->dc[dc].defined || !jpeg->ac[ac].defined || jpeg->quant[component->quant][0] == 0) return 0;
+    component->dc = dc;
+    component->ac = ac;
+  }
+  const uint8_t *last = body + 1 + 2 * count;
+  if (last[0] != 0 || last[1] != 63 || last[2] != 0) return 0;
+  return (count == 1 || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
+}
+
+/* Note a colour profile's chunk; libjpeg warns unless all come, once, and this asks that they come in order. */
+static int note_profile(const uint8_t *body, size_t size, state *seen) {
+  if (size < 14 || memcmp(body, "ICC_PROFILE\0", 12) != 0) return 1;
+  if (seen->icc_chunks == 0) seen->icc_chunks = body[13];
+  seen->icc_seen++;
+  return size > 14 && seen->icc_chunks == body[13] && seen->icc_seen == body[12];
+}
+
+/* Note an EXIF block. Python takes the first segment with "Exif" among its first 64 bytes, from its marker on. */
+static void note_exif(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
+  size_t searched = size < 60 ? size : 60;
+  for (size_t at = 0; !seen->exif && at + 6 <= searched; at++) {
+    if (memcmp(body + at, "Exif\0\0", 6) != 0) continue;
+    seen->exif = 1;
+    jpeg->orientation = at == 0 ? pn_exif_orientation(body, size) : 0;
+    jpeg->exif_odd = jpeg->orientation == 0;
+    if (jpeg->exif_odd) jpeg->orientation = 1;
+  }
+}
+
+static int note_application(int marker, const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
+  if (marker == APP1) note_exif(body, size, jpeg, seen);
+  if (marker == APP2) return note_profile(body, size, seen);
+  if (marker == APP0 && size >= 14 && memcmp(body, "JFIF\0", 5) == 0) {
+    seen->jfif = 1;
+    return body[5] == 1; /* libjpeg warns of another major version */
+  }
+  if (marker == APP14 && size >= 12 && memcmp(body, "Adobe", 5) == 0) {
+    seen->adobe = body[11];
+    return body[11] <= 1;
+  }
+  return 1;
+}
+
+static int read_segment(int marker, const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
+  if (marker == DQT) return read_quantisers(body, size, jpeg);
+  if (marker == DHT) return read_codes(body, size, jpeg);
+  if (marker == SOF0 || marker == SOF1) return read_frame(body, size, jpeg, seen);
+  if (marker == SOS) return read_scan(body, size, jpeg, seen);
+  if (marker == DRI) {
+    jpeg->restart_interval = size == 2 ? word(body) : 0;
+    return size == 2;
+  }
+  if (marker >= APP0 && marker <= APP15) return note_application(marker, body, size, jpeg, seen);
+  return marker == COM;
+}
+
+pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg) {
+  state seen = {.adobe = -1};
+  memset(jpeg, 0, sizeof *jpeg);
+  jpeg->orientation = 1;
+  if (size < 4 || data[0] != 0xFF || data[1] != SOI) return PN_ODD;
+  size_t at = 2;
+  for (int segment = 0; segment < MAX_SEGMENTS; segment++) {
+    if (size - at < 4 || data[at] != 0xFF) return PN_ODD;
+    int marker = data[at + 1];
+    size_t length = (size_t)word(data + at + 2);
+    if (length < 2 || length > size - at - 2) return PN_ODD;
+    if (marker == SOF0 || marker == SOF1) jpeg->height_offset = at + 5;
+    if (!read_segment(marker, data + at + 4, length - 2, jpeg, &seen)) return PN_ODD;
+    at += 2 + length;
+    if (marker == SOS) {
+      jpeg->scan_offset = at;
+      return PN_OK;
+    }
+  }
+  return PN_ODD;
+}
+
+PN_EXPORT int pn_jpeg_info(const uint8_t *data, size_t size, int64_t *info);
+/* For tests: read a header and give width, height, components, MCU width and height, restart interval, orientation,
+ * whether that is Python's to tell, offsets of the height and of the scan. */
+int pn_jpeg_info(const uint8_t *data, size_t size, int64_t *info) {
+  pn_jpeg jpeg;
+  pn_result result = pn_parse_jpeg(data, size, &jpeg);
+  if (result != PN_OK) return result;
+  const int64_t found[10] = {jpeg.width, jpeg.height, jpeg.components, jpeg.mcu_width, jpeg.mcu_height,
+                             jpeg.restart_interval, jpeg.orientation, jpeg.exif_odd, (int64_t)jpeg.height_offset,
+                             (int64_t)jpeg.scan_offset};
+  memcpy(info, found, sizeof found);
+  return PN_OK;
+}

@@ -1,0 +1,40 @@
+/* The header of a baseline JPEG: what a decoder must know before the first entropy-coded byte. */
+#ifndef PENSTOCK_JPEG_HEADER_H
+#define PENSTOCK_JPEG_HEADER_H
+
+#include "native.h"
+
+/* A Huffman table as a file gives it (T.81 B.2.4.2), checked: no code is too long, none is all ones. */
+typedef struct {
+  int defined;
+  uint8_t counts[16]; /* number of codes of 1, 2, ... 16 bits */
+  uint8_t symbols[256];
+} pn_code;
+
+typedef struct {
+  int32_t h, v;       /* sampling factors; 1, 1 where there is one component */
+  int quant, dc, ac;  /* numbers of its tables, below 4 */
+  int32_t wide, high; /* size of its plane without padding, in samples */
+} pn_component;
+
+typedef struct {
+  int32_t width, height, components; /* components: 1 grey, 3 YCbCr */
+  pn_component component[3];
+  int32_t mcu_width, mcu_height; /* in pixels */
+  int32_t mcus_wide, mcus_high;
+  int32_t restart_interval; /* in MCUs; 0 for no restart markers */
+  size_t height_offset;     /* where the frame header holds the height (16 bits), then the width */
+  size_t scan_offset;       /* where the entropy-coded data begin */
+  int32_t orientation;      /* EXIF orientation, 1 to 8; 1 where none is given */
+  int32_t exif_odd;         /* whether only Python can tell the orientation */
+  uint16_t quant[4][64];    /* quantisation tables in zigzag order; 0, 0, ... where none is given */
+  pn_code dc[4], ac[4];
+} pn_jpeg;
+
+/* Read the header of a JPEG. `size` may end with the header, for the entropy-coded data are not looked at.
+ *
+ * PN_OK only for 8 bits, Huffman coding (SOF0, SOF1), a single scan of one component or of YCbCr with luma factors
+ * 1x1, 2x1, 1x2 or 2x2 and chroma factors 1x1, sound tables, and nothing that libjpeg would warn of; else PN_ODD. */
+pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg);
+
+#endif

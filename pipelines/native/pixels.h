@@ -1,0 +1,30 @@
+/* From planes of samples to rows of RGB pixels: libjpeg's "fancy" upsampling, and its conversion from YCbCr. */
+#ifndef PENSTOCK_PIXELS_H
+#define PENSTOCK_PIXELS_H
+
+#include "native.h"
+
+/* Rows of samples that these functions read have one sample more on either side (which upsampling mixes in), and they
+ * may read and write this many bytes beyond what they are asked for. */
+#define PN_ROW_SLACK 64
+
+/* Mix a row of samples with the next nearest one, above or below: (3 near + next) / 4, `bias` rounds. */
+void pn_mix_rows(const uint8_t *near, const uint8_t *next, int bias, uint8_t *to, int32_t count);
+
+/* Make `count` samples to twice as many. */
+void pn_double_row(const uint8_t *from, uint8_t *to, int32_t count);
+void pn_widen_row(const uint8_t *from, uint8_t *to, int32_t count);
+
+/* The same with the next nearest row mixed in, rounded once. */
+void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count);
+
+/* Convert `count` pixels; exactly 3 * count bytes are written. */
+void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
+void pn_grey_to_rgb(const uint8_t *y, uint8_t *rgb, int32_t count);
+
+/* How many samples, from the first on, the AVX2 variants did; the rest is left to plain C. */
+int32_t pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count);
+int32_t pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count);
+int32_t pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
+
+#endif

@@ -1,0 +1,169 @@
+/* The planes of a window: what of them is needed, and how their blocks and pixels are made. */
+#include "planes.h"
+
+#include "pixels.h"
+
+static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* Find the samples on one axis that the pixels [from, to) need, as blocks [*first, *end). */
+static void needed(int32_t from, int32_t to, int32_t halved, int32_t mixed, int32_t samples, int32_t *first,
+                   int32_t *end) {
+  int32_t low = halved ? larger(from - mixed, 0) >> 1 : from, high = halved ? (to - 1 + mixed) >> 1 : to - 1;
+  *first = low / 8;
+  *end = smaller(high, samples - 1) / 8 + 1;
+}
+
+void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
+  memset(planes, 0, sizeof *planes);
+  planes->jpeg = jpeg;
+  planes->window = window;
+  planes->count = jpeg->components;
+  planes->avx2 = pn_has_avx2();
+  planes->row = jpeg->mcus_high;
+  const pn_component *luma = jpeg->component;
+  for (int c = 0; c < jpeg->components; c++) {
+    const pn_component *component = &jpeg->component[c];
+    pn_plane *plane = &planes->plane[c];
+    plane->wide = component->wide;
+    plane->high = component->high;
+    plane->halved_x = luma->h > component->h;
+    plane->halved_y = luma->v > component->v;
+    /* libjpeg repeats chroma samples where there are two in a row at most, and does not look at other rows then */
+    plane->mixed = !plane->halved_x || component->wide > 2;
+    needed(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
+           &plane->column_end);
+    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row, &plane->row_end);
+    plane->ring_rows = 2 * 8 * component->v;
+    pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
+    planes->row = smaller(planes->row, plane->row / component->v);
+    planes->row_end = larger(planes->row_end, (plane->row_end - 1) / component->v + 1);
+  }
+}
+
+static size_t rounded(size_t size) { return (size + 63) / 64 * 64; }
+
+static size_t plane_stride(const pn_plane *plane) {
+  return rounded((size_t)(plane->column_end - plane->column) * 8 + 2 * PN_ROW_SLACK);
+}
+
+static size_t chroma_size(const pn_planes *planes) { return rounded((size_t)planes->window.width + 2 * PN_ROW_SLACK); }
+
+size_t pn_planes_size(const pn_planes *planes) {
+  size_t size = 2 * chroma_size(planes);
+  for (int c = 0; c < planes->count; c++)
+    size += plane_stride(&planes->plane[c]) * (size_t)planes->plane[c].ring_rows;
+  return size;
+}
+
+void pn_place_planes(pn_planes *planes, uint8_t *memory) {
+  for (int i = 0; i < 2; i++, memory += chroma_size(planes)) planes->chroma[i] = memory;
+  for (int c = 0; c < planes->count; c++) {
+    pn_plane *plane = &planes->plane[c];
+    plane->stride = plane_stride(plane);
+    plane->samples = memory + PN_ROW_SLACK;
+    memory += plane->stride * (size_t)plane->ring_rows;
+  }
+}
+
+static uint8_t *row_of(const pn_plane *plane, int32_t row) {
+  return plane->samples + (size_t)(row & (plane->ring_rows - 1)) * plane->stride;
+}
+
+static int transform(const pn_planes *planes, const pn_plane *plane, const int16_t *a, const int16_t *b, uint8_t *to_a,
+                     uint8_t *to_b) {
+  return planes->avx2 ? pn_idct_pair_avx2(a, b, &plane->quantiser, to_a, to_b, plane->stride)
+                      : pn_idct_pair(a, b, &plane->quantiser, to_a, to_b, plane->stride);
+}
+
+static int decode_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits, uint8_t *to) {
+  int16_t *block = plane->blocks[plane->waiting];
+  memset(block, 0, 64 * sizeof *block);
+  int last = pn_decode_block(bits, plane->dc, plane->ac, &plane->prediction, block);
+  if (last < 0) return 0;
+  if (last == 0) return pn_idct_dc(block[0], &plane->quantiser, to, plane->stride);
+  if (!plane->waiting) {
+    plane->waiting = 1;
+    plane->waiting_to = to;
+    return 1;
+  }
+  plane->waiting = 0;
+  return transform(planes, plane, plane->blocks[0], block, plane->waiting_to, to);
+}
+
+int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, int32_t mcu_end) {
+  for (; mcu < mcu_end; mcu++) {
+    if (!pn_bits_ready(bits)) return 0;
+    for (int c = 0; c < planes->count; c++) {
+      pn_plane *plane = &planes->plane[c];
+      int32_t h = planes->jpeg->component[c].h, v = planes->jpeg->component[c].v;
+      for (int32_t y = row * v; y < row * v + v; y++)
+        for (int32_t x = mcu * h; x < mcu * h + h; x++) {
+          if (y < plane->row || y >= plane->row_end || x < plane->column || x >= plane->column_end) {
+            if (pn_skip_block(bits, plane->dc, plane->ac, &plane->prediction) < 0) return 0;
+          } else if (!decode_block(planes, plane, bits, row_of(plane, 8 * y) + 8 * (x - plane->column))) {
+            return 0;
+          }
+        }
+    }
+  }
+  return 1;
+}
+
+void pn_reset_predictions(pn_planes *planes) {
+  for (int c = 0; c < planes->count; c++) planes->plane[c].prediction = 0;
+}
+
+int pn_finish_row(pn_planes *planes, int32_t row) {
+  for (int c = 0; c < planes->count; c++) {
+    pn_plane *plane = &planes->plane[c];
+    if (plane->waiting) {
+      plane->waiting = 0;
+      const int16_t *block = plane->blocks[0];
+      if (!transform(planes, plane, block, block, plane->waiting_to, plane->waiting_to)) return 0;
+    }
+    if (!plane->halved_x) continue;
+    int32_t last = plane->wide - 1 - 8 * plane->column;
+    for (int32_t y = 8 * row; y < 8 * row + 8; y++) {
+      uint8_t *samples = row_of(plane, y);
+      if (plane->column == 0) samples[-1] = samples[0];
+      if (last < 8 * (plane->column_end - plane->column)) samples[last + 1] = samples[last];
+    }
+  }
+  return 1;
+}
+
+int32_t pn_rows_ready(const pn_planes *planes, int32_t row) {
+  int32_t bottom = planes->window.y + planes->window.height, last = planes->count - 1;
+  if (row + 1 >= planes->row_end) return bottom;
+  return smaller(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].halved_y);
+}
+
+/* Return a row of chroma as wide as the image; its first sample belongs to the window's first pixel. */
+static const uint8_t *upsampled(const pn_planes *planes, const pn_plane *plane, int32_t y, uint8_t *to) {
+  int32_t x = planes->window.x, x_end = x + planes->window.width;
+  int32_t row = y >> plane->halved_y, next = y & 1 ? smaller(row + 1, plane->high - 1) : larger(row - 1, 0);
+  int32_t first = x >> plane->halved_x, skipped = first - 8 * plane->column;
+  const uint8_t *nearest = row_of(plane, row) + skipped, *beside = row_of(plane, next) + skipped;
+  if (!plane->halved_x && !plane->halved_y) return nearest;
+  if (!plane->halved_x) {
+    pn_mix_rows(nearest, beside, y & 1 ? 2 : 1, to, x_end - x);
+    return to;
+  }
+  int32_t count = ((x_end - 1) >> 1) - first + 1;
+  if (!plane->mixed) pn_double_row(nearest, to, count);
+  else if (plane->halved_y) pn_widen_rows(nearest, beside, to, count);
+  else pn_widen_row(nearest, to, count);
+  return to + (x & 1);
+}
+
+void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb) {
+  const uint8_t *light = row_of(planes->plane, y) + (planes->window.x - 8 * planes->plane->column);
+  if (planes->count == 1) {
+    pn_grey_to_rgb(light, rgb, planes->window.width);
+    return;
+  }
+  const uint8_t *blue = upsampled(planes, &planes->plane[1], y, planes->chroma[0]);
+  const uint8_t *red = upsampled(planes, &planes->plane[2], y, planes->chroma[1]);
+  pn_ycc_to_rgb(light, blue, red, rgb, planes->window.width);
+}

@@ -1,0 +1,49 @@
+/* The bits of a segment of entropy-coded data (T.81 F.1.2.3: a zero is stuffed behind each byte 0xFF). */
+#include "scan_bits.h"
+
+/* Unstuff until the buffer is full or a marker is met. */
+static void unstuff(pn_bits *bits) {
+  uint8_t *to = bits->filled, *stop = bits->buffer + PN_CHUNK;
+  const uint8_t *at = bits->at;
+  while (to < stop && at < bits->end) {
+    size_t room = (size_t)(stop - to), left = (size_t)(bits->end - at), span = room < left ? room : left;
+    const uint8_t *escape = memchr(at, 0xFF, span);
+    size_t plain = escape == NULL ? span : (size_t)(escape - at);
+    memcpy(to, at, plain);
+    to += plain;
+    at += plain;
+    if (escape == NULL) continue;
+    if (bits->end - at < 2 || at[1] != 0) {
+      bits->marker = bits->end - at < 2 ? PN_NO_MARKER : at[1];
+      break;
+    }
+    *to++ = 0xFF;
+    at += 2;
+  }
+  if (at == bits->end) bits->marker = PN_NO_MARKER;
+  bits->at = at;
+  bits->filled = to;
+}
+
+int pn_bits_more(pn_bits *bits) {
+  if (bits->marker != 0) return 0;
+  size_t kept = (size_t)(bits->filled - bits->next);
+  memmove(bits->buffer, bits->next, kept);
+  bits->next = bits->buffer;
+  bits->filled = bits->buffer + kept;
+  unstuff(bits);
+  if (bits->marker != 0) memset(bits->filled, 0, PN_RESERVE);
+  bits->limit = bits->marker != 0 ? bits->filled + 8 : bits->filled - PN_RESERVE;
+  return 1;
+}
+
+void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer) {
+  *bits = (pn_bits){.next = buffer, .at = data, .end = data + size, .buffer = buffer, .filled = buffer};
+  pn_bits_more(bits);
+}
+
+int pn_bits_done(pn_bits *bits) {
+  if (bits->marker == 0 && bits->filled - bits->next < PN_RESERVE) pn_bits_more(bits);
+  ptrdiff_t left = 8 * (bits->filled - bits->next) + bits->count;
+  return bits->marker != 0 && left >= 0 && left < 8;
+}

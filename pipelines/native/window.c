@@ -1,0 +1,184 @@
+/* Decoding a window of a baseline JPEG: which segments of entropy-coded data are followed, and what ends them. */
+#include "window.h"
+
+#include "planes.h"
+
+#define RST0 0xD0
+#define EOI 0xD9
+
+typedef struct {
+  pn_huffman tables[8]; /* DC, then AC */
+  uint8_t bytes[PN_SCAN_BUFFER];
+} workspace;
+
+typedef struct {
+  pn_planes planes;
+  const pn_scan *scan;
+  uint8_t *rgb, *bytes;
+  size_t stride;
+  int32_t made; /* row of pixels behind the last made */
+  const volatile int32_t *stop;
+} task;
+
+/* End a row of MCUs: make the pixels that can be made. */
+static int finish_row(task *work, int32_t row) {
+  const pn_window *window = &work->planes.window;
+  if (row < work->planes.row || row >= work->planes.row_end) return 1;
+  if (!pn_finish_row(&work->planes, row)) return 0;
+  for (int32_t ready = pn_rows_ready(&work->planes, row); work->made < ready; work->made++)
+    pn_make_pixels(&work->planes, work->made, work->rgb + (size_t)(work->made - window->y) * work->stride);
+  return 1;
+}
+
+/* Whether the first marker from `at` on is the end of the image, restart markers aside where the file has them. */
+static int leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
+  while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
+    if (at[1] == EOI) return 1;
+    if (at[1] != 0 && !(restarts && (at[1] & 0xF8) == RST0)) return 0;
+    at += 2;
+  }
+  return 0;
+}
+
+/* Follow a whole file's MCUs from its first to the last that a decoder would read that stops below the window. */
+static pn_result decode_file(task *work) {
+  const pn_jpeg *jpeg = work->planes.jpeg;
+  const uint8_t *end = work->scan->data + work->scan->size;
+  int32_t bottom = work->planes.window.y + work->planes.window.height + 2; /* see rows_to_decode in header.py */
+  int32_t rows = ((bottom < jpeg->height ? bottom : jpeg->height) - 1) / jpeg->mcu_height + 1;
+  int32_t interval = jpeg->restart_interval, left = interval, restarts = 0;
+  pn_bits bits;
+  pn_bits_start(&bits, work->scan->data, work->scan->size, work->bytes);
+  for (int32_t row = 0; row < rows; row++) {
+    if (work->stop != NULL && *work->stop) return PN_STOPPED;
+    for (int32_t mcu = 0, run; mcu < jpeg->mcus_wide; mcu += run) {
+      if (interval > 0 && left == 0) {
+        if (!pn_bits_done(&bits) || bits.marker != RST0 + (restarts++ & 7)) return PN_ODD;
+        pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), work->bytes);
+        pn_reset_predictions(&work->planes);
+        left = interval;
+      }
+      run = jpeg->mcus_wide - mcu;
+      if (interval > 0 && run > left) run = left;
+      left -= interval > 0 ? run : 0;
+      if (!pn_decode_mcus(&work->planes, &bits, row, mcu, mcu + run)) return PN_ODD;
+    }
+    if (!finish_row(work, row)) return PN_ODD;
+  }
+  if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == EOI ? PN_OK : PN_ODD;
+  return leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
+}
+
+/* Return where the restart marker is that ends a segment, NULL if there is none. */
+static const uint8_t *segment_end(const uint8_t *at, const uint8_t *end) {
+  while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
+    if ((at[1] & 0xF8) == RST0) return at;
+    at++;
+  }
+  return NULL;
+}
+
+static int decode_segment(task *work, const uint8_t *data, size_t size, int32_t row, int32_t mcu) {
+  pn_bits bits;
+  pn_bits_start(&bits, data, size, work->bytes);
+  pn_reset_predictions(&work->planes);
+  if (!pn_decode_mcus(&work->planes, &bits, row, mcu, mcu + work->scan->segment_mcus)) return 0;
+  return pn_bits_done(&bits) && bits.marker == PN_NO_MARKER && bits.at == bits.end;
+}
+
+/* Decode those segments of restart strips that the window needs; the same as plan_cut of strips.py finds. */
+static pn_result decode_strips(task *work) {
+  const pn_jpeg *jpeg = work->planes.jpeg;
+  const pn_planes *planes = &work->planes;
+  const pn_plane *last = &planes->plane[planes->count - 1];
+  int32_t length = work->scan->segment_mcus, segments = jpeg->mcus_wide / length;
+  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* chroma has a block an MCU */
+  int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
+  int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
+  /* The part that the Python path cuts out would be too narrow for libjpeg to mix its chroma. */
+  if (last->halved_x && last->mixed && wide <= 4) return PN_ODD;
+  const uint8_t *at = work->scan->data, *end = at + work->scan->size;
+  for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
+    if (work->stop != NULL && *work->stop) return PN_STOPPED;
+    for (int32_t segment = 0; segment < segments; segment++) {
+      const uint8_t *stop = segment_end(at, end);
+      int is_last = row == jpeg->mcus_high - 1 && segment == segments - 1;
+      if ((stop == NULL) != is_last || (is_last && !work->scan->at_end)) return PN_ODD;
+      if (is_last) stop = end;
+      int wanted = row >= planes->row && segment >= first && segment < first_end;
+      if (wanted && !decode_segment(work, at, (size_t)(stop - at), row, segment * length)) return PN_ODD;
+      if (!is_last) at = stop + 2;
+    }
+    if (!finish_row(work, row)) return PN_ODD;
+  }
+  return PN_OK;
+}
+
+/* Whether the window lies in the image, and the data can be what they are said to be: a block takes a bit at least. */
+static int makes_sense(const pn_jpeg *jpeg, const pn_scan *scan, const pn_planes *planes) {
+  int64_t blocks = 0, rows = scan->whole_file ? jpeg->mcus_high : planes->row_end - planes->row;
+  for (int c = 0; c < jpeg->components; c++) blocks += jpeg->component[c].h * jpeg->component[c].v;
+  if (scan->whole_file) return (uint64_t)(blocks * jpeg->mcus_wide * rows) <= 8 * (uint64_t)scan->size;
+  if (scan->segment_mcus < 1 || scan->segment_mcus != jpeg->restart_interval) return 0;
+  if (jpeg->mcus_wide % scan->segment_mcus != 0 || scan->first_row < 0 || scan->first_row > planes->row) return 0;
+  return (uint64_t)(blocks * jpeg->mcus_wide * rows) <= 8 * (uint64_t)scan->size;
+}
+
+static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes) {
+  unsigned made = 0;
+  for (int c = 0; c < planes->count; c++) {
+    for (int is_ac = 0; is_ac < 2; is_ac++) {
+      int number = is_ac ? jpeg->component[c].ac : jpeg->component[c].dc, place = 4 * is_ac + number;
+      if (!(made >> place & 1)) pn_make_huffman(is_ac ? &jpeg->ac[number] : &jpeg->dc[number], is_ac, &space->tables[place]);
+      made |= 1u << place;
+      *(is_ac ? &planes->plane[c].ac : &planes->plane[c].dc) = &space->tables[place];
+    }
+  }
+}
+
+pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
+                           pn_memory *scratch, const volatile int32_t *stop) {
+  if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_ODD;
+  if (window.x > jpeg->width - window.width || window.y > jpeg->height - window.height) return PN_ODD;
+  task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y, .stop = stop};
+  pn_plan_planes(jpeg, window, &work.planes);
+  if (!makes_sense(jpeg, scan, &work.planes)) return PN_ODD;
+  size_t fixed = (sizeof(workspace) + 63) / 64 * 64;
+  uint8_t *memory = pn_take(scratch, fixed + pn_planes_size(&work.planes));
+  if (memory == NULL) return PN_NO_MEMORY;
+  workspace *space = (workspace *)memory;
+  work.bytes = space->bytes;
+  make_tables(jpeg, space, &work.planes);
+  pn_place_planes(&work.planes, memory + fixed);
+  return scan->whole_file ? decode_file(&work) : decode_strips(&work);
+}
+
+PN_EXPORT int pn_decode_file_window(const uint8_t *data, size_t size, int32_t x, int32_t y, int32_t width,
+                                    int32_t height, uint8_t *rgb);
+PN_EXPORT int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_scan *scan,
+                                      const pn_window *window, uint8_t *rgb);
+
+/* For tests: a window of a file, without padding between rows. */
+int pn_decode_file_window(const uint8_t *data, size_t size, int32_t x, int32_t y, int32_t width, int32_t height,
+                          uint8_t *rgb) {
+  pn_jpeg jpeg;
+  pn_memory scratch = {NULL, 0};
+  pn_result result = pn_parse_jpeg(data, size, &jpeg);
+  if (result != PN_OK) return result;
+  pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
+  result = pn_decode_window(&jpeg, &scan, (pn_window){x, y, width, height}, rgb, 3 * (size_t)width, &scratch, NULL);
+  pn_release(&scratch);
+  return result;
+}
+
+/* For tests: a window of restart strips. */
+int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_scan *scan, const pn_window *window,
+                            uint8_t *rgb) {
+  pn_jpeg jpeg;
+  pn_memory scratch = {NULL, 0};
+  pn_result result = pn_parse_jpeg(header, header_size, &jpeg);
+  if (result != PN_OK) return result;
+  result = pn_decode_window(&jpeg, scan, *window, rgb, 3 * (size_t)window->width, &scratch, NULL);
+  pn_release(&scratch);
+  return result;
+}

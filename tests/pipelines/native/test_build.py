@@ -1,0 +1,62 @@
+"""Tests of how the native library is built, found and left out."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.pipelines.native import build as native_build
+from penstock.pipelines.native import library as native_library
+
+
+def test_library_is_loaded_and_of_this_version(native: ctypes.CDLL) -> None:
+    assert native.pn_abi() == 1
+
+
+def test_what_cannot_be_loaded_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("no library")
+    assert native_library.load(tmp_path / "text.so") is None
+    assert native_library.load(tmp_path / "missing.so") is None
+
+
+@pytest.mark.usefixtures("native")
+def test_library_of_another_version_is_not_called(tmp_path: Path) -> None:
+    source = tmp_path / "other.c"
+    for text, name in (("int pn_abi(void) { return -1; }", "abi.so"), ("int x;", "none.so")):
+        source.write_text(text)
+        command = [*native_build.compiler(), "-shared", "-fPIC", str(source), "-o", str(tmp_path / name)]
+        subprocess.run(command, check=True)
+        assert native_library.load(tmp_path / name) is None
+
+
+@pytest.mark.parametrize("command", ["/bin/false", "no-such-compiler"])
+def test_without_a_compiler_one_line_and_no_library(command: str) -> None:
+    before = native_build.LIBRARY.exists() and native_build.LIBRARY.stat()
+    run = subprocess.run(
+        [sys.executable, native_build.__file__], env={"CC": command}, capture_output=True, text=True, check=False
+    )
+    (line,) = run.stderr.splitlines()
+    assert (run.returncode, run.stdout) == (0, "")
+    assert line.startswith(native_build.WITHOUT)
+    assert command in line
+    assert (native_build.LIBRARY.exists() and native_build.LIBRARY.stat()) == before
+
+
+@pytest.mark.usefixtures("native")
+def test_what_does_not_compile_says_the_compilers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_build, "SOURCES", tmp_path)
+    (tmp_path / "broken.c").write_text("int x = ;\n")
+    with pytest.raises(native_build.BuildError, match=r"(?s)failed with exit code 1.*broken\.c:1"):
+        native_build.build(tmp_path / "lib.so")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.c"]
+
+
+def test_library_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native_library.SWITCH, "0")
+    native_library.native_library.cache_clear()
+    assert native_library.native_library() is None
+    native_library.native_library.cache_clear()

@@ -1,0 +1,36 @@
+"""The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from penstock.pipelines.native.build import SOURCES, BuildError, build, compiler
+from penstock.pipelines.native.library import load
+
+BUILDS = Path(__file__).resolve().parents[3] / "build/native"
+
+
+@functools.cache
+def native() -> ctypes.CDLL:
+    """Return the library; skips the test where there is no C compiler, and fails it where the files do not compile."""
+    try:
+        command = compiler()
+    except BuildError as error:
+        pytest.skip(str(error))
+    flags = shlex.split(os.environ.get("CFLAGS", ""))
+    files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h", ".py"))
+    parts = [" ".join([*command, *flags]).encode(), *(path.read_bytes() for path in files)]
+    library = BUILDS / f"{hashlib.sha256(bytes(1).join(parts)).hexdigest()[:16]}.so"
+    if not library.exists():
+        BUILDS.mkdir(parents=True, exist_ok=True)
+        build(library, flags)
+    loaded = load(library)
+    assert loaded is not None, f"{library} cannot be loaded"
+    return loaded

@@ -1,0 +1,96 @@
+"""Calls of the native library's window decoder, which return pixels, or None where it leaves the image to Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.image_types import Window
+
+OK, ODD = 0, 1
+_BORDER = 64  # bytes behind the pixels that must stay as they are
+_INFO = ctypes.c_int64 * 10
+
+
+class Info(NamedTuple):
+    """What pn_jpeg_info tells."""
+
+    width: int
+    height: int
+    components: int
+    mcu_width: int
+    mcu_height: int
+    restart_interval: int
+    orientation: int
+    exif_odd: int
+    height_offset: int
+    scan_offset: int
+
+
+class Scan(ctypes.Structure):
+    """pn_scan of window.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("first_row", ctypes.c_int32),
+        ("segment_mcus", ctypes.c_int32),
+        ("at_end", ctypes.c_int),
+        ("whole_file", ctypes.c_int),
+    )
+
+
+def info(native: ctypes.CDLL, data: bytes) -> Info | None:
+    """The header of a JPEG."""
+    found = _INFO()
+    return Info(*found) if _taken(native.pn_jpeg_info(data, ctypes.c_size_t(len(data)), found)) else None
+
+
+def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray[np.uint8] | None:
+    """A window of a file."""
+    memory, pixels = _memory(window)
+    if not _taken(native.pn_decode_file_window(data, ctypes.c_size_t(len(data)), *window, _pointer(pixels))):
+        return None
+    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written behind the window"
+    return pixels
+
+
+def strips_window(native: ctypes.CDLL, header: bytes, scan: Scan, window: Window) -> npt.NDArray[np.uint8] | None:
+    """A window of restart strips."""
+    memory, pixels = _memory(window)
+    place = (ctypes.c_int32 * 4)(*window)
+    size = ctypes.c_size_t(len(header))
+    if not _taken(native.pn_decode_strips_window(header, size, ctypes.byref(scan), place, _pointer(pixels))):
+        return None
+    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written behind the window"
+    return pixels
+
+
+@contextmanager
+def variant(native: ctypes.CDLL, avx2: bool) -> Iterator[None]:
+    """Choose between the code for AVX2 (where the processor has it) and plain C."""
+    native.pn_use_avx2(int(avx2))
+    try:
+        yield
+    finally:
+        native.pn_use_avx2(1)
+
+
+def _memory(window: Window) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    _, _, width, height = window
+    memory = np.full(3 * max(width, 0) * max(height, 0) + _BORDER, 0xA5, np.uint8)
+    return memory, memory[:-_BORDER].reshape(max(height, 0), max(width, 0), 3)
+
+
+def _pointer(pixels: npt.NDArray[np.uint8]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(pixels.ctypes.data)
+
+
+def _taken(result: int) -> bool:
+    assert result in (OK, ODD), f"result {result}"
+    return result == OK
