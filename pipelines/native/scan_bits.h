@@ -8,6 +8,7 @@
 
 /* More bytes than an MCU takes, bytes that a reader looks ahead included: 6 blocks of 64 codes, 16 + 11 bits at most. */
 #define PN_RESERVE 1408
+#define PN_LOOK_BACK 16 /* bytes before `next` that stay, for a reader that goes back to bits which it has taken */
 #define PN_CHUNK 8192
 #define PN_SCAN_BUFFER (PN_CHUNK + PN_RESERVE)
 #define PN_NO_MARKER (-1)
