@@ -75,10 +75,3 @@ int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride
   for (int row = 0; row < 8; row++, to += stride) memset(to, clamped(centred + 128), 8);
   return within_table(centred);
 }
-
-#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
-int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *quantiser, uint8_t *to_a, uint8_t *to_b,
-                      size_t stride) {
-  return pn_idct_pair(a, b, quantiser, to_a, to_b, stride);
-}
-#endif
