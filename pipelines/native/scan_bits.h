@@ -32,6 +32,9 @@ void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buf
 /* Unstuff more; 0 where more bits were read than there are. Call pn_bits_ready, before each MCU. */
 int pn_bits_more(pn_bits *bits);
 
+/* Whether not more bits were read than there are. */
+int pn_bits_sound(const pn_bits *bits);
+
 /* Whether all bytes of the segment were read, and not more. */
 int pn_bits_done(pn_bits *bits);
 

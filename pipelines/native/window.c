@@ -66,7 +66,7 @@ static pn_result decode_file(task *work) {
     if (!finish_row(work, row)) return PN_ODD;
   }
   if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == EOI ? PN_OK : PN_ODD;
-  return leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
+  return pn_bits_sound(&bits) && leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
 }
 
 /* Return where the restart marker is that ends a segment, NULL if there is none. */
