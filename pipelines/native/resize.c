@@ -60,7 +60,7 @@ static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, d
     int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
     int32_t size = (high < in ? (int32_t)high : in) - first;
     if (size > most - 1) size = most - 1; /* by a rounding error */
-    if (size < 0) size = 0;
+    if (size < 1) size = 1; /* never: `first` is below `in` */
     double weight = exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
     largest = weight > largest ? weight : largest;
     longest = size > longest ? size : longest;
