@@ -43,13 +43,12 @@ static uint64_t symbol_entry(int symbol, int length, int is_ac, uint64_t bits) {
   return make_entry(length + extra, run + 1, value);
 }
 
-/* Add to an entry what follows it, if that fits. */
+/* Add to an entry what follows it, if that fits. No branch, for none could be foretold. */
 static uint64_t with_second(uint64_t entry, uint64_t second) {
-  int length = (int)((entry & 255) + (second & 255)), advance = advance_of(entry) + advance_of(second);
-  if (length > PN_FAST_BITS || advance_of(entry) > 16 || advance_of(second) == NOT_TOLD) return entry;
-  if (advance_of(second) == BAD_CODE) return entry;
-  return (entry & 0x0000FFFF0000FF00) | (uint64_t)(uint16_t)first_value(second) << 48 | (uint64_t)advance << 16 |
-         (uint64_t)length;
+  uint64_t length = (entry & 255) + (second & 255), advance = (uint64_t)(advance_of(entry) + advance_of(second));
+  uint64_t both = (entry & 0x0000FFFF0000FF00) | (second & 0x0000FFFF00000000) << 16 | advance << 16 | length;
+  int fits = (length <= PN_FAST_BITS) & (advance_of(entry) <= 16) & (advance_of(second) % END_OF_BLOCK <= 16);
+  return fits ? both : entry;
 }
 
 /* Set the entries that begin with a code, `from` on: one for each value behind it. Returns the entry behind the last. */
@@ -73,13 +72,13 @@ static void join(const uint64_t *single, pn_huffman *table) {
   for (uint32_t i = 0; i <= mask; i++) {
     uint64_t entry = table->fast[i], behind = table->fast[i << (entry & 63) & mask];
     int length = (int)((entry & 255) + (behind & 255)), advance = advance_of(entry) + advance_of(behind);
-    int joined = advance_of(entry) <= 32 && length <= PN_FAST_BITS && advance_of(behind) % END_OF_BLOCK <= 30;
-    table->skip[i] = joined ? (uint16_t)(advance << 8 | length) : (uint16_t)(advance_of(entry) << 8 | (entry & 255));
+    int fits = (advance_of(entry) <= 32) & (length <= PN_FAST_BITS) & (advance_of(behind) % END_OF_BLOCK <= 30);
+    table->skip[i] = (uint16_t)(fits ? advance << 8 | length : advance_of(entry) << 8 | (int)(entry & 255));
   }
 }
 
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table) {
-  uint64_t single[1 << PN_FAST_BITS], *filled = single;
+  uint64_t single[1 << PN_FAST_BITS], *entries = is_ac ? single : table->fast, *filled = entries;
   uint32_t next = 0; /* the next code, as the first of 16 bits */
   int place = 0;
   memcpy(table->symbols, code->symbols, sizeof table->symbols);
@@ -91,9 +90,8 @@ void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table) {
       if (length <= PN_FAST_BITS) filled = tell(filled, code->symbols[place], length, is_ac);
     table->ends[length] = next;
   }
-  while (filled < single + (1 << PN_FAST_BITS)) *filled++ = make_entry(0, NOT_TOLD, 0);
+  while (filled < entries + (1 << PN_FAST_BITS)) *filled++ = make_entry(0, NOT_TOLD, 0);
   if (is_ac) join(single, table);
-  else memcpy(table->fast, single, sizeof single);
 }
 
 /* Return the entry of the first code of `bits` alone; `entry` is what the table says of it. */

@@ -32,7 +32,6 @@ int pn_bits_more(pn_bits *bits) {
   bits->next = bits->buffer + PN_LOOK_BACK;
   bits->filled = bits->buffer + PN_LOOK_BACK + kept;
   unstuff(bits);
-  if (bits->marker != 0) memset(bits->filled, 0, PN_RESERVE);
   bits->limit = bits->marker != 0 ? bits->filled + 8 : bits->filled - PN_RESERVE;
   return 1;
 }
@@ -40,7 +39,6 @@ int pn_bits_more(pn_bits *bits) {
 void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer) {
   *bits = (pn_bits){.at = data, .end = data + size, .buffer = buffer};
   bits->next = bits->filled = buffer + PN_LOOK_BACK;
-  memset(buffer, 0, PN_LOOK_BACK);
   pn_bits_more(bits);
 }
 

@@ -23,10 +23,11 @@ typedef struct {
   const uint8_t *at;    /* what is still to be unstuffed; where `marker` is set, the marker's first byte */
   const uint8_t *end;
   uint8_t *buffer;
-  uint8_t *filled; /* end of the unstuffed bytes; behind them zeros, where `marker` is set */
+  uint8_t *filled; /* end of the unstuffed bytes; a reader may go on into what is behind, and is told so afterwards */
 } pn_bits;
 
-/* Begin a segment: `size` bytes at `data` at most. `buffer` has PN_SCAN_BUFFER bytes. */
+/* Begin a segment: `size` bytes at `data` at most. `buffer` has PN_SCAN_BUFFER bytes,
+ * which may hold anything. */
 void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer);
 
 /* Unstuff more; 0 where more bits were read than there are. Call pn_bits_ready, before each MCU. */

@@ -148,6 +148,7 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
   work.bytes = space->bytes;
+  memset(space->bytes, 0, sizeof space->bytes); /* damaged data are read beyond their end, but nothing undefined */
   make_tables(jpeg, space, &work.planes);
   pn_place_planes(&work.planes, memory + fixed);
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);
