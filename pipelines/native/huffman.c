@@ -5,8 +5,8 @@
 /* An entry: bits 0 to 7 how many bits it stands for, 8 to 15 how far the index moves on to its first coefficient,
  * 16 to 23 to its last, 32 to 47 the value of the first, 48 to 63 that of the second. The second may be an end of
  * block; with one coefficient both advances are the same, and the first value counts.
- * An entry for a code that is not told in full has NOT_TOLD as its advances; then bits 32 to 39 are its symbol, 40 to 47
- * its length, 0 for more than PN_FAST_BITS. */
+ * An entry for a code that is not told in full has NOT_TOLD as its advances; then bits 32 to 39 are its symbol, 40 to
+ * 47 its length, 0 for more than PN_FAST_BITS. */
 #define END_OF_BLOCK 128 /* as an advance: leads beyond all other indices but those of NOT_TOLD */
 #define NOT_TOLD 192
 #define BAD_CODE 64
@@ -51,7 +51,7 @@ static uint64_t with_second(uint64_t entry, uint64_t second) {
   return fits ? both : entry;
 }
 
-/* Set the entries that begin with a code, `from` on: one for each value behind it. Returns the entry behind the last. */
+/* Set the entries that begin with a code, one for each value behind it. Returns the entry behind the last. */
 static uint64_t *tell(uint64_t *from, int symbol, int length, int is_ac) {
   int extra = extra_bits(symbol, is_ac), rest = PN_FAST_BITS - length - extra;
   if (rest < 0) {

@@ -33,7 +33,8 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     plane->mixed = !plane->halved_x || component->wide > 2;
     needed(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
            &plane->column_end);
-    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row, &plane->row_end);
+    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row,
+           &plane->row_end);
     plane->ring_rows = 2 * 8 * component->v;
     pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
     planes->row = smaller(planes->row, plane->row / component->v);

@@ -6,7 +6,7 @@
 
 #include "native.h"
 
-/* More bytes than an MCU takes, bytes that a reader looks ahead included: 6 blocks of 64 codes, 16 + 11 bits at most. */
+/* More bytes than an MCU takes, with those that a reader looks ahead: 6 blocks of 64 codes, 16 + 11 bits at most. */
 #define PN_RESERVE 1408
 #define PN_LOOK_BACK 16 /* bytes before `next` that stay, for a reader that goes back to bits which it has taken */
 #define PN_CHUNK 8192

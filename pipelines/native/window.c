@@ -92,7 +92,7 @@ static pn_result decode_strips(task *work) {
   const pn_planes *planes = &work->planes;
   const pn_plane *last = &planes->plane[planes->count - 1];
   int32_t length = work->scan->segment_mcus, segments = jpeg->mcus_wide / length;
-  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* chroma has a block an MCU */
+  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
   int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
   int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
   /* The part that the Python path cuts out would be too narrow for libjpeg to mix its chroma. */
@@ -129,7 +129,8 @@ static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes
   for (int c = 0; c < planes->count; c++) {
     for (int is_ac = 0; is_ac < 2; is_ac++) {
       int number = is_ac ? jpeg->component[c].ac : jpeg->component[c].dc, place = 4 * is_ac + number;
-      if (!(made >> place & 1)) pn_make_huffman(is_ac ? &jpeg->ac[number] : &jpeg->dc[number], is_ac, &space->tables[place]);
+      const pn_code *code = is_ac ? &jpeg->ac[number] : &jpeg->dc[number];
+      if (!(made >> place & 1)) pn_make_huffman(code, is_ac, &space->tables[place]);
       made |= 1u << place;
       *(is_ac ? &planes->plane[c].ac : &planes->plane[c].dc) = &space->tables[place];
     }

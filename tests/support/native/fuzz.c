@@ -128,6 +128,7 @@ int main(int count, char **words) {
   }
   pn_release(&scratch);
   for (size_t i = 0; i < num_seeds; i++) free(seeds[i].data);
-  printf("%ld of %ld mutated and %ld of %ld truncated files were decoded\n", sound, mutated, sound_truncated, truncated);
+  printf("%ld of %ld mutated and %ld of %ld truncated files were decoded\n", sound, mutated, sound_truncated,
+         truncated);
   return 0;
 }
