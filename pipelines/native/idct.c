@@ -1,6 +1,6 @@
 /* The inverse DCT of libjpeg's "islow": the factorisation of Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with
- * 13-bit constants. Nothing is rounded within a pass, so only the sums of the constants matter, which stand here multiplied
- * out: four products each for the even and the odd half. */
+ * 13-bit constants. Nothing is rounded within a pass, so only the sums of the constants matter, which stand here
+ * multiplied out: four products each for the even and the odd half. */
 #include "idct.h"
 
 #include <string.h>
