@@ -33,7 +33,8 @@ typedef struct {
   int32_t x, y, width, height;
 } pn_window;
 
-/* Whether this processor has AVX2 and the library may use it (pn_use_avx2(0) turns it off, for tests). */
+/* Whether this processor has AVX2 (and BMI2, which came with it) and the library may use it: pn_use_avx2(0) turns it
+ * off, for tests. */
 PN_EXPORT int pn_has_avx2(void);
 PN_EXPORT void pn_use_avx2(int allowed);
 

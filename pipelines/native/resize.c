@@ -37,13 +37,15 @@ static double exact_weights(double *weights, int32_t first, int32_t size, double
   double total = 0, largest = 0;
   for (int32_t k = 0; k < size; k++) {
     double distance = ((double)(first + k) - center + 0.5) * inverse;
-    if (distance < 0) distance = -distance;
-    weights[k] = distance < 1 ? 1 - distance : 0;
+    double weight = 1 - (distance < 0 ? -distance : distance);
+    weights[k] = weight > 0 ? weight : 0;
     total += weights[k];
   }
   if (total == 0) return 0;
-  for (int32_t k = 0; k < size; k++) weights[k] /= total;
-  for (int32_t k = 0; k < size; k++) largest = weights[k] > largest ? weights[k] : largest;
+  for (int32_t k = 0; k < size; k++) {
+    weights[k] /= total;
+    largest = weights[k] > largest ? weights[k] : largest;
+  }
   return largest;
 }
 
