@@ -11,9 +11,9 @@ DECLARED = declared_requirements((module.ROOT / "pyproject.toml").read_text("utf
 
 def test_the_oldest_are_the_bounds_that_are_declared_and_the_newest_their_ranges() -> None:
     oldest = requirements(ENVIRONMENTS["oldest"], DECLARED)
-    assert {"torch==2.6", "numpy==1.26", "h5py==3.10", "PyTurboJPEG==1.8.2"} <= set(oldest)
+    assert {"torch==2.7", "numpy==1.26", "h5py==3.10", "PyTurboJPEG==1.8.2"} <= set(oldest)
     newest = requirements(Environment(python="3.12", turbojpeg="turbojpeg3"), DECLARED)
-    assert {"torch>=2.6", "PyTurboJPEG>=2"} <= set(newest)
+    assert {"torch>=2.7", "PyTurboJPEG>=2"} <= set(newest)
     assert not any(line.startswith("PyTurboJPEG>=1") for line in newest)
     simd = requirements(ENVIRONMENTS["simd"], DECLARED)
     assert ("pillow-simd" in simd, any(line.startswith("pillow>") for line in simd)) == (True, False)
