@@ -15,6 +15,8 @@ GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
 # A record, gpu-MODEL-WHAT.json, is of a backend on the files, or on the cache: its crops are decoded from strip windows.
 GPU_RECORDS := torch hdf5 dali dali-cache
 DEMO := demo
+# What `make bench` measures: made within 20 s on two slow cores.
+BENCH_DEMO := build/bench-demo
 # The picture of the report page: of this record, drawn by a browser.
 REPORT_RECORD ?= $(RESULTS)/cpu-2-photos-hdf5-uint8.json
 REPORT_PICTURE ?= $(RESULTS)/report.png
@@ -29,18 +31,21 @@ LINKED_COMMAND = $(WITH_LINKED) $(PY) -c 'from penstock.bench.cli import main; m
 # One exact torch, installed first: an open range may fetch another build, and gigabytes with it.
 TORCH = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
+# The sample stage in C; without a compiler one line is said, and what runs is slower.
+NATIVE := pipelines/native/libpenstock.so
+
 # Runs $(1) silently and shows what it printed only if it failed.
 quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.log >&2; exit 1; }; }
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link wheel lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
+.PHONY: help setup system link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: system $(STAMP) ## system libraries and .venv with penstock in it (quick when done)
+setup: system $(STAMP) $(NATIVE) ## system libraries and .venv with penstock in it (quick when done)
 
 # libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes JPEGs without loss. Both are optional, so only a missing
 # `venv` stops here. Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
@@ -80,7 +85,10 @@ $(STAMP): pyproject.toml constraints.txt | system
 	@$(call quietly,$(BIN)/python -m pip install --progress-bar off --no-build-isolation -c constraints.txt -e '.[dev]')
 	@printf '%s' '$(CURDIR)' >$@
 
-link: ## build/path, which holds the package by its import names (put it on PYTHONPATH instead of installing)
+$(NATIVE): $(wildcard pipelines/native/*.[ch]) pipelines/native/build.py
+	@$(PY) pipelines/native/build.py
+
+link: $(NATIVE) ## build/path, which holds the package by its import names (put it on PYTHONPATH instead of installing)
 	@mkdir -p $(LINKED)/penstock
 	@for part in pipelines loaders bench; do ln -sfn ../../../$$part $(LINKED)/penstock/$$part; done
 
@@ -98,6 +106,9 @@ typecheck: setup link ## mypy, strict
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
+test-matrix: setup link ## a fast part of the suite with the oldest and newest versions declared (MATRIX='oldest simd')
+	$(BIN)/python tests/studies/version_matrix.py $(MATRIX)
+
 slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes on this machine (root installs slurm-wlm)
 	docker/slurm/try-slurm.sh
 
@@ -107,9 +118,9 @@ format: setup ## rewrite the files as lint wants them
 
 bench: setup ## synthesise a demo set and measure this machine (build/bench.html, build/bench.json)
 	@mkdir -p build
-	$(BIN)/penstock synth $(DEMO)
-	$(BIN)/penstock cache build $(DEMO)/train build/demo.h5
-	$(BIN)/penstock bench $(DEMO)/train --cache build/demo.h5 --baseline \
+	$(BIN)/penstock synth $(BENCH_DEMO) --images 256 --validation 0
+	$(BIN)/penstock cache build $(BENCH_DEMO)/train $(BENCH_DEMO).h5
+	$(BIN)/penstock bench $(BENCH_DEMO)/train --cache $(BENCH_DEMO).h5 --entries 5120 --baseline \
 	  --json build/bench.json --report build/bench.html
 
 bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
@@ -143,7 +154,7 @@ image-test: image ## run that image confined: read-only, no network, no capabili
 	@docker/test-image.sh
 
 clean: ## remove build output and caches
-	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache $(NATIVE)
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove .venv and the demo set

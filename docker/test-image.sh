@@ -89,6 +89,8 @@ for user in "${USERS[@]}"; do
 
   check "$uid-confined" "${as[@]}" --entrypoint python --env "EXPECTED_UID=$uid" \
     --volume "$PWD/docker/check_confined.py:/check_confined.py:ro" -- /check_confined.py
+  check "$uid-native" "${as[@]}" --entrypoint python -- \
+    -c 'import penstock.pipelines.native.library as native; assert native.native_library(), native.LIBRARY'
   check "$uid-selftest" "${as[@]}" -- selftest
   check "$uid-synth" "${as[@]}" --volume "$OUT:/out:rw" -- synth /out/demo --images 64 --validation 16 --classes 4
   check "$uid-bench" "${as[@]}" --volume "$DEMO:/data:ro" --volume "$OUT:/out:rw" -- \

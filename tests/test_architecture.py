@@ -69,6 +69,8 @@ ROOMS: dict[str, str] = {
     "bench": "commands train",
 }
 MAX_ROOM_MODULES = 15
+# The module that setuptools itself imports while it builds penstock.
+BUILD_COMMAND = ("pipelines/native/wheel.py", "setuptools")
 
 # path -> reason.
 LONG_FILES: dict[str, str] = {}
@@ -277,6 +279,8 @@ def optional_packages_lazy(module: Module) -> Iterator[str]:
     known = CORE_IMPORTS | {"penstock", *LAYERS, *sys.stdlib_module_names}
     for found in module.imports:
         if found.relative or found.when == "later" or found.top.lower() in known:
+            continue
+        if (module.path, found.top) == BUILD_COMMAND:
             continue
         if found.when == "import" or found.top in HOMES:
             yield f"{module.path}:{found.line}: {found.top} is no dependency in pyproject; import it where it is used"

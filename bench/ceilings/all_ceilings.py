@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, transfer_rate
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
@@ -37,6 +36,20 @@ _MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # of the sample that is cached: fe
 
 Probe = Callable[[], "Rate | StepTimes"]
 Named = Iterator[tuple[str, Probe]]
+
+
+class Prepared:
+    """Measure what takes seconds to prepare, which is not done before its turn comes; `make()` returns the probe."""
+
+    def __init__(self, make: Callable[[], Probe]) -> None:
+        self._made = cache(make)
+
+    def prepare(self) -> None:
+        """Make the probe, unless that is done. Raises as making it does."""
+        self._made()
+
+    def __call__(self) -> Rate | StepTimes:
+        return self._made()()
 
 
 def ceiling_probes(
@@ -77,17 +90,20 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
         yield NORMALISE, partial(sent, *wanted)
 
 
-def lossless_cache_ceiling(
-    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int
-) -> DecodeCeiling | None:
-    """Return the decode ceiling of a lossless cache of a sample of `source`; its file is deleted, but stays open.
+def can_be_cached(source: Source) -> bool:
+    """Return whether a lossless cache of `source` makes sense: not of a cache, nor of arrays."""
+    return not isinstance(source, WindowSource) and bool(bytes_an_image(source))
 
-    None for a cache and for arrays. Raises LoaderError E-DEPENDENCY where no cache can be built.
+
+def lossless_cache_ceiling(
+    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int, images: int = MAX_SAMPLES
+) -> DecodeCeiling:
+    """Return the decode ceiling of a lossless cache of at most `images` of `source`; its deleted file stays open.
+
+    Raises LoaderError E-DEPENDENCY where no cache can be built.
     """
-    size = None if isinstance(source, WindowSource) else bytes_an_image(source)
-    if not size:
-        return None
-    sample = SampledSource(source, max(_MIN_CACHED, min(MAX_SAMPLES, _MAX_CACHED_BYTES // size)))
+    size = bytes_an_image(source) or 1
+    sample = SampledSource(source, max(_MIN_CACHED, min(images, _MAX_CACHED_BYTES // size)))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         path = Path(folder, "sample.h5")
         build_cache(sample, path, workers=workers)
@@ -103,11 +119,12 @@ def replayed(
     """
     if settings.device == "cpu" and settings.dtype == "uint8":
         return None
-    batches = host_batches(served, pipeline, settings.batch_size, settings.seed)
+    batches = partial(host_batches, served, pipeline, settings.batch_size, settings.seed)
     resident = settings.device != "cpu" and about.get("decodes_on") == "cuda"
     return ReplayedBatches(batches, pipeline, DTYPES[settings.dtype], settings.device, resident=resident)
 
 
-def replay_probe(batches: Any, settings: BenchSettings) -> tuple[str, Probe]:
+def replay_probe(batches: ReplayedBatches, settings: BenchSettings) -> tuple[str, Probe]:
     """Return (name, probe) of the replayed batches: copy and batch stage without the work of making a batch."""
-    return REPLAYED, partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)
+    measure = partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)
+    return REPLAYED, Prepared(lambda: (batches.prepare(), measure)[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count, cycle, islice
@@ -10,7 +10,7 @@ from itertools import chain, count, cycle, islice
 import numpy as np
 import torch
 
-from penstock.bench.measure.clock import Rate, measure_rate
+from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.batch.stage import BatchStage
@@ -22,7 +22,8 @@ from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
-_STEP = 64  # images between two looks at the clock
+_MIN_SAMPLES, _LOAD_S = 64, 1.0  # of slow storage so few are read, once that took so many seconds
+_STEP = 8  # images between two looks at the clock: a measurement is five steps at least
 _MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
 
 
@@ -32,19 +33,31 @@ class DecodeCeiling:
     A loader cannot be faster than this times its CPUs. Bad samples are left out. Of a cache it is the crop's part that
     is decoded, and reading it (from the page cache, CRC and all) is part of the work.
 
+    samples: what another decoder's ceiling has loaded; None loads them.
+
     Attributes:
         name: of the decoder.
+        loaded: the samples, in an order by chance: a short measurement sees all parts of the data.
     """
 
-    def __init__(self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        pipeline: ImagePipeline,
+        decoder: str,
+        seed: int,
+        samples: Sequence[Loaded] | None = None,
+    ) -> None:
         self._decoder = ImageDecoder(pipeline, decoder)
         self._reader = SampleReader(source, self._decoder)
         self.name = self._decoder.name
         self._pipeline, self._seed = pipeline, seed
         stride = max(1, len(source) // MAX_SAMPLES)
-        self._samples = list(self._readable(range(0, len(source), stride)[:MAX_SAMPLES]))
-        if not self._samples:
-            raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
+        spread = np.arange(0, len(source), stride)[:MAX_SAMPLES]
+        chance = np.random.default_rng(seed)
+        self.loaded = samples if samples is not None else list(self._readable(chance.permutation(spread).tolist()))
+        self._samples = list(self.loaded)
+        self._ensure_samples()
         height, width = pipeline.size
         self._slot = torch.empty(1, height, width, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         self._resize = RESIZERS[pipeline.resample]
@@ -77,12 +90,12 @@ class DecodeCeiling:
         if all(item.data is not None for item in self._samples):
             return self.measure(seconds, resize=False)
         epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
-        work = [task for epoch in range(epochs) for task in self._decodings(epoch)]
+        endless = cycle([task for epoch in range(epochs) for task in self._decodings(epoch)])
 
         def decode() -> int:
-            for task in work:
+            for task in islice(endless, _STEP):
                 task()
-            return len(work)
+            return _STEP
 
         return _on_one_thread(decode, seconds)
 
@@ -100,7 +113,13 @@ class DecodeCeiling:
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
         """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
         for item, window, flip in self._planned(epoch):
-            yield self._reader.crop(item, window), flip
+            try:
+                pixels = self._reader.crop(item, window)
+            except LoaderError:
+                self._samples = [sample for sample in self._samples if sample is not item]
+                self._ensure_samples()
+                continue
+            yield pixels, flip
 
     def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
         """Yield what decodes each sample's crop, from bytes in memory."""
@@ -116,13 +135,17 @@ class DecodeCeiling:
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
         return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
 
-    def _readable(self, samples: range) -> Iterator[Loaded]:
-        for sample in samples:
+    def _readable(self, samples: Sequence[int]) -> Iterator[Loaded]:
+        watch = Stopwatch()
+        for number, sample in enumerate(samples):
+            if number >= _MIN_SAMPLES and watch.seconds > _LOAD_S:
+                return
             with suppress(LoaderError):
-                item = self._reader.load(sample)
-                if isinstance(item.data, bytes):
-                    self._decoder.full(item.data, item.probe)
-                yield item
+                yield self._reader.load(sample)
+
+    def _ensure_samples(self) -> None:
+        if not self._samples:
+            raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
 
 
 class DecodeCeilings:
@@ -139,7 +162,8 @@ class DecodeCeilings:
         """Return the ceiling of a decoder. Raises LoaderError where it cannot decode any of the samples."""
         key = decoder, cached
         if key not in self._made:
-            self._made[key] = DecodeCeiling(self._source(cached=cached), self._pipeline, decoder, self._seed)
+            loaded = next((made.loaded for (_, of), made in self._made.items() if of == cached), None)
+            self._made[key] = DecodeCeiling(self._source(cached=cached), self._pipeline, decoder, self._seed, loaded)
         return self._made[key]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import cycle, islice
 
@@ -44,21 +44,37 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
 class ReplayedBatches:
     """Iterates for ever over (images, labels) as the loader hands them out, by its feed and batch stage.
 
-    resident: the batches lie on the device already, as those of an engine that decodes there.
+    make_batches(): called once, by `prepare()` or the first iteration. resident: the batches lie on the device
+    already, as those of an engine that decodes there.
     """
 
     def __init__(
-        self, batches: list[HostBatch], pipeline: ImagePipeline, dtype: torch.dtype, device: str, *, resident: bool
+        self,
+        make_batches: Callable[[], list[HostBatch]],
+        pipeline: ImagePipeline,
+        dtype: torch.dtype,
+        device: str,
+        *,
+        resident: bool,
     ) -> None:
-        target = torch.device(device)
-        if resident:
-            batches = [dataclasses.replace(b, images=b.images.to(target), resident=True) for b in batches]
-        endless = cycle(batches)
-        self._feed = DeviceFeed(lambda: next(endless), lambda: 1, BatchStage(pipeline, dtype, target))
+        self._make, self._resident, self._target = make_batches, resident, torch.device(device)
+        self._stage = BatchStage(pipeline, dtype, self._target)
+        self._feed: DeviceFeed | None = None
+
+    def prepare(self) -> DeviceFeed:
+        """Make the batches, unless that is done; return what feeds them."""
+        if self._feed is None:
+            batches = self._make()
+            if self._resident:
+                batches = [dataclasses.replace(b, images=b.images.to(self._target), resident=True) for b in batches]
+            endless = cycle(batches)
+            self._feed = DeviceFeed(lambda: next(endless), lambda: 1, self._stage)
+        return self._feed
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        feed = self.prepare()
         while True:
-            batch = self._feed.next()
+            batch = feed.next()
             images, labels = batch.images, batch.labels
             del batch
             yield images, labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
+from penstock.pipelines.native import library as native
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 
@@ -27,11 +29,23 @@ _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
     """Yield findings on versions, and on what is missing for these settings."""
     yield Finding("python", "ok", f"{platform.python_version()}, torch {torch.__version__}")
+    yield native_library()
     yield from decoders(settings)
     backend, _ = settings.resolved
     yield caches(needed=backend == "hdf5" or settings.cache is not None)
     yield gpu_driver(settings)
     yield dali(settings, needed=backend == "dali")
+
+
+def native_library() -> Finding:
+    """Look for the native library, without which images are decoded by the slower path."""
+    loaded = native.native_library()
+    if loaded is not None:
+        return Finding("native library", "ok", f"loaded, {native.instructions(loaded)}")
+    if os.environ.get(native.SWITCH) == "0":
+        return Finding("native library", "warn", f"switched off by {native.SWITCH}=0: slower", f"unset {native.SWITCH}")
+    why = "of another version" if native.LIBRARY.exists() else "not built"
+    return Finding("native library", "warn", f"{why}: images are decoded by the slower path", native.CURE)
 
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:

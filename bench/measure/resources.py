@@ -18,6 +18,7 @@ from penstock.bench.measure.clock import WARMUP_SHARE, Stopwatch
 from penstock.loaders.system.machine import available_cpus
 
 SAMPLE_S = 0.25
+_IDLE_S, _IDLE_SHARE = 0.15, 0.1  # of a processor: what takes less in that time does not work
 _MAX_SHARE = 0.01  # share of the time that sampling may take: it waits longer where a sample costs more
 
 Item = TypeVar("Item")
@@ -207,6 +208,30 @@ def storage_bytes(process: psutil.Process | None = None) -> int | None:
         return int((process or psutil.Process()).io_counters().read_bytes)
     except (psutil.Error, OSError, AttributeError, NotImplementedError):
         return None
+
+
+def wait_until_idle(limit_s: float = 5.0) -> None:
+    """Wait until this process and all below it have stopped working, for at most `limit_s` seconds.
+
+    The workers of a loader that is no longer asked for batches go on until enough lie ready. On two slow cores that
+    took two seconds, in which a ceiling came out at a quarter.
+    """
+    watch, processes, pause = Stopwatch(), list(_processes(())), threading.Event()
+    used = sum(map(_cpu_seconds, processes))
+    while watch.seconds < limit_s:
+        pause.wait(_IDLE_S)
+        before, used = used, sum(map(_cpu_seconds, processes))
+        if used - before <= _IDLE_SHARE * _IDLE_S:
+            return
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Return the processor time of a process in seconds, 0 once it has ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def tree_memory_mb(without: Collection[int] = ()) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -17,20 +18,29 @@ from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 
 _SEARCH = "search"  # kind of a short measurement of the search
+_SILENCE_S = 4.0
 _MAX_ROWS = 14  # of the latest measurements, so that a screen of 24 lines holds the table
 
 
 class LiveTable:
     """Show on standard error what is being measured and what was found; use it in a `with` block.
 
-    On a terminal the table disappears when all is measured; it stays if the run was broken off. left: returns the
-    seconds that are left, infinity for no limit.
+    On a terminal the table disappears when all is measured; it stays if the run was broken off. Elsewhere a line says
+    what is being done whenever none was printed for `silence` seconds. left: returns the seconds that are left,
+    infinity for no limit.
     """
 
-    def __init__(self, left: Callable[[], float] = lambda: math.inf, console: Console | None = None) -> None:
-        self._console, self._left = console or plain_console(stderr=True), left
+    def __init__(
+        self,
+        left: Callable[[], float] = lambda: math.inf,
+        console: Console | None = None,
+        silence: float = _SILENCE_S,
+    ) -> None:
+        self._console, self._left, self._silence = console or plain_console(stderr=True), left, silence
         self._now = "starting"
         self._rows: dict[tuple[str, str], Sequence[float]] = {}
+        self._printed, self._ended = threading.Event(), threading.Event()
+        self._talker = threading.Thread(target=self._break_silence, name="penstock-live", daemon=True)
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)
 
     def begin(self, done: int, total: int, what: str) -> None:
@@ -46,7 +56,15 @@ class LiveTable:
 
     def print(self, line: str) -> None:
         """Print a line above the table."""
+        self._printed.set()
         self._console.print(Text(str(shown(line))), soft_wrap=True)
+
+    def _break_silence(self) -> None:
+        while not self._ended.is_set():
+            if self._printed.wait(self._silence):
+                self._printed.clear()
+            elif not self._ended.is_set():
+                self._console.print(Text(f"... {self._now}  {self._time()}".rstrip()), soft_wrap=True)
 
     def _render(self) -> Table:
         table = Table(caption=f"{self._now}  {self._time()}", caption_justify="left")
@@ -65,6 +83,8 @@ class LiveTable:
     def __enter__(self) -> LiveTable:
         if self._console.is_terminal:
             self._live.start()
+        else:
+            self._talker.start()
         return self
 
     def __exit__(
@@ -72,6 +92,10 @@ class LiveTable:
     ) -> None:
         self._live.transient = kind is None
         self._live.stop()
+        self._ended.set()
+        self._printed.set()
+        if self._talker.is_alive():
+            self._talker.join()
 
 
 def _cells(kind: str, name: str, rates: Sequence[float]) -> tuple[str, str, str, str]:

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from penstock.bench.ceilings.all_ceilings import Probe
+from penstock.bench.ceilings.all_ceilings import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
+from penstock.bench.measure.resources import wait_until_idle
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key
@@ -28,58 +29,75 @@ class Rounds:
 
     Without a budget each is made `settings.most_rounds` times. With one they are made in the order in which the verdict
     needs them, each until its rounds agree, and only where the time that is left suffices.
+
+    decoder: the loader's, whose ceiling comes before the others'. failed(key, error): called with what was raised by a
+    measurement, which is then left out.
     """
 
     def __init__(
         self,
         settings: BenchSettings,
         budget: TimeBudget,
+        probes: dict[Key, Probe],
+        *,
+        decoder: str,
         progress: Callable[[int, int, str], None],
         measured: OnMeasured,
+        failed: Callable[[Key, Exception], None],
     ) -> None:
-        self._settings, self._budget = settings, budget
-        self._progress, self._measured = progress, measured
+        self._settings, self._budget, self._probes = settings, budget, probes
+        self._progress, self._measured, self._failed = progress, measured, failed
+        self._limited = budget.seconds is not None
+        keys = sorted(probes, key=lambda key: _rank(key, decoder)) if self._limited else list(probes)
+        self._results: Results = {key: [] for key in keys}
+        self._costs = dict.fromkeys(keys, _GUESS * settings.seconds)
+        self._slowest = 0.0
+        self._made, self._number = count(), 0
 
-    def run(
-        self, probes: dict[Key, Probe], *, decoder: str, failed: Callable[[Key, Exception], None]
-    ) -> tuple[Results, list[Key]]:
-        """Return the results of each measurement, and those that there was no time for.
+    @property
+    def results(self) -> Results:
+        """Return the results of each measurement that was made."""
+        return {key: found for key, found in self._results.items() if found}
 
-        decoder: the loader's, whose ceiling comes before the others'. failed(key, error): called with what was raised
-        by a measurement, which is then left out.
+    @property
+    def late(self) -> list[Key]:
+        """Return the measurements that there was no time for."""
+        return [key for key, found in self._results.items() if not found]
+
+    def run(self, kept: float = 0.0) -> bool:
+        """Make rounds for as long as that helps; return whether one was made.
+
+        kept: seconds of the budget that all but the first round leave.
         """
-        limited, most = self._budget.seconds is not None, self._settings.most_rounds
-        keys = sorted(probes, key=lambda key: _rank(key, decoder)) if limited else list(probes)
-        results: Results = {key: [] for key in keys}
-        costs = dict.fromkeys(keys, _GUESS * self._settings.seconds)
-        taken: list[float] = []
-        done, total = count(), 0 if math.isinf(most) else len(probes) * int(most)
-        for number in count():
-            wanted = [key for key in results if not (limited and _settled(results[key]))]
-            made = False
-            for key in wanted if number < most else []:
-                slowest = max(taken, default=0.0) if key[0] != "ceiling" else 0.0  # a loader has to be opened
-                if max(costs[key], 0.0 if number else slowest) > self._budget.left - self._kept(number):
-                    continue
-                self._progress(next(done), total, key[1])
-                watch = Stopwatch()
-                try:
-                    results[key].append(probes[key]())
-                except Exception as error:
-                    failed(key, error)
-                    del results[key]
-                    continue
-                made, costs[key] = True, watch.seconds
-                taken.append(costs[key])
-                self._measured(*key, [rate.median for rate in rates_of(results[key])])
-            if not made:
-                break
-        late = [key for key in results if not results[key]]
-        return {key: found for key, found in results.items() if found}, late
+        first = self._number
+        while self._number < self._settings.most_rounds and self._round(kept if self._number else 0.0):
+            self._number += 1
+        return self._number > first
 
-    def _kept(self, number: int) -> float:
-        """Return the seconds of the budget that a round leaves for trying the advice; the first one needs all."""
-        return self._budget.share(ADVICE_SHARE) if number and self._settings.apply else 0.0
+    def _round(self, kept: float) -> bool:
+        most = self._settings.most_rounds
+        total, made = 0 if math.isinf(most) else len(self._probes) * int(most), False
+        for key in [key for key in self._results if not (self._limited and _settled(self._results[key]))]:
+            opening = self._slowest if key[0] != "ceiling" and not self._number else 0.0  # a loader has to be opened
+            if max(self._costs[key], opening) > self._budget.left - kept:
+                continue
+            self._progress(next(self._made), total, key[1])
+            probe = self._probes[key]
+            try:
+                if isinstance(probe, Prepared):
+                    probe.prepare()
+                watch = Stopwatch()
+                self._results[key].append(probe())
+            except Exception as error:
+                self._failed(key, error)
+                del self._results[key]
+                continue
+            if key[0] != "ceiling":
+                wait_until_idle()
+            made, self._costs[key] = True, watch.seconds
+            self._slowest = max(self._slowest, watch.seconds)
+            self._measured(*key, [rate.median for rate in rates_of(self._results[key])])
+        return made
 
 
 def rates_of(results: Sequence[Rate | StepTimes]) -> list[Rate]:

@@ -12,8 +12,16 @@ from typing import Any
 
 import torch
 
-from penstock.bench.ceilings.all_ceilings import Probe, ceiling_probes, lossless_cache_ceiling, replay_probe, replayed
-from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings, usable_decoders
+from penstock.bench.ceilings.all_ceilings import (
+    Prepared,
+    Probe,
+    can_be_cached,
+    ceiling_probes,
+    lossless_cache_ceiling,
+    replay_probe,
+    replayed,
+)
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings, usable_decoders
 from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
@@ -34,11 +42,11 @@ from penstock.bench.record.record import (
     bf16_name,
     replayed_model_name,
 )
-from penstock.bench.run.dali_pipeline import DALI_PIPELINE, DaliPipeline
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE
 from penstock.bench.run.dali_pipeline_search import tuned_pipeline
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.run.rounds import ADVICE_SHARE, OnMeasured, Rounds, rates_of
-from penstock.bench.run.take_advice import AdviceMeter, take_advice
+from penstock.bench.run.rounds import ADVICE_SHARE, OnMeasured, Results, Rounds, rates_of
+from penstock.bench.run.take_advice import AdviceMeter, take_advice, worth_trying
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key, ResourceLog
 from penstock.bench.search.backends import start_workers
@@ -49,6 +57,7 @@ from penstock.bench.search.turn import Turn
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
+from penstock.bench.verdict.verdict import judge
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.contract import EpochLedger
 from penstock.pipelines.errors import LoaderError
@@ -57,6 +66,7 @@ CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to
 _ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget
 _PEER_SHARE = 0.25  # of what a budget has left: for the search of the options of DALI's own pipeline
 _PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
+_CACHED_IN_TIME = 64  # images of a cache of a sample, with a budget: built in 5 s on two slow cores
 _MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
 
 
@@ -112,42 +122,48 @@ class BenchRun:
     def run(self) -> BenchRecord:
         """Search the settings, then measure everything in turn, `rounds` times over.
 
-        So a drift of the machine's speed touches all alike.
+        So a drift of the machine's speed touches all alike. Raises ValueError where the budget is over before.
         """
         wanted = self.settings
+        if self._budget.left <= 0:
+            raise self._too_short()
         if wanted.tunes or wanted.backend == ALL_BACKENDS:
             found = search_settings(
                 self._searched(), self._opener, self._ceilings, self._progress, partial(self._say_measured, "search")
             )
             self._winners, self._tried = found.winners, found.tried
             self._notes += found.notes
-        served = self._opener.source(cached=self.chosen.cached)
         with ExitStack() as stack:
             loader = stack.enter_context(self._opener.open(self.chosen))
-            workers = self.chosen.workers
-            wanted = self.settings = self._timed()
-            self._resources = ResourceLog(wanted, workers)
-            measured = self._measured(self._probes(stack, loader))
-            about = self._abouts[self.chosen.backend] = loader.describe()
-            return BenchRecord(
-                settings=wanted,
-                workers=workers,
-                decoder=str(about["decoder"]),
-                data={
-                    "summary": served.describe(),
-                    "images": len(served),
-                    "bytes_an_image": bytes_an_image(served),
-                    "fingerprint": served.fingerprint,
-                },
-                environment=describe_environment(wanted.device),
-                loader=about,
-                measured=measured,
-                candidates=self._tried,
-                chosen=self._final_choice(measured),
-                options=non_default_options(str(about["backend"]), self.chosen.options),
-                notes=tuple(self._notes),
-                ledger=_summed(loader.ledgers()),
-            )
+            self.settings = self._timed()
+            self._resources = ResourceLog(self.settings, self.chosen.workers)
+            record = self._measured(loader, self._probes(stack, loader))
+            chosen = self._final_choice(record.measured)
+            return replace(record, chosen=chosen, notes=tuple(self._notes), ledger=_summed(loader.ledgers()))
+
+    def _record(self, loader: Loader, results: Results) -> BenchRecord:
+        """Return the record of what has been measured, without a choice."""
+        about = self._abouts[self.chosen.backend] = loader.describe()
+        served = self._opener.source(cached=self.chosen.cached)
+        return BenchRecord(
+            settings=self.settings,
+            workers=self.chosen.workers,
+            decoder=str(about["decoder"]),
+            data={
+                "summary": served.describe(),
+                "images": len(served),
+                "bytes_an_image": bytes_an_image(served),
+                "fingerprint": served.fingerprint,
+            },
+            environment=describe_environment(self.settings.device),
+            loader=about,
+            measured=tuple(
+                self._resources.added_to(_summary(*key, rates, self._how.get(key[1], "")))
+                for key, rates in results.items()
+            ),
+            candidates=self._tried,
+            options=non_default_options(str(about["backend"]), self.chosen.options),
+        )
 
     def with_applied(self, record: BenchRecord, advice: Sequence[Advice]) -> BenchRecord:
         """Return the record with what became of the advice that follows from it, if the settings ask to apply it."""
@@ -183,27 +199,37 @@ class BenchRun:
         left = self._budget.left - self._budget.share(ADVICE_SHARE)
         return replace(wanted, seconds=min(wanted.seconds, max(_MIN_SECONDS, left / lengths / _ROUNDS_WANTED)))
 
-    def _measured(self, probes: dict[Key, Probe]) -> tuple[Measured, ...]:
-        """Measure all in turn; what fails and may, and what there is no time for, is left out with a note."""
-        rounds = Rounds(self.settings, self._budget, self._progress, self._say_measured)
-        results, late = rounds.run(probes, decoder=self.chosen.decoder, failed=self._failed)
-        loader = ("loader", _name(self.chosen))
-        if loader in late:
-            raise ValueError(
-                f"the budget of {self._budget.seconds:g} s was over before the loader could be measured: pass a "
-                "longer --budget"
-            )
-        if late:
-            names = ", ".join(name for _, name in late)
+    def _measured(self, loader: Loader, probes: dict[Key, Probe]) -> BenchRecord:
+        """Measure all in turn; what fails and may, and what there is no time for, is left out with a note.
+
+        The time that is kept for trying the advice goes into further rounds where there is none to be tried.
+        """
+        decoder = str(loader.describe()["decoder"])
+        say: dict[str, Any] = {"progress": self._progress, "measured": self._say_measured, "failed": self._failed}
+        rounds = Rounds(self.settings, self._budget, probes, decoder=decoder, **say)
+        rounds.run(self._budget.share(ADVICE_SHARE) if self.settings.apply else 0.0)
+        if ("loader", _name(self.chosen)) in rounds.late:
+            raise self._too_short()
+        record = self._record(loader, rounds.results)
+        spare = self._budget.seconds is not None and self.settings.apply
+        if spare and not worth_trying(record, judge(record, "").advice or (), self._budget):
+            record = self._record(loader, rounds.results) if rounds.run() else record
+        if rounds.late:
+            names = ", ".join(name for _, name in rounds.late)
             self._notes.append(f"not measured in {self._budget.seconds:g} s (--budget): {names}")
-        return tuple(
-            self._resources.added_to(_summary(*key, rates, self._how.get(key[1], ""))) for key, rates in results.items()
+        return record
+
+    def _too_short(self) -> ValueError:
+        return ValueError(
+            f"the budget of {self._budget.seconds:g} s was over before the loader could be measured: pass a longer "
+            "--budget"
         )
 
     def _failed(self, key: Key, error: Exception) -> None:
         """Note why a measurement is left out. Raises `error` if it is not of something that may fail."""
         # A baseline's is of whatever kind: it takes no bad file.
-        if key[0] not in ("baseline", "other") and not (key[1] == READ_COLD and isinstance(error, ValueError)):
+        may = {READ_COLD: ValueError, LOSSLESS_CACHE: LoaderError}
+        if key[0] not in ("baseline", "other") and not isinstance(error, may.get(key[1], ())):
             raise error
         self._leave_out(key[1], error)
 
@@ -219,8 +245,9 @@ class BenchRun:
         served = self._opener.source(cached=self.chosen.cached)
         for name, probe in ceiling_probes(served, self.pipeline, wanted, self._decoders(), str(about["decoder"])):
             probes["ceiling", name] = probe
-        if about["backend"] == "torch" and not self._opener.has(cached=True) and self._has_time_for_a_cache():
-            probes |= self._cache_probe(str(about["decoder"]))
+        wants_cache = about["backend"] == "torch" and not self._opener.has(cached=True) and can_be_cached(self.source)
+        if wants_cache and self._has_time_for_a_cache():
+            probes["ceiling", LOSSLESS_CACHE] = Prepared(lambda: self._cache_probe(str(about["decoder"])))
         again = replayed(served, self.pipeline, wanted, about)
         if again is not None:
             name, probe = replay_probe(again, wanted)
@@ -233,9 +260,8 @@ class BenchRun:
             probes["other", _name(other)] = self._other(other)
         if wanted.baseline:
             probes["baseline", BASELINE_NAME] = self._baseline(stack)
-            dali = self._dali_pipeline(stack) if about["backend"] == "dali" else None
-            if dali is not None:
-                probes["baseline", DALI_PIPELINE] = partial(loader_rate, dali, seconds=seconds, device=wanted.device)
+            if about["backend"] == "dali":
+                probes["baseline", DALI_PIPELINE] = Prepared(lambda: self._dali_pipeline(stack))
         if wanted.model:
             probes |= self._model_probes(wanted.model, loader, again)
         return probes
@@ -256,14 +282,11 @@ class BenchRun:
 
         return probe
 
-    def _cache_probe(self, decoder: str) -> dict[Key, Probe]:
-        """Measure what decoding from a lossless cache would do, unless none can be built, which is noted."""
-        try:
-            cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers)
-        except LoaderError as error:
-            self._leave_out(LOSSLESS_CACHE, error)
-            return {}
-        return {("ceiling", LOSSLESS_CACHE): partial(cached.measure, self.settings.seconds / 2)} if cached else {}
+    def _cache_probe(self, decoder: str) -> Probe:
+        """Measure what decoding from a lossless cache would do. Raises LoaderError where none can be built."""
+        images = MAX_SAMPLES if self._budget.seconds is None else _CACHED_IN_TIME
+        cached = lossless_cache_ceiling(self.source, self.pipeline, decoder, self.settings.seed, self.workers, images)
+        return partial(cached.measure, self.settings.seconds / 2)
 
     def _has_time_for_a_cache(self) -> bool:
         """Say whether a cache of a sample may be built, which takes seconds; a note where not."""
@@ -297,17 +320,14 @@ class BenchRun:
             return self.settings
         return replace(self.settings, tune_seconds=max(1.0, _PEER_SHARE * self._budget.left))
 
-    def _dali_pipeline(self, stack: ExitStack) -> DaliPipeline | None:
-        """Return DALI's own pipeline, its options searched as ours are; None, with a note, where it cannot serve."""
+    def _dali_pipeline(self, stack: ExitStack) -> Probe:
+        """Measure DALI's own pipeline, its options searched as ours are. Raises LoaderError where it cannot serve."""
         largest = next(iter(self._decoders().values())).largest
-        try:
-            wanted = self._peer_settings()
-            found, how = tuned_pipeline(wanted, self.pipeline, self.source, self._plain, largest, self._progress)
-        except LoaderError as error:
-            self._leave_out(DALI_PIPELINE, error)
-            return None
+        wanted = self._peer_settings()
+        found, how = tuned_pipeline(wanted, self.pipeline, self.source, self._plain, largest, self._progress)
         self._how[DALI_PIPELINE] = how
-        return stack.enter_context(closing(found))
+        stack.enter_context(closing(found))
+        return partial(loader_rate, found, seconds=wanted.seconds, device=wanted.device)
 
     def _model_probes(self, name: str, loader: Loader, again: ReplayedBatches | None) -> dict[Key, Probe]:
         wanted = self.settings

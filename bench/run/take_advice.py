@@ -87,8 +87,7 @@ def take_advice(
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
-    promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
-    promising = promising[:MAX_TRIED]
+    promising = worth_trying(record, advice, budget)
     done, total = count(), 2 * PAIRS * len(promising)
     tried: list[TriedAdvice] = []
     for each in promising:
@@ -99,6 +98,12 @@ def take_advice(
         except LoaderError as error:
             tried.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(tried)
+
+
+def worth_trying(record: BenchRecord, advice: Sequence[Advice], budget: TimeBudget) -> list[Advice]:
+    """Return the changes that the benchmark can make, and that promise enough, as far as there is time for one."""
+    promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
+    return [each for each in promising[:MAX_TRIED] if budget.left >= _cost(each, record.settings)]
 
 
 def _cost(advice: Advice, settings: BenchSettings) -> float:

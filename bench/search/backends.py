@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
-from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.record import ALL_BACKENDS, BenchSettings, decode_name
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import ImageSize, SearchSpace, Values, values_to_try
 from penstock.bench.search.turn import mean_rate
@@ -17,7 +17,7 @@ from penstock.pipelines.sample.dali_graph import import_dali
 
 _CLOSE = 0.9  # of the best decoder's ceiling: another may be as fast in a loader
 _HOPELESS = 0.75  # of the best decoder's ceiling after one measurement: a second one is not worth the time
-_SECONDS = 0.4
+_SECONDS, _SHARE = 0.4, 0.01  # of a decoder's measurement: at most, and of the search's time
 
 
 @dataclass(kw_only=True)
@@ -41,11 +41,12 @@ def search_spaces(
     ceilings: DecodeCeilings,
     largest: ImageSize | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
+    measured: Callable[[str, Sequence[float]], None] = lambda what, rates: None,
 ) -> SearchSpaces:
     """Return the spaces of the settings' backend, or of all that can run.
 
-    largest: size of the largest image. out_of_time(): asked before each measurement of a decoder. Raises LoaderError
-    where no decoder works.
+    largest: size of the largest image. out_of_time(): asked before each measurement of a decoder; measured(what,
+    [images/s]): called after it. Raises LoaderError where no decoder works.
     """
     result = SearchSpaces()
     ranked: dict[bool, dict[str, float]] = {}
@@ -56,25 +57,47 @@ def search_spaces(
             options = values_to_try(backend, settings.device, settings.workers, largest, cpus=usable_cpus(settings))
         if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
             if cached not in ranked:
-                ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time)
+                ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time, measured)
             decoders = ranked[cached]
-        start = Candidate(
-            backend=backend,
-            decoder=next(iter(decoders)),
-            dtype=settings.dtype,
-            cached=cached,
-            options={"workers": start_workers(settings), **{name: values[0] for name, values in options.items()}},
-        )
         close = tuple(name for name, share in decoders.items() if share >= _CLOSE)
+        default = usable_decoders()[:1]
+        close = tuple(sorted(close, key=lambda name: name not in default))  # the others have to be faster in a loader
+        start = _start(settings, backend, cached, close[0], options)
         if len(close) > 1:  # before what matters less, should the time run out
             workers = {name: options.pop(name) for name in ("workers",) if name in options}
             options = {**workers, "decoder": close, **options}
         for name in [name for name in decoders if name not in close]:
-            why = f"its ceiling is {decoders[name]:.2f} of that of {start.decoder}: not tried"
+            why = f"its ceiling is {decoders[name]:.2f} of that of {next(iter(decoders))}: not tried"
             why = why if decoders[name] else "there was no time to measure its ceiling: not tried"
             result.decoders[f"{backend}, {name}"] = (start.with_option("decoder", name), why)
         result.spaces.append(SearchSpace(start=start, options=options, fixed_workers=settings.workers is not None))
     return result
+
+
+def first_candidate(settings: BenchSettings, opener: LoaderOpener, ceilings: DecodeCeilings) -> Candidate | None:
+    """Return what to measure before the decoders are compared: the likely start, which has the default one.
+
+    None where nothing has to be compared. Raises LoaderError where the decoder decodes nothing.
+    """
+    backend, cached = next(available_backends(settings, opener, {}), ("", False))
+    if not settings.tunes or settings.decoder != "auto" or backend not in ("torch", "hdf5"):
+        return None
+    decoder = usable_decoders()[0]
+    if not ceilings.of(decoder, cached=cached).decodes:
+        return None
+    options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings))
+    return _start(settings, backend, cached, decoder, options)
+
+
+def _start(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
+    first = {name: values[0] for name, values in options.items()}
+    return Candidate(
+        backend=backend,
+        decoder=decoder,
+        dtype=settings.dtype,
+        cached=cached,
+        options={"workers": start_workers(settings), **first},
+    )
 
 
 def usable_cpus(settings: BenchSettings) -> int:
@@ -115,13 +138,18 @@ def available_backends(
 
 
 def _decoder_shares(
-    settings: BenchSettings, ceilings: DecodeCeilings, cached: bool, out_of_time: Callable[[], bool]
+    settings: BenchSettings,
+    ceilings: DecodeCeilings,
+    cached: bool,
+    out_of_time: Callable[[], bool],
+    measured: Callable[[str, Sequence[float]], None],
 ) -> dict[str, float]:
     """Return decoder -> its images/s on one thread as a share of the best one's, the best one first.
 
     0 for a decoder that there was no time to measure; {"auto": 1} for arrays, which need none.
     """
-    names, seconds = usable_decoders(), min(_SECONDS, settings.seconds)
+    names, seconds = usable_decoders(), min(_SECONDS, settings.seconds, _SHARE * settings.search_seconds)
+    read = "cache" if cached else "files"
     rates: dict[str, list[float]] = {name: [] for name in names}
     for turn in (names, names[::-1]):
         best = max((statistics.fmean(found) for found in rates.values() if found), default=0.0)
@@ -132,6 +160,7 @@ def _decoder_shares(
             if not ceiling.decodes:
                 return {"auto": 1.0}
             rates[name].append(mean_rate(ceiling.measure(seconds)))
+            measured(f"{decode_name(name)}, of the {read}", rates[name])
     means = {name: statistics.fmean(found) if found else 0.0 for name, found in rates.items()}
     best = max(means.values())
     if not best:

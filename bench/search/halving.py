@@ -87,6 +87,12 @@ class HalvingSearch:
         self._best: dict[str, Candidate] = {}
         self._untried: dict[str, list[str]] = {}
         self._failure: LoaderError | None = None
+        self._first: Candidate | None = None
+
+    def begin_with(self, candidate: Candidate) -> None:
+        """Measure what is likely to be a start before the spaces are known; `run` counts it as a first turn."""
+        self._fits(candidate)
+        self._first = candidate
 
     def run(self, spaces: Sequence[SearchSpace]) -> Winners:
         """Search. Raises ValueError if nothing fits the budgets, LoaderError if nothing can be opened."""
@@ -150,8 +156,14 @@ class HalvingSearch:
     def _first_that_fits(self, space: SearchSpace) -> Candidate | None:
         """Return the space's start, or where that takes more than it may, a smaller one; None if none was found."""
         candidate: Candidate | None = space.start
-        while candidate is not None and not (self.logs and self._time_used() >= 1):
-            if self._fits(candidate):
+        while candidate is not None:
+            if candidate == self._first:
+                fits = not self.log(candidate).why
+            elif len(self.logs) > (self._first is not None) and self._time_used() >= 1:
+                break
+            else:
+                fits = self._fits(candidate)
+            if fits:
                 return candidate
             turn = self.log(candidate).result
             fewer = not space.fixed_workers

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.record.record import BenchSettings, Tried
-from penstock.bench.search.backends import SearchSpaces, search_spaces
+from penstock.bench.search.backends import SearchSpaces, first_candidate, search_spaces
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.halving import MIN_GAIN, HalvingSearch, Winners
@@ -42,27 +41,18 @@ def search_settings(
 ) -> SearchResult:
     """Search as `settings` ask for.
 
-    `progress(seconds, of seconds, what)` is called before each measurement, `measured(what, [images/s])` after it.
+    `progress(0, 0, what)` is called before each measurement, `measured(what, [images/s])` after it.
 
     Raises ValueError if nothing fits the budgets or can serve the data, LoaderError as opening a loader does.
     """
     watch = Stopwatch()
 
     def say(what: str) -> None:
-        whole = math.ceil(settings.search_seconds)
-        progress(min(int(watch.seconds), whole), whole, f"searching: {what}")
+        progress(0, 0, f"searching, {min(time_used(), 1):.0%}: {what}")
 
     def time_used() -> float:
         return watch.seconds / settings.search_seconds
 
-    say("decoders")
-    largest = None
-    if settings.device != "cpu" and settings.tunes:  # only a GPU's decoder needs to know
-        largest = ceilings.of(usable_decoders()[0], cached=opener.has(cached=True)).largest
-    found = search_spaces(settings, opener, ceilings, largest, lambda: time_used() >= 1)
-    if not found.spaces:
-        left_out = "; ".join(f"{backend}: {why}" for backend, why in found.backends.items())
-        raise ValueError("no backend can serve these data here: " + left_out)
     budgets = Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)
     meter = TurnMeter(opener, settings)
 
@@ -72,9 +62,26 @@ def search_settings(
         return turn
 
     search = HalvingSearch(measure, budgets, time_used, say)
+    first = first_candidate(settings, opener, ceilings)
+    if first is not None:
+        search.begin_with(first)
+    say("decoders")
+    largest = None
+    if settings.device != "cpu" and settings.tunes:  # only a GPU's decoder needs to know
+        largest = ceilings.of(usable_decoders()[0], cached=opener.has(cached=True)).largest
+    found = search_spaces(settings, opener, ceilings, largest, lambda: time_used() >= 1, measured)
+    if not found.spaces:
+        left_out = "; ".join(f"{backend}: {why}" for backend, why in found.backends.items())
+        raise ValueError("no backend can serve these data here: " + left_out)
     winners = search.run(found.spaces)
-    tried = [tried_candidate(log.candidate, log.result, log.why) for log in search.logs.values()]
-    tried += [tried_candidate(candidate, None, why) for candidate, why in found.decoders.values()]
+    slow = {candidate.describe(): why for candidate, why in found.decoders.values()}
+    logs = search.logs
+    tried = [tried_candidate(log.candidate, log.result, log.why or slow.get(name, "")) for name, log in logs.items()]
+    tried += [
+        tried_candidate(candidate, None, why)
+        for candidate, why in found.decoders.values()
+        if candidate.describe() not in logs
+    ]
     return SearchResult(
         winners=winners, tried=tuple(tried), notes=_notes(settings, found, winners), seconds=watch.seconds
     )

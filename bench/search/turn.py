@@ -12,6 +12,7 @@ from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.measure.resources import ResourceWatch, tree_memory_mb
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
+from penstock.loaders.workers.launch import worker_context
 
 MIN_SECONDS = 0.625  # four fifths of it, half a second, count
 
@@ -67,10 +68,10 @@ class TurnMeter:
     def measure(self, candidate: Candidate) -> Turn:
         """Open the candidate, measure it, close it. Raises LoaderError where it cannot be opened or read.
 
-        Its memory is what the process tree takes beyond what it had before, and for worker processes their fork server,
-        which stays for the next ones.
+        Its memory is what the process tree takes beyond what it had before, and for worker processes what serves them
+        all: the fork server, which stays for the next ones.
         """
-        server_mb = self._fork_server_mb(candidate) if candidate.has_processes else 0.0
+        server_mb = self._fork_server_mb() if candidate.has_processes else 0.0
         before = tree_memory_mb()
         with self._opener.open(candidate) as loader:
             return self._measure(loader, before - server_mb)
@@ -85,11 +86,10 @@ class TurnMeter:
             memory_mb=max(0.0, found.memory_mb - had_mb) if found and found.memory_mb is not None else None,
         )
 
-    def _fork_server_mb(self, candidate: Candidate) -> float:
-        """Return the MB that the fork server holds: measured once, at the start of the first worker."""
+    def _fork_server_mb(self) -> float:
+        """Return the MB that the fork server holds; the first call starts it."""
         if self._server_mb is None:
             before = tree_memory_mb()
-            with self._opener.open(candidate.with_option("workers", 1)) as loader:
-                next(iter(loader))
+            worker_context("forkserver")
             self._server_mb = max(0.0, tree_memory_mb() - before)
         return self._server_mb

@@ -50,10 +50,10 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> Path:
     return library
 
 
-def main() -> None:
+def main(library: Path = LIBRARY) -> None:
     """Build the library; where that fails say so, and leave the Python path to do the work."""
     try:
-        build()
+        build(library)
     except BuildError as error:
         why, _, words = str(error).partition("\n")
         print(f"{WITHOUT} ({why})", file=sys.stderr)

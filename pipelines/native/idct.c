@@ -1,6 +1,6 @@
-/* The inverse DCT of libjpeg's "islow": the factorisation of Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with 13-bit
- * constants. Nothing is rounded within a pass, so only the sums of the constants matter, which stand here multiplied
- * out: four products each for the even and the odd half. */
+/* The inverse DCT of libjpeg's "islow": the factorisation of Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with
+ * 13-bit constants. Nothing is rounded within a pass, so only the sums of the constants matter, which stand here
+ * multiplied out: four products each for the even and the odd half. */
 #include "idct.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static int idct(const int16_t *block, const pn_quantiser *quantiser, uint8_t *to
     values[i] = block[i] * quantiser->step[i];
   }
   if (extreme) return 0;
-  for (int column = 0; column < 8; column++) transform(values + column, 8, values + column, PN_IDCT_BITS - PN_PASS1_BITS);
+  for (int i = 0; i < 8; i++) transform(values + i, 8, values + i, PN_IDCT_BITS - PN_PASS1_BITS);
   for (int i = 0; i < 64; i++) extreme |= values[i] > MOST_PASS1 || values[i] < -MOST_PASS1;
   if (extreme) return 0;
   for (int row = 0; row < 8; row++, to += stride) {
@@ -71,14 +71,8 @@ int pn_idct_pair(const int16_t *a, const int16_t *b, const pn_quantiser *quantis
 
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride) {
   if (dc > quantiser->most[0] || dc < -quantiser->most[0]) return 0;
-  int32_t centred = (dc * quantiser->step[0] * (1 << PN_PASS1_BITS) + (1 << (PN_PASS1_BITS + 2))) >> (PN_PASS1_BITS + 3);
+  int32_t rounding = 1 << (PN_PASS1_BITS + 2);
+  int32_t centred = (dc * quantiser->step[0] * (1 << PN_PASS1_BITS) + rounding) >> (PN_PASS1_BITS + 3);
   for (int row = 0; row < 8; row++, to += stride) memset(to, clamped(centred + 128), 8);
   return within_table(centred);
 }
-
-#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
-int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *quantiser, uint8_t *to_a, uint8_t *to_b,
-                      size_t stride) {
-  return pn_idct_pair(a, b, quantiser, to_a, to_b, stride);
-}
-#endif

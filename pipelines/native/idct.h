@@ -23,6 +23,10 @@ int pn_idct_pair(const int16_t *a, const int16_t *b, const pn_quantiser *quantis
 int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *quantiser, uint8_t *to_a, uint8_t *to_b,
                       size_t stride);
 
+#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
+#define pn_idct_pair_avx2 pn_idct_pair
+#endif
+
 /* The same for one block of which only the DC coefficient is not zero. */
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride);
 

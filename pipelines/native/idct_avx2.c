@@ -74,11 +74,11 @@ INLINE_AVX2 __m256i load_twice(const int16_t *a) {
 /* Store columns of 16-bit values, which packing clamps, as rows of samples. */
 INLINE_AVX2 void store(const rows *columns, uint8_t *to_a, uint8_t *to_b, size_t stride) {
   const __m256i *column = columns->row, centre = _mm256_set1_epi8((char)0x80);
-  __m256i even_odd[4], four[4];
+  __m256i pairs[4], four[4];
   for (int i = 0; i < 4; i++) /* columns i and i + 4 */
-    even_odd[i] = _mm256_xor_si256(_mm256_packs_epi16(column[i], column[i + 4]), centre);
-  __m256i low02 = _mm256_unpacklo_epi8(even_odd[0], even_odd[2]), high02 = _mm256_unpackhi_epi8(even_odd[0], even_odd[2]);
-  __m256i low13 = _mm256_unpacklo_epi8(even_odd[1], even_odd[3]), high13 = _mm256_unpackhi_epi8(even_odd[1], even_odd[3]);
+    pairs[i] = _mm256_xor_si256(_mm256_packs_epi16(column[i], column[i + 4]), centre);
+  __m256i low02 = _mm256_unpacklo_epi8(pairs[0], pairs[2]), high02 = _mm256_unpackhi_epi8(pairs[0], pairs[2]);
+  __m256i low13 = _mm256_unpacklo_epi8(pairs[1], pairs[3]), high13 = _mm256_unpackhi_epi8(pairs[1], pairs[3]);
   __m256i left0 = _mm256_unpacklo_epi8(low02, low13), left1 = _mm256_unpackhi_epi8(low02, low13);
   __m256i right0 = _mm256_unpacklo_epi8(high02, high13), right1 = _mm256_unpackhi_epi8(high02, high13);
   four[0] = _mm256_unpacklo_epi32(left0, right0);

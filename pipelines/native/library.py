@@ -9,6 +9,7 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent / "libpenstock.so"
 SWITCH = "PENSTOCK_NATIVE"  # 0 leaves the library out
+CURE = "apt-get install gcc libc6-dev, then python -m penstock.pipelines.native.build"
 _ABI = 1  # PN_ABI of native.h
 
 
@@ -16,6 +17,11 @@ _ABI = 1  # PN_ABI of native.h
 def native_library() -> ctypes.CDLL | None:
     """Return the native library; None where it was not built, is another version's, or is switched off."""
     return None if os.environ.get(SWITCH) == "0" else load(LIBRARY)
+
+
+def instructions(library: ctypes.CDLL) -> str:
+    """Return the instructions that the library uses here: "AVX2", or "generic C"."""
+    return "AVX2" if library.pn_has_avx2() else "generic C"
 
 
 def load(path: Path) -> ctypes.CDLL | None:

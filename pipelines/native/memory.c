@@ -28,7 +28,7 @@ static int avx2_allowed = 1;
 
 int pn_has_avx2(void) {
 #if defined(__x86_64__)
-  return avx2_allowed && __builtin_cpu_supports("avx2");
+  return avx2_allowed && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
 #else
   return 0;
 #endif

@@ -26,15 +26,16 @@ typedef struct {
 
 /* Return at least `size` bytes, aligned to 64, whose content is undefined; NULL where there are none. */
 uint8_t *pn_take(pn_memory *memory, size_t size);
-void pn_release(pn_memory *memory);
+PN_EXPORT void pn_release(pn_memory *memory);
 
 /* A rectangle of an image, in pixels. */
 typedef struct {
   int32_t x, y, width, height;
 } pn_window;
 
-/* Whether this processor has AVX2 and the library may use it (pn_use_avx2(0) turns it off, for tests). */
-int pn_has_avx2(void);
+/* Whether this processor has AVX2 (and BMI2, which came with it) and the library may use it: pn_use_avx2(0) turns it
+ * off, for tests. */
+PN_EXPORT int pn_has_avx2(void);
 PN_EXPORT void pn_use_avx2(int allowed);
 
 #endif

@@ -12,16 +12,14 @@ void pn_double_row(const uint8_t *from, uint8_t *to, int32_t count) {
 }
 
 void pn_widen_row(const uint8_t *from, uint8_t *to, int32_t count) {
-  int32_t i = pn_has_avx2() ? pn_widen_row_avx2(from, to, count) : 0;
-  for (; i < count; i++) {
+  for (int32_t i = 0; i < count; i++) {
     to[2 * i] = (uint8_t)((3 * from[i] + from[i - 1] + 1) >> 2);
     to[2 * i + 1] = (uint8_t)((3 * from[i] + from[i + 1] + 2) >> 2);
   }
 }
 
 void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count) {
-  int32_t i = pn_has_avx2() ? pn_widen_rows_avx2(near, next, to, count) : 0;
-  for (; i < count; i++) {
+  for (int32_t i = 0; i < count; i++) {
     int here = 3 * near[i] + next[i];
     to[2 * i] = (uint8_t)((3 * here + 3 * near[i - 1] + next[i - 1] + 8) >> 4);
     to[2 * i + 1] = (uint8_t)((3 * here + 3 * near[i + 1] + next[i + 1] + 7) >> 4);
@@ -31,8 +29,7 @@ void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_
 static uint8_t clamped(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
 void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {
-  int32_t i = pn_has_avx2() ? pn_ycc_to_rgb_avx2(y, cb, cr, rgb, count) : 0;
-  for (; i < count; i++) { /* 1.402, 0.34414, 0.71414 and 1.772 in 16 bits behind the point */
+  for (int32_t i = 0; i < count; i++) { /* 1.402, 0.34414, 0.71414 and 1.772 in 16 bits behind the point */
     int32_t blue = cb[i] - 128, red = cr[i] - 128;
     rgb[3 * i] = clamped(y[i] + ((91881 * red + 32768) >> 16));
     rgb[3 * i + 1] = clamped(y[i] + ((-22554 * blue - 46802 * red + 32768) >> 16));
@@ -43,13 +40,3 @@ void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8
 void pn_grey_to_rgb(const uint8_t *y, uint8_t *rgb, int32_t count) {
   for (int32_t i = 0; i < count; i++) rgb[3 * i] = rgb[3 * i + 1] = rgb[3 * i + 2] = y[i];
 }
-
-#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
-int32_t pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count) { return (void)from, (void)to, (void)count, 0; }
-int32_t pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count) {
-  return (void)near, (void)next, (void)to, (void)count, 0;
-}
-int32_t pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {
-  return (void)y, (void)cb, (void)cr, (void)rgb, (void)count, 0;
-}
-#endif

@@ -22,9 +22,14 @@ void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_
 void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
 void pn_grey_to_rgb(const uint8_t *y, uint8_t *rgb, int32_t count);
 
-/* How many samples, from the first on, the AVX2 variants did; the rest is left to plain C. */
-int32_t pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count);
-int32_t pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count);
-int32_t pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
+/* The variants for AVX2 do the same. */
+void pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count);
+void pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count);
+void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
+#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
+#define pn_widen_row_avx2 pn_widen_row
+#define pn_widen_rows_avx2 pn_widen_rows
+#define pn_ycc_to_rgb_avx2 pn_ycc_to_rgb
+#endif
 
 #endif

@@ -1,6 +1,8 @@
 /* Upsampling and conversion with AVX2; the arithmetic is that of pixels.c. */
 #include "pixels.h"
 
+#include <string.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -16,30 +18,26 @@ INLINE_AVX2 void store_in_turn(uint8_t *to, __m256i left, __m256i right) {
   _mm256_storeu_si256((__m256i *)to, _mm256_or_si256(left, _mm256_slli_epi16(right, 8)));
 }
 
-AVX2 int32_t pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count) {
-  int32_t i = 0;
-  for (; i + 16 <= count; i += 16) {
+AVX2 void pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count) {
+  for (int32_t i = 0; i < count; i += 16) {
     __m256i here = times3(load16(from + i));
     __m256i left = _mm256_add_epi16(_mm256_add_epi16(here, load16(from + i - 1)), _mm256_set1_epi16(1));
     __m256i right = _mm256_add_epi16(_mm256_add_epi16(here, load16(from + i + 1)), _mm256_set1_epi16(2));
     store_in_turn(to + 2 * i, _mm256_srli_epi16(left, 2), _mm256_srli_epi16(right, 2));
   }
-  return i;
 }
 
 INLINE_AVX2 __m256i mixed(const uint8_t *near, const uint8_t *next) {
   return _mm256_add_epi16(times3(load16(near)), load16(next));
 }
 
-AVX2 int32_t pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count) {
-  int32_t i = 0;
-  for (; i + 16 <= count; i += 16) {
+AVX2 void pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count) {
+  for (int32_t i = 0; i < count; i += 16) {
     __m256i here = times3(mixed(near + i, next + i));
     __m256i left = _mm256_add_epi16(here, _mm256_add_epi16(mixed(near + i - 1, next + i - 1), _mm256_set1_epi16(8)));
     __m256i right = _mm256_add_epi16(here, _mm256_add_epi16(mixed(near + i + 1, next + i + 1), _mm256_set1_epi16(7)));
     store_in_turn(to + 2 * i, _mm256_srli_epi16(left, 4), _mm256_srli_epi16(right, 4));
   }
-  return i;
 }
 
 /* (2 value * factor + 65536) / 131072, rounded down: the product of twice the value, halved with rounding. */
@@ -77,17 +75,21 @@ INLINE_AVX2 void store_rgb(uint8_t *rgb, __m128i r, __m128i g, __m128i b) {
   _mm_storeu_si128((__m128i *)(rgb + 32), _mm_or_si128(_mm_srli_si128(p2, 8), _mm_slli_si128(p3, 4)));
 }
 
-AVX2 int32_t pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {
+INLINE_AVX2 void convert16(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb) {
   const __m256i centre = _mm256_set1_epi16(128);
+  __m256i light = load16(y), blue = _mm256_sub_epi16(load16(cb), centre), red = _mm256_sub_epi16(load16(cr), centre);
+  __m256i r = _mm256_add_epi16(red, scaled(red, 26345));                            /* 1.402 */
+  __m256i b = _mm256_add_epi16(_mm256_add_epi16(blue, blue), scaled(blue, -14942)); /* 1.772 */
+  store_rgb(rgb, packed(_mm256_add_epi16(light, r)), packed(_mm256_add_epi16(light, green(blue, red))),
+            packed(_mm256_add_epi16(light, b)));
+}
+
+AVX2 void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {
   int32_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    __m256i light = load16(y + i);
-    __m256i blue = _mm256_sub_epi16(load16(cb + i), centre), red = _mm256_sub_epi16(load16(cr + i), centre);
-    __m256i r = _mm256_add_epi16(red, scaled(red, 26345));                                    /* 1.402 */
-    __m256i b = _mm256_add_epi16(_mm256_add_epi16(blue, blue), scaled(blue, -14942)); /* 1.772 */
-    store_rgb(rgb + 3 * i, packed(_mm256_add_epi16(light, r)), packed(_mm256_add_epi16(light, green(blue, red))),
-              packed(_mm256_add_epi16(light, b)));
-  }
-  return i;
+  for (; i + 16 <= count; i += 16) convert16(y + i, cb + i, cr + i, rgb + 3 * i);
+  if (i == count) return;
+  uint8_t last[48];
+  convert16(y + i, cb + i, cr + i, last);
+  memcpy(rgb + 3 * i, last, (size_t)(3 * (count - i)));
 }
 #endif

@@ -33,7 +33,8 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     plane->mixed = !plane->halved_x || component->wide > 2;
     needed(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
            &plane->column_end);
-    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row, &plane->row_end);
+    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row,
+           &plane->row_end);
     plane->ring_rows = 2 * 8 * component->v;
     pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
     planes->row = smaller(planes->row, plane->row / component->v);
@@ -76,10 +77,16 @@ static int transform(const pn_planes *planes, const pn_plane *plane, const int16
                       : pn_idct_pair(a, b, &plane->quantiser, to_a, to_b, plane->stride);
 }
 
+static void clear(int16_t *block) {
+  typedef int16_t eight __attribute__((vector_size(16), aligned(2)));
+  for (int i = 0; i < 64; i += 8) *(eight *)(block + i) = (eight){0};
+}
+
 static int decode_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits, uint8_t *to) {
   int16_t *block = plane->blocks[plane->waiting];
-  memset(block, 0, 64 * sizeof *block);
-  int last = pn_decode_block(bits, plane->dc, plane->ac, &plane->prediction, block);
+  clear(block);
+  int last = planes->avx2 ? pn_decode_block_fast(bits, plane->dc, plane->ac, &plane->prediction, block)
+                          : pn_decode_block(bits, plane->dc, plane->ac, &plane->prediction, block);
   if (last < 0) return 0;
   if (last == 0) return pn_idct_dc(block[0], &plane->quantiser, to, plane->stride);
   if (!plane->waiting) {
@@ -91,21 +98,32 @@ static int decode_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits,
   return transform(planes, plane, plane->blocks[0], block, plane->waiting_to, to);
 }
 
+static int skip_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits) {
+  return (planes->avx2 ? pn_skip_block_fast(bits, plane->dc, plane->ac, &plane->prediction)
+                       : pn_skip_block(bits, plane->dc, plane->ac, &plane->prediction)) >= 0;
+}
+
+/* Decode the blocks of one plane in an MCU: `h` columns from block `x` on, of `v` rows. */
+static int decode_part(const pn_planes *planes, pn_plane *plane, pn_bits *bits, int32_t x, int32_t y, int32_t h,
+                       int32_t v) {
+  for (int32_t y_end = y + v, x_end = x + h; y < y_end; y++) {
+    int wanted_row = y >= plane->row && y < plane->row_end;
+    uint8_t *to = row_of(plane, 8 * y) + 8 * (ptrdiff_t)(x - plane->column);
+    for (int32_t at = x; at < x_end; at++, to += 8) {
+      int wanted = wanted_row && at >= plane->column && at < plane->column_end;
+      if (!(wanted ? decode_block(planes, plane, bits, to) : skip_block(planes, plane, bits))) return 0;
+    }
+  }
+  return 1;
+}
+
 int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, int32_t mcu_end) {
+  int32_t h = planes->jpeg->component[0].h, v = planes->jpeg->component[0].v;
   for (; mcu < mcu_end; mcu++) {
     if (!pn_bits_ready(bits)) return 0;
-    for (int c = 0; c < planes->count; c++) {
-      pn_plane *plane = &planes->plane[c];
-      int32_t h = planes->jpeg->component[c].h, v = planes->jpeg->component[c].v;
-      for (int32_t y = row * v; y < row * v + v; y++)
-        for (int32_t x = mcu * h; x < mcu * h + h; x++) {
-          if (y < plane->row || y >= plane->row_end || x < plane->column || x >= plane->column_end) {
-            if (pn_skip_block(bits, plane->dc, plane->ac, &plane->prediction) < 0) return 0;
-          } else if (!decode_block(planes, plane, bits, row_of(plane, 8 * y) + 8 * (x - plane->column))) {
-            return 0;
-          }
-        }
-    }
+    if (!decode_part(planes, planes->plane, bits, mcu * h, row * v, h, v)) return 0;
+    for (int c = 1; c < planes->count; c++)
+      if (!decode_part(planes, &planes->plane[c], bits, mcu, row, 1, 1)) return 0;
   }
   return 1;
 }
@@ -152,8 +170,8 @@ static const uint8_t *upsampled(const pn_planes *planes, const pn_plane *plane, 
   }
   int32_t count = ((x_end - 1) >> 1) - first + 1;
   if (!plane->mixed) pn_double_row(nearest, to, count);
-  else if (plane->halved_y) pn_widen_rows(nearest, beside, to, count);
-  else pn_widen_row(nearest, to, count);
+  else if (plane->halved_y) (planes->avx2 ? pn_widen_rows_avx2 : pn_widen_rows)(nearest, beside, to, count);
+  else (planes->avx2 ? pn_widen_row_avx2 : pn_widen_row)(nearest, to, count);
   return to + (x & 1);
 }
 
@@ -165,5 +183,5 @@ void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb) {
   }
   const uint8_t *blue = upsampled(planes, &planes->plane[1], y, planes->chroma[0]);
   const uint8_t *red = upsampled(planes, &planes->plane[2], y, planes->chroma[1]);
-  pn_ycc_to_rgb(light, blue, red, rgb, planes->window.width);
+  (planes->avx2 ? pn_ycc_to_rgb_avx2 : pn_ycc_to_rgb)(light, blue, red, rgb, planes->window.width);
 }

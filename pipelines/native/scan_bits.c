@@ -28,22 +28,25 @@ static void unstuff(pn_bits *bits) {
 int pn_bits_more(pn_bits *bits) {
   if (bits->marker != 0) return 0;
   size_t kept = (size_t)(bits->filled - bits->next);
-  memmove(bits->buffer, bits->next, kept);
-  bits->next = bits->buffer;
-  bits->filled = bits->buffer + kept;
+  memmove(bits->buffer, bits->next - PN_LOOK_BACK, PN_LOOK_BACK + kept);
+  bits->next = bits->buffer + PN_LOOK_BACK;
+  bits->filled = bits->buffer + PN_LOOK_BACK + kept;
   unstuff(bits);
-  if (bits->marker != 0) memset(bits->filled, 0, PN_RESERVE);
   bits->limit = bits->marker != 0 ? bits->filled + 8 : bits->filled - PN_RESERVE;
   return 1;
 }
 
 void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer) {
-  *bits = (pn_bits){.next = buffer, .at = data, .end = data + size, .buffer = buffer, .filled = buffer};
+  *bits = (pn_bits){.at = data, .end = data + size, .buffer = buffer};
+  bits->next = bits->filled = buffer + PN_LOOK_BACK;
   pn_bits_more(bits);
 }
 
+static ptrdiff_t bits_left(const pn_bits *bits) { return 8 * (bits->filled - bits->next) + bits->count; }
+
+int pn_bits_sound(const pn_bits *bits) { return bits_left(bits) >= 0; }
+
 int pn_bits_done(pn_bits *bits) {
   if (bits->marker == 0 && bits->filled - bits->next < PN_RESERVE) pn_bits_more(bits);
-  ptrdiff_t left = 8 * (bits->filled - bits->next) + bits->count;
-  return bits->marker != 0 && left >= 0 && left < 8;
+  return bits->marker != 0 && bits_left(bits) >= 0 && bits_left(bits) < 8;
 }

@@ -6,8 +6,9 @@
 
 #include "native.h"
 
-/* More bytes than an MCU takes, bytes that a reader looks ahead included: 6 blocks of 64 codes, 16 + 11 bits at most. */
+/* More bytes than an MCU takes, with those that a reader looks ahead: 6 blocks of 64 codes, 16 + 11 bits at most. */
 #define PN_RESERVE 1408
+#define PN_LOOK_BACK 16 /* bytes before `next` that stay, for a reader that goes back to bits which it has taken */
 #define PN_CHUNK 8192
 #define PN_SCAN_BUFFER (PN_CHUNK + PN_RESERVE)
 #define PN_NO_MARKER (-1)
@@ -22,14 +23,18 @@ typedef struct {
   const uint8_t *at;    /* what is still to be unstuffed; where `marker` is set, the marker's first byte */
   const uint8_t *end;
   uint8_t *buffer;
-  uint8_t *filled; /* end of the unstuffed bytes; behind them zeros, where `marker` is set */
+  uint8_t *filled; /* end of the unstuffed bytes; a reader may go on into what is behind, and is told so afterwards */
 } pn_bits;
 
-/* Begin a segment: `size` bytes at `data` at most. `buffer` has PN_SCAN_BUFFER bytes. */
+/* Begin a segment: `size` bytes at `data` at most. `buffer` has PN_SCAN_BUFFER bytes,
+ * which may hold anything. */
 void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer);
 
 /* Unstuff more; 0 where more bits were read than there are. Call pn_bits_ready, before each MCU. */
 int pn_bits_more(pn_bits *bits);
+
+/* Whether not more bits were read than there are. */
+int pn_bits_sound(const pn_bits *bits);
 
 /* Whether all bytes of the segment were read, and not more. */
 int pn_bits_done(pn_bits *bits);

@@ -66,7 +66,7 @@ static pn_result decode_file(task *work) {
     if (!finish_row(work, row)) return PN_ODD;
   }
   if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == EOI ? PN_OK : PN_ODD;
-  return leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
+  return pn_bits_sound(&bits) && leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
 }
 
 /* Return where the restart marker is that ends a segment, NULL if there is none. */
@@ -92,7 +92,7 @@ static pn_result decode_strips(task *work) {
   const pn_planes *planes = &work->planes;
   const pn_plane *last = &planes->plane[planes->count - 1];
   int32_t length = work->scan->segment_mcus, segments = jpeg->mcus_wide / length;
-  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* chroma has a block an MCU */
+  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
   int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
   int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
   /* The part that the Python path cuts out would be too narrow for libjpeg to mix its chroma. */
@@ -129,7 +129,8 @@ static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes
   for (int c = 0; c < planes->count; c++) {
     for (int is_ac = 0; is_ac < 2; is_ac++) {
       int number = is_ac ? jpeg->component[c].ac : jpeg->component[c].dc, place = 4 * is_ac + number;
-      if (!(made >> place & 1)) pn_make_huffman(is_ac ? &jpeg->ac[number] : &jpeg->dc[number], is_ac, &space->tables[place]);
+      const pn_code *code = is_ac ? &jpeg->ac[number] : &jpeg->dc[number];
+      if (!(made >> place & 1)) pn_make_huffman(code, is_ac, &space->tables[place]);
       made |= 1u << place;
       *(is_ac ? &planes->plane[c].ac : &planes->plane[c].dc) = &space->tables[place];
     }
@@ -148,6 +149,7 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
   work.bytes = space->bytes;
+  memset(space->bytes, 0, sizeof space->bytes); /* damaged data are read beyond their end, but nothing undefined */
   make_tables(jpeg, space, &work.planes);
   pn_place_planes(&work.planes, memory + fixed);
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);

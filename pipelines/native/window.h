@@ -14,8 +14,8 @@ typedef struct {
   int whole_file;       /* whether they are all of a file from its scan offset on, and no strips */
 } pn_scan;
 
-/* Decode `window` (in pixels as stored) to RGB, rows `stride` bytes apart, bit for bit as libjpeg does with its accurate
- * inverse DCT and fancy upsampling. `*stop` is polled once a row of MCUs.
+/* Decode `window` (in pixels as stored) to RGB, rows `stride` bytes apart, bit for bit as libjpeg does with its
+ * accurate inverse DCT and fancy upsampling. `*stop` is polled once a row of MCUs.
  *
  * Of a whole file all MCUs down to the window are followed, and the end-of-image marker must be the first marker after
  * them but for restarts. Of strips only the segments that the window needs are looked into. PN_ODD for whatever libjpeg

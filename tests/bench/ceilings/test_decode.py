@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from broken_scans import KINDS, undecodable
 from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import all_ceilings
+from penstock.bench.ceilings import decode as module
 from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
 from penstock.loaders import create_loader, open_source
-from penstock.pipelines import imagenet_train
+from penstock.pipelines import LoaderError, imagenet_train
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +50,13 @@ def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
     monkeypatch.setattr(all_ceilings.tempfile, "tempdir", str(tmp_path))
     source, pipeline = open_source(photos), imagenet_train(32)
     ceiling = all_ceilings.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
-    assert ceiling is not None
     assert list(tmp_path.iterdir()) == []
     assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
-    assert ceiling.measure(0.05).images % 40 == 0
+    assert ceiling.measure(0.05).images > 0
     pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
-    assert all_ceilings.lossless_cache_ceiling(pixels, pipeline, "auto", 0, 0) is None
+    assert all_ceilings.can_be_cached(source)
+    assert not all_ceilings.can_be_cached(pixels)
 
 
 def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
@@ -80,3 +82,31 @@ def test_the_ceilings_of_one_run_read_their_samples_once(photos: Path) -> None:
     assert ceilings.of("simplejpeg", cached=False) is ceilings.of("simplejpeg", cached=False)
     assert ceilings.of("simplejpeg", cached=True) is not ceilings.of("simplejpeg", cached=False)
     assert asked == [False, True]
+    reads: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(source), "read", lambda self, index: reads.append(index))
+        other = ceilings.of("pillow", cached=False)
+    assert (reads, other.loaded) == ([], ceilings.of("simplejpeg", cached=False).loaded)
+
+
+def test_a_file_that_turns_out_bad_is_left_out_while_measuring(tmp_path: Path) -> None:
+    write_folder(tmp_path, 6, classes=1)
+    broken = tmp_path / "class0" / "0001.jpg"
+    broken.write_bytes(undecodable(broken.read_bytes(), KINDS[2]))
+    ceiling = DecodeCeiling(open_source(tmp_path), imagenet_train(32), "simplejpeg", 0)
+    assert len(ceiling.loaded) == 6  # its header is sound
+    assert ceiling.measure(0.05).median > 0
+    assert len(ceiling._samples) == 5
+    broken.unlink()
+    for path in tmp_path.glob("*/*.jpg"):
+        path.write_bytes(undecodable(path.read_bytes(), KINDS[2]))
+    with pytest.raises(LoaderError, match="E-NODATA"):
+        DecodeCeiling(open_source(tmp_path), imagenet_train(32), "simplejpeg", 0).measure(0.05)
+
+
+def test_of_slow_storage_few_samples_are_read(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MIN_SAMPLES", 5)
+    monkeypatch.setattr(module, "_LOAD_S", -1.0)
+    ceiling = DecodeCeiling(open_source(photos), imagenet_train(32), "simplejpeg", 0)
+    assert len(ceiling.loaded) == 5
+    assert [item.sample for item in ceiling.loaded] != [0, 1, 2, 3, 4]  # from all parts of the data

@@ -28,7 +28,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_they_are_the_batches_that_the_loader_hands_out(photos: Path, dtype: torch.dtype) -> None:
     pipeline = imagenet_train(32)
     batches = host_batches(open_source(photos), pipeline, 8, 5)
-    again = list(islice(ReplayedBatches(batches, pipeline, dtype, "cpu", resident=False), 2 * NUM_BATCHES))
+    again = list(islice(ReplayedBatches(lambda: batches, pipeline, dtype, "cpu", resident=False), 2 * NUM_BATCHES))
     with create_loader(photos, pipeline=pipeline, batch_size=8, seed=5, dtype=dtype, workers=0) as loader:
         own = list(islice(loader, NUM_BATCHES))
     for number, (images, labels) in enumerate(again):
@@ -46,6 +46,7 @@ def test_nothing_is_read_while_they_are_replayed(photos: Path, monkeypatch: pyte
     settings = BenchSettings(batch_size=8, size=32)
     again = replayed(open_source(photos), imagenet_train(32), settings, {"decoder": "simplejpeg"})
     assert again is not None
+    again.prepare()
     monkeypatch.setattr(ImageFolder, "read", lambda *_: pytest.fail("a file was read"))
     assert len(list(islice(again, 20))) == 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from penstock.loaders.open_source import open_source
 from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.native import library as native
 
 SMALL = DoctorSettings(workers=2, batch_size=4, size=16)
 CLI = (sys.executable, "-m", "penstock.bench.cli")
@@ -178,6 +180,23 @@ def test_dali_is_held_against_the_driver(
     found = doctor_software.dali(DoctorSettings(backend="dali", device=device), needed=True)
     assert found.state == state
     assert (found.fix is None) == (state == "ok")
+
+
+def test_native_library_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    library = SimpleNamespace(pn_has_avx2=lambda: 1)
+    monkeypatch.setattr(native, "native_library", lambda: library)
+    assert doctor_software.native_library()[1:] == ("ok", "loaded, AVX2", None)
+    library.pn_has_avx2 = lambda: 0
+    assert doctor_software.native_library()[1:] == ("ok", "loaded, generic C", None)
+    monkeypatch.setattr(native, "native_library", lambda: None)
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "lib.so")
+    missing = doctor_software.native_library()
+    assert (missing.state, missing.found.partition(":")[0], missing.fix) == ("warn", "not built", native.CURE)
+    native.LIBRARY.touch()
+    assert doctor_software.native_library().found.startswith("of another version:")
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert doctor_software.native_library().fix == f"unset {native.SWITCH}"
 
 
 def test_a_missing_decoder_is_told_and_none_at_all_fails(monkeypatch: pytest.MonkeyPatch) -> None:

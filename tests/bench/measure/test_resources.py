@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from penstock.bench.measure import resources
-from penstock.bench.measure.resources import Resources, ResourceWatch
+from penstock.bench.measure.resources import Resources, ResourceWatch, wait_until_idle
 
 SPIN = "import time\nprint(flush=True)\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+SPIN_SHORTLY = SPIN.replace("+ 30", "+ 0.8")
 HOLD = "import time\nx = bytearray(b'1' * 200_000_000)\nprint(flush=True)\ntime.sleep(30)"
 
 
@@ -154,3 +155,16 @@ def test_a_gpu_is_asked_for_its_share_only_with_nvml(monkeypatch: pytest.MonkeyP
 def test_rounds_give_medians_and_the_peak_of_memory() -> None:
     rounds = [Resources(cpu_cores=c, cpu_share=c / 2, memory_mb=m) for c, m in ((1.0, 5.0), (1.5, 9.0), (1.9, None))]
     assert Resources.of_rounds(rounds) == Resources(cpu_cores=1.5, cpu_share=0.75, memory_mb=9.0)
+
+
+@pytest.mark.parametrize("child", [SPIN_SHORTLY], indirect=True)
+def test_what_works_on_is_waited_for(child: psutil.Process) -> None:
+    """A ceiling that was measured while workers filled their queue came out at a quarter."""
+    wait_until_idle()
+    assert child.status() == psutil.STATUS_ZOMBIE  # it has ended
+
+
+@pytest.mark.parametrize("child", [SPIN], indirect=True)
+def test_what_never_rests_is_not_waited_for_without_end(child: psutil.Process) -> None:
+    wait_until_idle(0.3)
+    assert child.is_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 
 import pytest
@@ -101,3 +102,13 @@ def test_on_a_terminal_a_table_fills_and_stays_only_if_the_run_is_broken_off() -
         assert words in broken
     erased = "\x1b[1A\x1b[2K"
     assert whole.rstrip().endswith(erased.rstrip()) or whole.count(erased) > broken.count(erased)
+
+
+def test_without_a_terminal_silence_is_broken() -> None:
+    file = io.StringIO()
+    with LiveTable(lambda: 42.4, Console(file=file, force_terminal=False, width=80), silence=0.05) as table:
+        table.begin(0, 0, "reading from a slow disk")
+        deadline = time.monotonic() + 30
+        while "slow disk" not in file.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "... reading from a slow disk  42 s left" in file.getvalue().splitlines()

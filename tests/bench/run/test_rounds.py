@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.bench.ceilings.all_ceilings import Prepared
 from penstock.bench.measure.clock import Rate
 from penstock.bench.record.record import DECODE, BenchSettings, decode_name
 from penstock.bench.run import rounds as rounds_module
@@ -44,16 +45,25 @@ def rounds(
     monkeypatch: pytest.MonkeyPatch,
     budget: float | None,
     probes: dict[tuple[str, str], tuple[float, Callable[[int], float]]],
+    kept: float = 0.0,
     **settings: Any,
 ) -> tuple[Time, dict[Any, Any], list[Any]]:
     time = Time()
     monkeypatch.setattr(rounds_module, "Stopwatch", time.stopwatch)
+    monkeypatch.setattr(rounds_module, "wait_until_idle", lambda: None)
     left = TimeBudget(budget)
     left._watch = time.stopwatch()
-    made = Rounds(BenchSettings(budget=budget, seconds=1.0, **settings), left, lambda *_: None, lambda *_: None)
-    ready = {key: partial(time.probe, key, takes, rates) for key, (takes, rates) in probes.items()}
-    results, late = made.run(ready, decoder="turbojpeg", failed=lambda key, error: None)
-    return time, results, late
+    made = Rounds(
+        BenchSettings(budget=budget, seconds=1.0, **settings),
+        left,
+        {key: partial(time.probe, key, takes, rates) for key, (takes, rates) in probes.items()},
+        decoder="turbojpeg",
+        progress=lambda *_: None,
+        measured=lambda *_: None,
+        failed=lambda key, error: None,
+    )
+    made.run(kept)
+    return time, made.results, made.late
 
 
 def steady(number: int) -> float:
@@ -80,7 +90,7 @@ def test_with_a_budget_the_verdicts_come_first_until_the_time_is_up(monkeypatch:
 
 
 def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, _, _ = rounds(monkeypatch, 100.0, {LOADER: (2.0, drifting), MINE: (2.0, steady)}, apply=False)
+    time, _, _ = rounds(monkeypatch, 100.0, {LOADER: (2.0, drifting), MINE: (2.0, steady)})
     assert time.calls.count(MINE) == 2
     assert time.calls.count(LOADER) > 10
     assert time.now <= 100 - CLOSING_S
@@ -88,8 +98,8 @@ def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pyt
 
 def test_time_is_kept_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = {LOADER: (2.0, drifting)}
-    kept = rounds(monkeypatch, 100.0, probes, apply=True)[0].now
-    assert 70 < kept <= 80 < rounds(monkeypatch, 100.0, probes, apply=False)[0].now
+    kept = rounds(monkeypatch, 100.0, probes, kept=20.0)[0].now
+    assert 70 < kept <= 80 < rounds(monkeypatch, 100.0, probes)[0].now
 
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,3 +113,29 @@ def test_a_budget_says_what_is_left() -> None:
     assert 60 < budget.left <= 70 - CLOSING_S
     assert budget.share(0.2) == 20.0
     assert TimeBudget.of_this_process(1000.0).used > 0.1
+
+
+def test_what_takes_long_to_prepare_is_prepared_in_its_turn_and_its_length_is_known_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    def probe(name: str) -> Callable[[], Rate]:
+        return lambda: (order.append(name), Rate.from_steps([1], [0.01]))[1]
+
+    prepared = Prepared(lambda: (order.append("prepared"), probe("late"))[1])
+    say: dict[str, Any] = {"progress": lambda *_: None, "measured": lambda *_: None, "failed": lambda *_: None}
+    probes = {LOADER: probe("loader"), ALONE: prepared}
+    Rounds(BenchSettings(budget=100.0, seconds=1.0), TimeBudget(100.0), probes, decoder="a", **say).run()
+    assert order == ["loader", "prepared", "late", "loader", "late"]
+
+
+def test_rounds_go_on_where_they_were_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds_module, "Stopwatch", Time().stopwatch)
+    rates = iter([100.0, 150.0, 200.0])
+    say: dict[str, Any] = {"progress": lambda *_: None, "measured": lambda *_: None, "failed": lambda *_: None}
+    settings = BenchSettings(budget=100.0, seconds=1.0, rounds=2)
+    probes = {LOADER: lambda: Rate.from_steps([1], [1 / next(rates)])}
+    limited = Rounds(settings, TimeBudget(100.0), probes, decoder="a", **say)
+    made = [limited.run(kept=99.0), limited.run(), limited.run()]
+    assert (made, len(limited.results[LOADER])) == ([True, True, False], 2)

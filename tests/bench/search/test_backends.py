@@ -47,6 +47,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(DecodeCeiling, "name", property(lambda ceiling: ceiling.said), raising=False)
     monkeypatch.setattr(DecodeCeiling, "__init__", lambda ceiling, *a, **_: setattr(ceiling, "said", a[2]))
     monkeypatch.setattr(DecodeCeiling, "decodes", True)
+    monkeypatch.setattr(DecodeCeiling, "loaded", [], raising=False)
     return told
 
 
@@ -93,6 +94,23 @@ def test_a_decoder_is_tried_only_where_its_ceiling_is_close_to_the_best(
     wanted = settings(backend="torch", tune=True, decoder="pillow")
     [fixed_space] = spaces_of(wanted, opener).spaces
     assert (fixed_space.start.decoder, "decoder" in fixed_space.options) == ("pillow", False)
+
+
+def test_the_default_decoder_is_measured_first_and_stays_the_start_if_it_is_close(
+    sources: tuple[Source, Source], rates: dict[str, float]
+) -> None:
+    rates["turbojpeg"] = 1050.0
+    wanted = settings()
+    opener = LoaderOpener(wanted, PIPELINE, *sources)
+    ceilings, said = DecodeCeilings(opener.source, PIPELINE, 0), []
+    first = module.first_candidate(wanted, opener, ceilings)
+    found = search_spaces(wanted, opener, ceilings, measured=lambda what, rates: said.append((what, *rates)))
+    assert first == found.spaces[0].start
+    assert found.spaces[0].options["decoder"] == ("simplejpeg", "turbojpeg")
+    assert said[0] == ("decode + resize, simplejpeg, one thread, of the cache", 1000.0)
+    assert len(said) == 2 * (2 + 2 + 1)  # of cache and files: twice what is close, pillow once
+    for other in (settings(tune=False), settings(decoder="pillow")):
+        assert module.first_candidate(other, opener, ceilings) is None
 
 
 def test_the_time_may_end_before_the_decoders_are_compared(

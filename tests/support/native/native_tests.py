@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import mmap
 import os
 import shlex
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from penstock.pipelines.native.build import SOURCES, BuildError, build, compiler
@@ -34,3 +37,19 @@ def native() -> ctypes.CDLL:
     loaded = load(library)
     assert loaded is not None, f"{library} cannot be loaded"
     return loaded
+
+
+class Memory(ctypes.Structure):
+    """pn_memory of native.h."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def at_the_end_of_memory(data: bytes) -> npt.NDArray[np.uint8]:
+    """Return a copy of `data` behind whose last byte lies memory that cannot be touched."""
+    size = -(-len(data) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    last_page = ctypes.addressof(ctypes.c_char.from_buffer(memory, size))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last_page), mmap.PAGESIZE, 0) == 0  # PROT_NONE
+    memory[size - len(data) : size] = data
+    return np.frombuffer(memory, np.uint8, len(data), size - len(data))

@@ -1,0 +1,258 @@
+/* The resize's weights, and its two passes over the rows of an image.
+ *
+ * It is torch's arithmetic for uint8: weights of a triangle as wide as the scale, computed in double and rounded to 15 bits
+ * at most; the horizontal pass first, rounded to uint8 between the two; a side that keeps its length is not touched. */
+#include "resize.h"
+
+#include <string.h>
+
+#define ALIGNED(size) (((size) + 63) / 64 * 64)
+#define GROUP 4        /* outputs that the AVX2 kernel makes together: the tables are padded to a multiple of it */
+#define MAX_PRECISION 22
+
+static double support_of(int32_t in, int32_t out) {
+  double scale = (double)in / out;
+  return scale >= 1 ? scale : 1;
+}
+
+/* The most taps that a sample can have, made even. */
+static size_t most_taps(int32_t in, int32_t out) {
+  double support = support_of(in, out);
+  size_t up = (size_t)support;
+  if ((double)up < support) up++;
+  return 2 * up + 2;
+}
+
+static size_t padded(int32_t length) { return ((size_t)length + GROUP - 1) / GROUP * GROUP; }
+
+static size_t axis_bytes(int32_t in, int32_t out) {
+  return ALIGNED(2 * padded(out) * sizeof(int32_t)) + ALIGNED(padded(out) * most_taps(in, out) * sizeof(int16_t));
+}
+
+/* Bytes of the weights as doubles, before they are rounded: those of both sides use the same memory. */
+static size_t exact_bytes(int32_t in, int32_t out) { return (size_t)out * most_taps(in, out) * sizeof(double); }
+
+/* The weights of one sample, which add up to 1; their maximum. */
+static double exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse) {
+  double total = 0, largest = 0;
+  for (int32_t k = 0; k < size; k++) {
+    double distance = ((double)(first + k) - center + 0.5) * inverse;
+    double weight = 1 - (distance < 0 ? -distance : distance);
+    weights[k] = weight > 0 ? weight : 0;
+    total += weights[k];
+  }
+  if (total == 0) return 0;
+  for (int32_t k = 0; k < size; k++) {
+    weights[k] /= total;
+    largest = weights[k] > largest ? weights[k] : largest;
+  }
+  return largest;
+}
+
+/* Make the tables of one side in `memory`, of axis_bytes; `mirror`: from the last sample to the first. */
+static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, double *exact) {
+  double scale = (double)in / out, support = support_of(in, out), inverse = scale >= 1 ? 1 / scale : 1;
+  int32_t most = (int32_t)most_taps(in, out), longest = 1;
+  pn_axis axis = {.first = (int32_t *)memory, .length = out};
+  axis.size = axis.first + padded(out);
+  axis.weights = (int16_t *)(memory + ALIGNED(2 * padded(out) * sizeof(int32_t)));
+  double largest = 0;
+  for (int32_t i = 0; i < out; i++) {
+    double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
+    int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
+    int32_t size = (high < in ? (int32_t)high : in) - first;
+    if (size > most - 1) size = most - 1; /* by a rounding error */
+    if (size < 1) size = 1; /* never: `first` is below `in` */
+    double weight = exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
+    largest = weight > largest ? weight : largest;
+    longest = size > longest ? size : longest;
+    axis.first[at] = first;
+    axis.size[at] = size;
+  }
+  axis.taps = (longest + 1) & ~1;
+  while (axis.precision < MAX_PRECISION && 0.5 + largest * (1 << (axis.precision + 1)) < 1 << 15) axis.precision++;
+  memset(axis.weights, 0, padded(out) * (size_t)axis.taps * sizeof(int16_t));
+  for (int32_t i = 0; i < out; i++) {
+    const double *from = exact + (size_t)i * (size_t)most;
+    int16_t *to = axis.weights + (size_t)i * (size_t)axis.taps;
+    for (int32_t k = 0; k < axis.size[i]; k++) to[k] = (int16_t)(0.5 + from[k] * (1 << axis.precision));
+  }
+  for (size_t i = (size_t)out; i < padded(out); i++) {
+    axis.first[i] = axis.first[out - 1];
+    axis.size[i] = 0;
+  }
+  return axis;
+}
+
+static uint8_t rounded(int32_t sum, int precision) {
+  int32_t value = sum >> precision;
+  return (uint8_t)(value > 255 ? 255 : value);
+}
+
+void pn_horizontal_generic(const pn_axis *axis, const uint8_t *const in[PN_ROWS], uint8_t *const out[PN_ROWS]) {
+  for (int row = 0; row < PN_ROWS; row++) {
+    for (int32_t i = 0; i < axis->length; i++) {
+      const int16_t *weights = axis->weights + (size_t)i * (size_t)axis->taps;
+      const uint8_t *from = in[row] + 3 * (size_t)axis->first[i];
+      int32_t red = 1 << (axis->precision - 1), green = red, blue = red;
+      for (int32_t k = 0; k < axis->size[i]; k++, from += 3) {
+        red += weights[k] * from[0];
+        green += weights[k] * from[1];
+        blue += weights[k] * from[2];
+      }
+      uint8_t *to = out[row] + 3 * (size_t)i;
+      to[0] = rounded(red, axis->precision);
+      to[1] = rounded(green, axis->precision);
+      to[2] = rounded(blue, axis->precision);
+    }
+  }
+}
+
+void pn_vertical_generic(const uint8_t *const *rows, const int16_t *weights, int32_t taps, int precision, uint8_t *out,
+                         size_t bytes) {
+  enum { AT_ONCE = 64 };
+  for (size_t start = 0; start < bytes; start += AT_ONCE) {
+    int32_t sums[AT_ONCE];
+    size_t count = bytes - start < AT_ONCE ? bytes - start : AT_ONCE;
+    for (size_t i = 0; i < count; i++) sums[i] = 1 << (precision - 1);
+    for (int32_t k = 0; k < taps; k++) {
+      const uint8_t *from = rows[k] + start;
+      for (size_t i = 0; i < count; i++) sums[i] += weights[k] * from[i];
+    }
+    for (size_t i = 0; i < count; i++) out[start + i] = rounded(sums[i], precision);
+  }
+}
+
+static void mirror_row(const uint8_t *in, uint8_t *out, int32_t width) {
+  for (const uint8_t *from = in + 3 * (size_t)width; from > in; out += 3) {
+    from -= 3;
+    memcpy(out, from, 3);
+  }
+}
+
+/* A resize under way: the source's rows go through the horizontal pass in order, into a ring that the vertical one reads. */
+typedef struct {
+  const uint8_t *rgb;
+  size_t stride, reach; /* reach: bytes from a row's start that the horizontal pass reads */
+  int32_t width, height, done;     /* done: rows that went through the horizontal pass */
+  int across, flip;                /* across: whether the width changes */
+  pn_axis axis;
+  pn_horizontal *horizontal;
+  uint8_t *ring, *copies; /* copies: rows that would be read beyond the pixels' end */
+  size_t slot_bytes;
+  int32_t slots;
+} job;
+
+static const uint8_t *row_at(const job *job, int32_t row) {
+  if (!job->across && !job->flip) return job->rgb + (size_t)row * job->stride;
+  return job->ring + (size_t)(row % job->slots) * job->slot_bytes;
+}
+
+static const uint8_t *readable(const job *job, int32_t row, int which) {
+  size_t start = (size_t)row * job->stride, end = (size_t)(job->height - 1) * job->stride + 3 * (size_t)job->width;
+  if (start + job->reach <= end) return job->rgb + start;
+  return memcpy(job->copies + (size_t)which * ALIGNED(job->reach), job->rgb + start, 3 * (size_t)job->width);
+}
+
+/* Take rows through the horizontal pass until `needed` of them are in the ring. */
+static void advance(job *job, int32_t needed) {
+  if (!job->across && !job->flip) return;
+  for (; job->done < needed; job->done += PN_ROWS) {
+    const uint8_t *in[PN_ROWS];
+    uint8_t *out[PN_ROWS];
+    for (int i = 0; i < PN_ROWS; i++) {
+      int32_t row = job->done + i < job->height ? job->done + i : job->height - 1;
+      in[i] = readable(job, row, i);
+      out[i] = job->ring + (size_t)((job->done + i) % job->slots) * job->slot_bytes;
+      if (!job->across) mirror_row(in[i], out[i], job->width);
+    }
+    if (job->across) job->horizontal(&job->axis, in, out);
+  }
+}
+
+static size_t reach_of(const pn_axis *axis, int32_t width) {
+  size_t reach = 3 * (size_t)width;
+  for (int32_t i = 0; i < axis->length; i++) {
+    size_t end = 3 * ((size_t)axis->first[i] + (size_t)axis->taps) + PN_OVERREAD;
+    reach = end > reach ? end : reach;
+  }
+  return reach;
+}
+
+/* Lay out the memory of a resize: what each part needs, and where it begins once there is memory. */
+enum { TURNED, AXIS_X, AXIS_Y, EXACT, ROWS, COPIES, RING, PARTS };
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out, int32_t out_width,
+                    int32_t out_height, int flip, int32_t orientation, pn_memory *scratch) {
+  const int32_t sides[4] = {width, height, out_width, out_height};
+  for (int i = 0; i < 4; i++) {
+    if (sides[i] < 1 || sides[i] > PN_LONGEST_SIDE) return PN_ODD;
+  }
+  if (orientation < 1 || orientation > 8 || stride < 3 * (size_t)width) return PN_ODD;
+  if (orientation > 4) width = sides[1], height = sides[0];
+  const int across = width != out_width, down = height != out_height, avx2 = pn_has_avx2();
+
+  size_t parts[PARTS] = {0}, total = 0, rows = down ? most_taps(height, out_height) : 1;
+  size_t slots = (rows < (size_t)height ? rows : (size_t)height) + PN_ROWS;
+  size_t slot_bytes = ALIGNED(3 * padded(out_width) + PN_OVERWRITE);
+  size_t most_reach = 3 * ((size_t)width + most_taps(width, out_width)) + PN_OVERREAD;
+  if (orientation > 1) parts[TURNED] = 3 * (size_t)width * (size_t)height;
+  if (across) parts[AXIS_X] = axis_bytes(width, out_width);
+  if (down) parts[AXIS_Y] = axis_bytes(height, out_height);
+  if (across) parts[EXACT] = exact_bytes(width, out_width);
+  if (down) parts[EXACT] = larger(parts[EXACT], exact_bytes(height, out_height));
+  parts[ROWS] = rows * sizeof(uint8_t *);
+  parts[COPIES] = across ? PN_ROWS * ALIGNED(most_reach) : 0;
+  parts[RING] = across || flip ? slots * slot_bytes : 0;
+  for (int i = 0; i < PARTS; i++) total += ALIGNED(parts[i]);
+  uint8_t *places[PARTS], *place = pn_take(scratch, total);
+  if (place == NULL) return PN_NO_MEMORY;
+  for (int i = 0; i < PARTS; place += ALIGNED(parts[i++])) places[i] = place;
+
+  if (orientation > 1) {
+    pn_upright(rgb, stride, sides[0], sides[1], orientation, places[TURNED]);
+    rgb = places[TURNED];
+    stride = 3 * (size_t)width;
+  }
+  job job = {.rgb = rgb, .stride = stride, .width = width, .height = height, .across = across, .flip = flip};
+  job.ring = places[RING], job.copies = places[COPIES], job.slots = (int32_t)slots, job.slot_bytes = slot_bytes;
+  job.horizontal = avx2 ? pn_horizontal_avx2 : pn_horizontal_generic;
+  pn_vertical *vertical = avx2 ? pn_vertical_avx2 : pn_vertical_generic;
+  if (across) {
+    job.axis = make_axis(width, out_width, flip, places[AXIS_X], (double *)places[EXACT]);
+    job.reach = reach_of(&job.axis, width);
+  }
+  pn_axis axis = {0};
+  if (down) axis = make_axis(height, out_height, 0, places[AXIS_Y], (double *)places[EXACT]);
+  const uint8_t **from = (const uint8_t **)places[ROWS];
+  const size_t row_bytes = 3 * (size_t)out_width;
+  for (int32_t y = 0; y < out_height; y++, out += row_bytes) {
+    if (!down) {
+      advance(&job, y + 1);
+      memcpy(out, row_at(&job, y), row_bytes);
+      continue;
+    }
+    int32_t last = axis.first[y] + axis.size[y] - 1;
+    advance(&job, last + 1);
+    for (int32_t k = 0; k < axis.taps; k++) {
+      int32_t row = axis.first[y] + k;
+      from[k] = row_at(&job, row < last ? row : last);
+    }
+    vertical(from, axis.weights + (size_t)y * (size_t)axis.taps, axis.taps, axis.precision, out, row_bytes);
+  }
+  return PN_OK;
+}
+
+void pn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation, uint8_t *out) {
+  const int transposed = orientation > 4;
+  const int mirror_x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+  const int mirror_y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+  ptrdiff_t right = transposed ? (ptrdiff_t)stride : 3, below = transposed ? 3 : (ptrdiff_t)stride;
+  int32_t out_width = transposed ? height : width, out_height = transposed ? width : height;
+  for (int32_t y = 0; y < out_height; y++) {
+    const uint8_t *row = rgb + (mirror_y ? out_height - 1 - y : y) * below;
+    for (int32_t x = 0; x < out_width; x++, out += 3) memcpy(out, row + (mirror_x ? out_width - 1 - x : x) * right, 3);
+  }
+}

@@ -1,0 +1,29 @@
+"""Builds the native library into wheels and editable installs: a command of setuptools, named in pyproject.toml.
+
+Only setuptools imports this module, by its path, while penstock is not installed.
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from setuptools.command.build_py import build_py
+
+_BUILD = Path(__file__).with_name("build.py")
+
+
+class BuildWithLibrary(build_py):  # type: ignore[misc]
+    """Copies the modules and builds the library beside them; beside its sources for an editable install."""
+
+    def run(self) -> None:
+        """Tag a wheel for its platform if the library is in it, not for a Python: it needs nothing of Python's."""
+        super().run()
+        folder = _BUILD.parent if self.editable_mode else Path(self.build_lib, "penstock/pipelines/native")
+        library = folder / "libpenstock.so"
+        if not self.editable_mode:
+            library.unlink(missing_ok=True)  # of an earlier build
+        runpy.run_path(str(_BUILD))["main"](library)
+        wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
+        if wheel is not None and library.exists() and not self.editable_mode:
+            wheel.plat_name_supplied = True

@@ -1,0 +1,37 @@
+"""Tests that the native CRC-32 is zlib's, by folding and by tables."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import zlib
+
+import pytest
+
+
+@pytest.mark.parametrize("folding", [False, True])
+def test_crc_is_zlibs(native: ctypes.CDLL, folding: bool) -> None:
+    native.pn_crc32.restype = ctypes.c_uint32
+    draw = random.Random(1)
+    data = draw.randbytes(1 << 20)
+    native.pn_use_avx2(int(folding))
+    try:
+        for size in (*range(400), 4095, 65536, (1 << 20) - 17):
+            start = draw.randrange(17)  # at every alignment
+            for before in (0, draw.getrandbits(32), 0xFFFFFFFF):
+                part = data[start : start + size]
+                got = native.pn_crc32(part, ctypes.c_size_t(size), ctypes.c_uint32(before))
+                assert got == zlib.crc32(part, before), (size, before)
+    finally:
+        native.pn_use_avx2(1)
+
+
+def test_crc_of_pieces_is_that_of_the_whole(native: ctypes.CDLL) -> None:
+    native.pn_crc32.restype = ctypes.c_uint32
+    draw = random.Random(2)
+    data = draw.randbytes(100_000)
+    for _ in range(20):
+        cut = draw.randrange(len(data))
+        before = native.pn_crc32(data[:cut], ctypes.c_size_t(cut), ctypes.c_uint32(0))
+        rest = data[cut:]
+        assert native.pn_crc32(rest, ctypes.c_size_t(len(rest)), ctypes.c_uint32(before)) == zlib.crc32(data)

@@ -1,0 +1,122 @@
+"""Damaged files: the native library takes only what the Python path takes too, unrepaired and with the same pixels."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+
+import numpy as np
+import pytest
+import simplejpeg
+from image_fuzz import mutated
+from jpeg_samples import stoppable
+from native_windows import file_window, info
+from odd_images import jpeg, luma, textured
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+SMALL = {
+    "420": simplejpeg.encode_jpeg(textured(20, 24), 60, "RGB", "420"),
+    "444": simplejpeg.encode_jpeg(np.ascontiguousarray(textured(48, 48)[:9, :17]), 60, "RGB", "444"),
+    "grey": jpeg(luma(textured(16, 16))[..., 0], quality=60),
+    "restarts": jpeg(textured(33, 24), quality=60, subsampling=2, restart_marker_blocks=1),
+}
+
+
+class Oracle:
+    """What the Python path makes of a window, and counts of what was compared."""
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self.native, self.decoder = native, ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
+        self.taken = self.left = 0
+
+    def check(self, data: bytes, window: Window | None = None) -> None:
+        """The library leaves the file alone, or Python accepts it, repairs nothing, and gives the same pixels."""
+        header = info(self.native, data)
+        if header is None or header.width * header.height > 100_000:
+            self.left += 1
+            return
+        window = window or (0, 0, header.width, header.height)
+        found = file_window(self.native, data, window)
+        if found is None:
+            self.left += 1
+            return
+        self.taken += 1
+        try:
+            pixels = self.decoder.window(data, self.decoder.probe(data), window)
+        except LoaderError as error:
+            pytest.fail(f"Python refuses it: {error}")
+        assert not self.decoder.repair
+        assert np.array_equal(found, pixels)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_truncated_at_every_byte(native: ctypes.CDLL, name: str) -> None:
+    data, oracle = SMALL[name], Oracle(native)
+    for size in range(len(data)):
+        assert file_window(native, data[:size], (0, 0, 4, 4)) is None, size
+        oracle.check(data[:size] + b"\xff\xd9")
+        oracle.check(data[:size] + b"\xff\xd9", (0, 0, 4, 2))
+    oracle.check(data)
+    assert oracle.taken > 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_byte_of_the_scan_changed(native: ctypes.CDLL, name: str) -> None:
+    data, oracle = SMALL[name], Oracle(native)
+    header = info(native, data)
+    assert header is not None
+    for at in range(header.scan_offset, len(data)):
+        for value in (data[at] ^ 1 << at % 8, 0xFF, 0x00, 0xD9):
+            broken = data[:at] + bytes([value]) + data[at + 1 :]
+            oracle.check(broken)
+            oracle.check(broken, (5, 1, 3, 2))
+    assert oracle.taken > 100
+    assert oracle.left > 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
+    rng, oracle = random.Random(seed), Oracle(native)
+    pool = [*SMALL.values(), *(data for data in stoppable().values() if len(data) < 6000)]
+    for _ in range(2500):
+        data = mutated(rng.choice(pool), pool, rng)
+        header = info(native, data)
+        oracle.check(data)
+        if header is not None:
+            x, y = rng.randrange(header.width), rng.randrange(header.height)
+            oracle.check(data, (x, y, rng.randint(1, header.width - x), rng.randint(1, header.height - y)))
+    assert oracle.taken > 300
+    assert oracle.left > 300
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_what_follows_the_window_is_only_looked_through(native: ctypes.CDLL, interval: int) -> None:
+    data = jpeg(textured(200, 64), quality=80, subsampling=2, restart_marker_blocks=interval or 10_000)
+    header, oracle = info(native, data), Oracle(native)
+    assert header is not None
+    top: Window = (3, 2, 40, 20)
+    at = len(data) - 200
+    while 0xFF in data[at - 4 : at + 4]:
+        at -= 1
+    for damage, taken in (
+        (b"\x12\x34", True),
+        (b"\xff\xd9", True),
+        (b"\xff\xd3", bool(interval)),
+        (b"\xff\xc4", False),
+        (b"\xff\xff", False),
+        (b"\xff\x01", False),
+    ):
+        broken = data[:at] + damage + data[at + 2 :]
+        assert (file_window(native, broken, top) is not None) == taken or (damage == b"\xff\xd3" and not interval)
+        oracle.check(broken, top)
+        oracle.check(broken)
+    for end in (data[:-2], data[:-1], data[:-2] + b"\xff\xd0\xff\xd9", data[:-2] + b"\0\xff\xd9"):
+        oracle.check(end, top)
+        oracle.check(end)
+        assert file_window(native, end, (0, 0, 64, 200)) is None
+    few = data[: header.scan_offset + 10] + b"\xff\xd9"
+    assert file_window(native, few, (0, 0, 1, 1)) is None

@@ -1,0 +1,216 @@
+"""Headers as the native library reads them, beside what the Python path makes of them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import jpeg_parts as jp
+import pytest
+import simplejpeg
+from jpeg_parts import Component
+from jpeg_samples import SAMPLINGS, stoppable, unstoppable
+from native_windows import file_window, info
+from odd_images import JFIF, OddImage, corpus, exif_segment, jpeg, scene
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.strips import mcu_size, restart_interval
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+PLAIN = jpeg(scene(48, 64), subsampling=2)
+UPRIGHT = ImagePipeline(exif="apply")
+
+
+@pytest.mark.parametrize("name", stoppable())
+def test_says_what_python_says(native: ctypes.CDLL, name: str) -> None:
+    data = stoppable()[name]
+    found, header = info(native, data), parse_header(data)
+    if name.startswith("411"):
+        assert found is None
+        return
+    assert found is not None
+    assert (found.width, found.height, found.components) == (header.width, header.height, header.components)
+    assert (found.mcu_width, found.mcu_height) == mcu_size(header)
+    assert found.restart_interval == restart_interval(data, header)
+    assert (found.height_offset, found.scan_offset) == (header.height_offset, header.scan_offset)
+    assert info(native, data[: header.scan_offset]) == found  # without its scan
+    assert info(native, data[: header.scan_offset - 1]) is None
+
+
+@pytest.mark.parametrize("name", unstoppable())
+def test_several_scans_are_not_taken(native: ctypes.CDLL, name: str) -> None:
+    assert info(native, unstoppable()[name]) is None
+
+
+@pytest.mark.parametrize("odd", [o for o in corpus() if o.data[:2] == jp.SOI], ids=lambda odd: odd.name)
+def test_odd_images_are_left_to_python_or_the_same(native: ctypes.CDLL, odd: OddImage) -> None:
+    found = info(native, odd.data)
+    if found is None or found.width * found.height > 1_000_000:
+        return
+    assert found.exif_odd or found.orientation == orientation(odd.data)
+    pixels = file_window(native, odd.data, (0, 0, found.width, found.height))
+    if pixels is not None:
+        assert odd.code is None
+        assert (pixels == simplejpeg.decode_jpeg(odd.data, "RGB", strict=True)).all()
+
+
+def test_most_odd_images_that_are_sound_are_taken(native: ctypes.CDLL) -> None:
+    taken = {odd.name for odd in corpus() if odd.code is None and info(native, odd.data)}
+    assert {"jpeg_bare", "jpeg_odd_ids", "jpeg_adobe_ycc", "jpeg_mpo", "jpeg_icc_large", "jpeg_comment"} <= taken
+    refused = {"jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_cmyk_pillow", "jpeg_ycck", "jpeg_no_dht", "jpeg_progressive"}
+    assert not refused & taken
+
+
+# ---- orientation
+
+
+def orientation(data: bytes) -> int:
+    """What Python makes of the file's EXIF block; 1 for a file that it refuses."""
+    try:
+        return ImageDecoder(UPRIGHT).probe(data).orientation
+    except LoaderError:
+        return 1
+
+
+def exif(entries: list[bytes], order: str = "<", *, offset: int = 8, rest: bytes = bytes(4)) -> bytes:
+    """The file with an EXIF block of these directory entries."""
+    tiff = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, offset) + bytes(offset - 8)
+    block = tiff + struct.pack(f"{order}H", len(entries)) + b"".join(entries) + rest
+    return jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0" + block))
+
+
+def entry(tag: int, kind: int, count: int, value: int, order: str = "<") -> bytes:
+    """An entry of a directory; a SHORT stands in the first half of its field."""
+    field = struct.pack(f"{order}HH", value, 0) if kind == 3 and count == 1 else struct.pack(f"{order}I", value)
+    return struct.pack(f"{order}HHI", tag, kind, count) + field
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("value", range(10))
+def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
+    text, turned = entry(0x010F, 2, 5, 60, order), entry(0x0112, 3, 1, value, order)
+    for entries in ([turned], [text, turned], [turned, text]):
+        data = exif(entries, order, rest=bytes(80))
+        found = info(native, data)
+        assert found is not None
+        assert not found.exif_odd
+        assert found.orientation == orientation(data) == (value if 1 <= value <= 8 else 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        exif([entry(0x0112, 3, 1, 6), entry(0x0112, 3, 1, 3)]),
+        exif([entry(0x0112, 4, 1, 6)]),
+        exif([entry(0x0112, 3, 2, 6)]),
+        exif([entry(0x010F, 2, 5000, 60), entry(0x0112, 3, 1, 6)]),
+        exif([entry(0x010F, 2, 5, 2**31), entry(0x0112, 3, 1, 6)]),
+        exif([entry(0x0112, 3, 1, 6)] * 3, rest=b"")[: len(PLAIN)],
+        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\x08\0\0\0\x09\0")),
+        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")),
+        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II+\0\x08\0\0\0\0\0\0\0\0\0")),
+        jp.inserted(PLAIN, jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])),
+    ],
+)
+def test_an_odd_exif_block_is_for_python_to_read(native: ctypes.CDLL, data: bytes) -> None:
+    found = info(native, data)
+    assert found is None or found.exif_odd
+
+
+def test_the_first_exif_block_counts(native: ctypes.CDLL) -> None:
+    for first, second in ((6, 3), (3, 6)):
+        data = jp.inserted(jp.inserted(PLAIN, exif_segment(second)), exif_segment(first))
+        found = info(native, data)
+        assert found is not None
+        assert found.orientation == orientation(data) == first
+
+
+# ---- what is not taken
+
+
+def changed(marker: int, at: int, value: int, data: bytes = PLAIN) -> bytes:
+    """The file with byte `at` of the first segment of a kind changed; 4 is the first behind its length."""
+    out = bytearray(data)
+    out[next(start for found, start, _ in jp.segments(data) if found == marker) + at] = value
+    return bytes(out)
+
+
+ICC = b"ICC_PROFILE\0"
+ADOBE = b"Adobe\0\x64\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        jp.SOI,
+        b"\xff\xd9" + PLAIN[2:],
+        PLAIN[:20],
+        changed(jp.DQT, 4, 0x04),
+        changed(jp.DQT, 4, 0x20),
+        changed(jp.DQT, 5, 0),
+        changed(jp.DHT, 4, 0x05),
+        changed(jp.DHT, 4, 0x20),
+        changed(jp.DHT, 5, 3),
+        changed(jp.DHT, 20, 255),
+        changed(jp.DHT, 21, 16),
+        changed(jp.SOF0, 4, 12),
+        changed(jp.SOF0, 9, 4),
+        changed(jp.SOF0, 9, 1),
+        changed(jp.SOF0, 11, 0x31),
+        changed(jp.SOF0, 11, 0x02),
+        changed(jp.SOF0, 12, 7),
+        changed(jp.SOF0, 13, 1),
+        changed(jp.SOF0, 14, 0x22),
+        changed(jp.SOS, 4, 2),
+        changed(jp.SOS, 5, 9),
+        changed(jp.SOS, 6, 0x22),
+        changed(jp.SOS, 6, 0x40),
+        changed(jp.SOS, 11, 1),
+        changed(jp.SOS, 12, 62),
+        changed(jp.SOS, 13, 1),
+        changed(jp.APP0, 9, 2),
+        jp.with_frame(PLAIN, size=(0, 48)),
+        jp.with_frame(PLAIN, size=(64, 0)),
+        jp.with_frame(PLAIN, marker=0xC2),
+        jp.with_frame(PLAIN, marker=0xC9),
+        jp.without(PLAIN, jp.DQT),
+        jp.without(PLAIN, jp.DHT),
+        jp.without(PLAIN, jp.SOF0),
+        jp.inserted(PLAIN, jp.segment(0xDD, b"\0\0\0")),
+        jp.inserted(PLAIN, jp.segment(0xCC, b"\0\0")),
+        jp.inserted(PLAIN, jp.segment(jp.APP14, ADOBE + b"\2")),
+        jp.inserted(PLAIN, jp.segment(jp.APP14, ADOBE + b"\0")),
+        jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\2\2" + bytes(40))),
+        jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\1\2" + bytes(40))),
+        jp.inserted(PLAIN, jp.segment(jp.COM, b"") * 2500),
+        jp.inserted(PLAIN, PLAIN[PLAIN.index(b"\xff\xc0") : PLAIN.index(b"\xff\xc4")]),
+        jp.inserted(PLAIN, b"\xff\xd0"),
+        jp.inserted(PLAIN, b"\xff\xe5\0\1"),
+    ],
+)
+def test_what_is_odd_in_a_header_is_not_taken(native: ctypes.CDLL, data: bytes) -> None:
+    assert info(native, PLAIN) is not None
+    assert info(native, data) is None
+
+
+def test_wide_quantisers_and_other_hands(native: ctypes.CDLL) -> None:
+    tables = bytearray()
+    for found, start, end in jp.segments(PLAIN):
+        if found == jp.DQT:
+            for at in range(start + 4, end, 65):
+                wide = b"".join(bytes([0, step]) for step in PLAIN[at + 1 : at + 65])
+                tables += jp.segment(jp.DQT, bytes([0x10 | PLAIN[at]]) + wide)
+    data = jp.inserted(jp.without(PLAIN, jp.DQT), bytes(tables))
+    pixels = file_window(native, data, (0, 0, 64, 48))
+    assert pixels is not None
+    assert (pixels == simplejpeg.decode_jpeg(PLAIN, "RGB")).all()
+    assert info(native, data.replace(bytes(tables[5:9]), bytes([tables[5], 0, 0, 0]), 1)) is None
+    for ids in (b"\1\2\3", b"\0\1\2", b"abc"):
+        parts = [
+            Component(p, i, *f) for p, i, f in zip(jp.ycc(scene(20, 20)), ids, ((2, 2), (1, 1), (1, 1)), strict=True)
+        ]
+        assert info(native, jp.encode(parts, head=JFIF)) is not None
+    assert set(SAMPLINGS) >= {"444", "422", "420", "440"}

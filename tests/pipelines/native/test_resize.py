@@ -1,0 +1,180 @@
+"""Tests that the native resize gives torch's pixels, bit for bit, in generic C and with AVX2."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Callable, Iterator
+
+import native_tests
+import numpy as np
+import pytest
+import torch
+
+from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.sample.orientation import upright
+from penstock.pipelines.sample.resize import resize_torch, write_sample
+
+PN_OK, PN_ODD, PN_NO_MEMORY = 0, 1, 2
+GUARD = 64
+Resize = Callable[..., Pixels]
+
+
+def by_torch(pixels: Pixels, size: tuple[int, int], flip: bool = False) -> Pixels:
+    """Return what the Python path makes of `pixels`; size: (width, height)."""
+    slot = torch.empty((1, 3, size[1], size[0]), dtype=torch.uint8).to(memory_format=torch.channels_last)
+    write_sample(pixels, slot, flip, resize_torch)
+    return slot[0].permute(1, 2, 0).numpy()
+
+
+@pytest.fixture(params=["generic", "avx2"])
+def library(native: ctypes.CDLL, request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
+    native.pn_use_avx2(int(request.param == "avx2"))
+    yield native
+    native.pn_use_avx2(1)
+
+
+@pytest.fixture
+def resize(library: ctypes.CDLL) -> Iterator[Resize]:
+    """Resize in memory that ends where the pixels end; nothing is written beside the result."""
+    memory = native_tests.Memory()
+
+    def call(pixels: Pixels, size: tuple[int, int], flip: bool = False, orientation: int = 1) -> Pixels:
+        height, width = pixels.shape[:2]
+        out = np.full(3 * size[0] * size[1] + 2 * GUARD, 77, np.uint8)
+        result = library.pn_resize(
+            ctypes.c_void_p(pixels.ctypes.data), ctypes.c_size_t(pixels.strides[0]), width, height,
+            ctypes.c_void_p(out.ctypes.data + GUARD), *size, int(flip), orientation, ctypes.byref(memory),
+        )  # fmt: skip
+        assert result == PN_OK
+        assert (out[:GUARD] == 77).all()
+        assert (out[-GUARD:] == 77).all()
+        return out[GUARD:-GUARD].reshape(size[1], size[0], 3)
+
+    yield call
+    library.pn_release(ctypes.byref(memory))
+
+
+def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -> Pixels:
+    """Pixels of one of several kinds, in rows of `stride` bytes, behind which no byte can be read."""
+    rows = draw.integers(0, 256, (height, max(stride, 3 * width)), dtype=np.uint8)
+    kind = draw.integers(4)
+    if kind == 1:
+        rows = (rows > 127).astype(np.uint8) * np.uint8(255)
+    elif kind == 2:  # a chessboard
+        rows[:] = 255 * ((np.arange(rows.shape[1]) // 3 + np.arange(height)[:, None]) % 2)
+    elif kind == 3:
+        rows[:] = draw.choice([0, 1, 127, 128, 254, 255])
+    memory = native_tests.at_the_end_of_memory(rows.tobytes()[: (height - 1) * rows.shape[1] + 3 * width])
+    return np.lib.stride_tricks.as_strided(memory, (height, width, 3), (rows.shape[1], 3, 1), writeable=False)
+
+
+def test_random_sizes(resize: Resize) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(2000):
+        limit = (4, 12, 40, 100, 200)[number % 5]
+        width, height, *size = (int(side) for side in draw.integers(1, limit + 1, 4))
+        if number % 7 == 0:
+            size[number % 2] = (width, height)[number % 2]
+        pixels = drawn(draw, width, height, 3 * width + int(draw.integers(0, 20)))
+        flip = bool(draw.integers(2))
+        got = resize(pixels, tuple(size), flip)
+        assert np.array_equal(got, by_torch(pixels, tuple(size), flip)), (width, height, size, flip)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ((1, 1), (224, 224)),
+        ((3000, 2), (1, 2)),
+        ((2, 3000), (2, 1)),
+        ((3000, 1), (7, 300)),
+        ((1, 3000), (50, 11)),
+        ((3000, 40), (224, 33)),
+        ((65536, 2), (3, 1)),
+        ((5, 5), (3000, 3)),
+        ((224, 224), (224, 224)),
+        ((224, 500), (224, 224)),
+        ((500, 224), (224, 224)),
+        ((449, 447), (224, 224)),
+        ((450, 448), (225, 112)),
+        ((672, 673), (224, 223)),
+    ],
+)
+def test_extreme_sizes(resize: Resize, source: tuple[int, int], target: tuple[int, int]) -> None:
+    draw = np.random.default_rng(2)
+    for flip in (False, True):
+        for _ in range(4):
+            pixels = drawn(draw, *source)
+            assert np.array_equal(resize(pixels, target, flip), by_torch(pixels, target, flip))
+
+
+def test_every_width_to_every_width(resize: Resize) -> None:
+    draw = np.random.default_rng(3)
+    for width in range(1, 60):
+        pixels = drawn(draw, width, 3, 3 * width + width % 3)
+        for out_width in range(1, 60):
+            assert np.array_equal(resize(pixels, (out_width, 3)), by_torch(pixels, (out_width, 3)))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation(resize: Resize, library: ctypes.CDLL, orientation: int) -> None:
+    draw = np.random.default_rng(orientation)
+    for width, height in ((1, 1), (31, 17), (7, 40), (64, 64)):
+        stored = drawn(draw, width, height, 3 * width + 5)
+        turned = np.ascontiguousarray(upright(stored, orientation))
+        copy = np.zeros_like(turned)
+        library.pn_upright(
+            ctypes.c_void_p(stored.ctypes.data), ctypes.c_size_t(stored.strides[0]), width, height, orientation,
+            ctypes.c_void_p(copy.ctypes.data),
+        )  # fmt: skip
+        assert np.array_equal(copy, turned)
+        for size in ((16, 12), turned.shape[1::-1]):
+            for flip in (False, True):
+                assert np.array_equal(resize(stored, size, flip, orientation), by_torch(turned, size, flip))
+
+
+@pytest.mark.parametrize(
+    ("stride", "sides", "orientation"),
+    [
+        (30, (0, 5, 4, 4), 1),
+        (30, (5, -1, 4, 4), 1),
+        (30, (5, 5, 0, 4), 1),
+        (30, (5, 5, 4, 1 << 21), 1),
+        (14, (5, 5, 4, 4), 1),
+        (30, (5, 5, 4, 4), 0),
+        (30, (5, 5, 4, 4), 9),
+    ],
+)
+def test_sizes_that_make_no_sense_touch_nothing(
+    native: ctypes.CDLL, stride: int, sides: tuple[int, int, int, int], orientation: int
+) -> None:
+    memory = native_tests.Memory()
+    nowhere = ctypes.c_void_p(0)
+    width, height, *size = sides
+    arguments = (nowhere, ctypes.c_size_t(stride), width, height, nowhere, *size, 0, orientation, ctypes.byref(memory))
+    assert native.pn_resize(*arguments) == PN_ODD
+    assert memory.data is None
+
+
+@pytest.fixture
+def two_tebibytes() -> Iterator[None]:
+    """Limit the process's addresses to 2 TiB: more would be given where memory is overcommitted without limit."""
+    if "sanitize" in os.environ.get("CFLAGS", ""):
+        pytest.skip("AddressSanitizer takes 16 TiB of addresses itself")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 40, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("two_tebibytes")
+def test_no_memory_is_said(native: ctypes.CDLL) -> None:
+    memory = native_tests.Memory()
+    pixels = np.zeros((1, 1, 3), np.uint8)
+    side = 1 << 20  # its turned copy would take 3 TiB
+    place = ctypes.c_void_p(pixels.ctypes.data)
+    arguments = (place, ctypes.c_size_t(3 * side), side, side, place, 1, 1, 0, 2, ctypes.byref(memory))
+    assert native.pn_resize(*arguments) == PN_NO_MEMORY
+    assert (memory.data, memory.size) == (None, 0)

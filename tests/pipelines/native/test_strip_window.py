@@ -1,0 +1,148 @@
+"""Windows of restart strips, decoded by the native library: the pixels of the part that the Python path cuts out."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import simplejpeg
+from jpeg_samples import PILLOW_SAMPLINGS
+from native_windows import Scan, strips_window, variant
+from odd_images import jpeg, luma, textured
+
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, segment_ends
+
+KINDS = ("444", "422", "420", "grey")
+SEGMENTS = ((241, 160, 2), (241, 163, 1), (64, 96, 3), (70, 33, 1), (48, 64, 4))  # height, width, MCUs of 16 pixels
+
+
+class Strips:
+    """A JPEG with a restart marker behind each `mcus` MCUs, and where its segments end."""
+
+    def __init__(self, kind: str, height: int, width: int, mcus: int) -> None:
+        pixels = textured(height, width)
+        options = {"quality": 85, "restart_marker_blocks": mcus}
+        if kind == "grey":
+            data = jpeg(luma(pixels)[..., 0], **options)
+        else:
+            data = jpeg(pixels, subsampling=PILLOW_SAMPLINGS[kind], **options)
+        header = parse_header(data)
+        self.header, self.scan = data[: header.scan_offset], data[header.scan_offset : -2]
+        self.geometry = StripGeometry(width, height, *mcu_size(header), mcus)
+        self.height_offset = header.height_offset
+        self.pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+        ends = segment_ends(np.frombuffer(self.scan, np.uint8)).tolist()
+        self.ends = [*ends, len(self.scan)]  # of all segments, their markers included
+        assert len(self.ends) == self.geometry.rows * self.geometry.segments
+
+    def cut(self, window: Window, strip_rows: int) -> tuple[bytes, int, bool]:
+        """(bytes of the strips that the window needs, their first row of MCUs, whether they reach the end)."""
+        cut, segments = plan_cut(self.geometry, window), self.geometry.segments
+        first = cut.row // strip_rows * strip_rows
+        last = min(-(-cut.row_end // strip_rows) * strip_rows, self.geometry.rows)
+        begin = self.ends[first * segments - 1] if first else 0
+        return self.scan[begin : self.ends[last * segments - 1]], first, last == self.geometry.rows
+
+    def by_python(self, window: Window, coded: bytes, first: int) -> np.ndarray:
+        """The window of the part that cut_jpeg makes."""
+        x, y, w, h = window
+        cut = plan_cut(self.geometry, window)
+        scan = np.frombuffer(coded, np.uint8)
+        part = cut_jpeg(self.header, self.height_offset, scan, first, self.geometry, cut)
+        pixels = simplejpeg.decode_jpeg(part, "RGB", strict=True)
+        return pixels[y - cut.y : y - cut.y + h, x - cut.x : x - cut.x + w]
+
+
+@cache
+def strips(kind: str, height: int, width: int, mcus: int) -> Strips:
+    """One of them."""
+    return Strips(kind, height, width, mcus)
+
+
+def decoded(native: ctypes.CDLL, image: Strips, window: Window, coded: bytes, first: int, **changes: int):  # type: ignore[no-untyped-def]
+    """What the library makes of strips."""
+    fields = {"first_row": first, "segment_mcus": image.geometry.segment_mcus, "at_end": 1, "whole_file": 0, **changes}
+    return strips_window(native, image.header, Scan(data=coded, size=len(coded), **fields), window)
+
+
+def random_window(draw: random.Random, width: int, height: int) -> Window:
+    """Of any size, some at an edge."""
+    w, h = draw.randint(1, width), draw.randint(1, height)
+    return draw.choice((0, width - w, draw.randint(0, width - w))), draw.choice((0, draw.randint(0, height - h))), w, h
+
+
+@pytest.mark.parametrize("avx2", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_equal_those_of_python(native: ctypes.CDLL, kind: str, avx2: bool) -> None:
+    draw = random.Random(kind)
+    taken = 0
+    with variant(native, avx2):
+        for number in range(500):
+            height, width, mcus = SEGMENTS[number % len(SEGMENTS)]
+            if kind in ("444", "grey") or width % 16:
+                mcus = 1
+            image = strips(kind, height, width, mcus)
+            x, y, w, h = window = random_window(draw, width, height)
+            coded, first, at_end = image.cut(window, draw.choice((1, 2, 5)))
+            found = decoded(native, image, window, coded, first, at_end=int(at_end))
+            expected = image.by_python(window, coded, first)
+            if found is None:
+                cut = plan_cut(image.geometry, window)
+                assert cut.width <= 4, window  # too narrow for libjpeg to mix its chroma, unlike the whole image
+                continue
+            taken += 1
+            assert np.array_equal(found, expected), (window, height, width)
+            assert np.array_equal(found, image.pixels[y : y + h, x : x + w])
+    assert taken > 480
+
+
+def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> None:
+    image, window = strips("420", 241, 160, 2), (0, 100, 160, 141)
+    coded, first, _ = image.cut(window, 1)
+    renumbered = bytearray(coded)
+    ends = segment_ends(np.frombuffer(coded, np.uint8))
+    for end in ends:
+        renumbered[end - 1] = 0xD3
+    found = decoded(native, image, window, bytes(renumbered), first)
+    assert found is not None
+    assert np.array_equal(found, image.pixels[100:])
+    one_less = coded[: ends[3]] + coded[ends[4] :]
+    one_more = coded[: ends[3]] + b"\xff\xd0" + coded[ends[3] :]
+    for bad in (one_less, one_more, coded + b"\xff\xd0", coded[: ends[-1]], coded[: ends[-1] - 2], b""):
+        assert decoded(native, image, window, bad, first) is None
+    assert decoded(native, image, window, coded, first, at_end=0) is None
+
+
+def test_damage_in_what_is_needed_is_told_and_beside_it_is_not(native: ctypes.CDLL) -> None:
+    image = strips("420", 241, 160, 2)
+    window = (70, 0, 20, 241)  # in the third segment of each row
+    ends = [0, *segment_ends(np.frombuffer(image.scan, np.uint8)).tolist()]
+    expected = image.pixels[:, 70:90]
+    for segment, harmless in ((0, True), (2, False), (5, True), (7, False)):
+        at = ends[segment]
+        for damage in (b"\xff\xc0", b"\xff\xd9", b"\xff\x01"):
+            found = decoded(native, image, window, image.scan[: at + 3] + damage + image.scan[at + 5 :], 0)
+            assert (found is not None) == harmless
+            assert found is None or np.array_equal(found, expected)
+        longer = image.scan[: ends[segment + 1] - 2] + b"\0\0" + image.scan[ends[segment + 1] - 2 :]
+        shorter = image.scan[: ends[segment + 1] - 4] + image.scan[ends[segment + 1] - 2 :]
+        for damaged in (longer, shorter):
+            assert (decoded(native, image, window, damaged, 0) is not None) == harmless
+
+
+@pytest.mark.parametrize(
+    "changes", [{"segment_mcus": 0}, {"segment_mcus": 5}, {"segment_mcus": 3}, {"first_row": -1}, {"first_row": 9}]
+)
+def test_geometry_that_is_not_the_headers_is_not_taken(native: ctypes.CDLL, changes: dict[str, int]) -> None:
+    image = strips("420", 241, 160, 2)
+    assert decoded(native, image, (0, 0, 9, 9), image.scan, 0) is not None
+    assert decoded(native, image, (0, 0, 9, 9), image.scan, **{"first": 0, **changes}) is None
+    uneven = strips("420", 241, 163, 1)
+    header = uneven.header.replace(b"\xff\xdd\0\4\0\1", b"\xff\xdd\0\4\0\3")
+    scan = Scan(data=uneven.scan, size=len(uneven.scan), segment_mcus=3, at_end=1)
+    assert strips_window(native, header, scan, (0, 0, 9, 9)) is None

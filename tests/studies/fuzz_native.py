@@ -1,0 +1,76 @@
+"""Feeds mutated and truncated JPEGs to the native window decoder, built with AddressSanitizer and UBSan.
+
+`python fuzz_native.py --count 200000 --truncations 2000000`; it ends with exit code 1 at the first fault, whose report
+it prints. The same seed gives the same inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+
+from penstock.pipelines.native.build import SOURCES, compiler
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+
+HARNESS = SUPPORT / "native/fuzz.c"
+SANITIZERS = ("-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_FILES = ("exif.c", "huffman.c", "idct.c", "idct_avx2.c", "jpeg_header.c", "memory.c", "pixels.c", "pixels_avx2.c")
+_FILES = (*_FILES, "planes.c", "scan_bits.c", "window.c")
+
+
+def build(program: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
+    """Compile the harness with the decoder's files."""
+    sources = [str(SOURCES / name) for name in _FILES]
+    subprocess.run([*compiler(), *flags, f"-I{SOURCES}", str(HARNESS), *sources, "-lm", "-o", str(program)], check=True)
+    return program
+
+
+def seeds() -> list[bytes]:
+    """Small whole files of all kinds that the decoder takes, and of some that it does not."""
+    sys.path.append(str(SUPPORT / "images"))
+    from jpeg_samples import stoppable
+    from odd_images import corpus, exif_segment, jpeg, luma, textured
+
+    files = [data for name, data in stoppable().items() if len(data) < 9000 and not name.endswith("_48x64")]
+    for height, width in ((9, 7), (16, 16), (24, 40)):
+        pixels = np.ascontiguousarray(textured(48, 48)[:height, :width])
+        files += [simplejpeg.encode_jpeg(pixels, 60, "RGB", kind) for kind in ("444", "422", "420", "440")]
+        files += [jpeg(luma(pixels)[..., 0], quality=60), jpeg(pixels, subsampling=2, restart_marker_blocks=1)]
+    files += [odd.data for odd in corpus() if odd.name.startswith(("jpeg_orientation", "jpeg_icc_part", "jpeg_exif"))]
+    start = files[-1]
+    return [*files, start[:2] + exif_segment(6, big_endian=True) + start[2:]]
+
+
+def run(program: Path, count: int, truncations: int, seed: int) -> subprocess.CompletedProcess[str]:
+    """Run the harness over the seeds."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for number, data in enumerate(seeds()):
+            paths.append(Path(folder) / f"{number}.jpg")
+            paths[-1].write_bytes(data)
+        command = [str(program), str(count), str(truncations), str(seed), *map(str, paths)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def main() -> int:
+    """Build, run, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200_000, help="mutated files")
+    parser.add_argument("--truncations", type=int, default=2_000_000, help="truncated files")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        done = run(build(Path(folder) / "fuzz"), options.count, options.truncations, options.seed)
+    print(done.stdout + done.stderr, end="")
+    return int(done.returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
