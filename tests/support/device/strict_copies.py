@@ -79,11 +79,11 @@ class StrictCopies(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            if tensor.is_meta and any(t.device.type == "cpu" and t.ndim == 4 for t in given):
-                source = next(t for t in given if t.device.type == "cpu" and t.ndim == 4)
+            source = next((t for t in given if _is_pixels(t) and not t.is_meta), None)
+            if tensor.is_meta and source is not None:
                 assert not source.numel() or self._among(source, self._pinned), f"{func} uploads from pageable memory"
                 self.uploaded += source.nbytes
-            assert tensor.is_meta or tensor.ndim < 4 or not len(tensor), f"{func} makes pixels on the host"
+            assert tensor.is_meta or not _is_pixels(tensor) or not len(tensor), f"{func} makes pixels on the host"
             if not any(tensor.untyped_storage()._cdata == t.untyped_storage()._cdata for t in given):
                 self._made.append(StorageWeakRef(tensor.untyped_storage()))
         return result
@@ -92,3 +92,7 @@ class StrictCopies(TorchDispatchMode):
     def _among(tensor: torch.Tensor, known: list[StorageWeakRef]) -> bool:
         found = StorageWeakRef(tensor.untyped_storage())
         return any(each.cdata == found.cdata and not each.expired() for each in known)
+
+
+def _is_pixels(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 4 and tensor.dtype != torch.int32  # which coordinates are
