@@ -40,7 +40,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link wheel lint typecheck test slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
+.PHONY: help setup system link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -105,6 +105,9 @@ typecheck: setup link ## mypy, strict
 
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-matrix: setup link ## a fast part of the suite with the oldest and newest versions declared (MATRIX='oldest simd')
+	$(BIN)/python tests/studies/version_matrix.py $(MATRIX)
 
 slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes on this machine (root installs slurm-wlm)
 	docker/slurm/try-slurm.sh

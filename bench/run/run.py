@@ -120,9 +120,11 @@ class BenchRun:
     def run(self) -> BenchRecord:
         """Search the settings, then measure everything in turn, `rounds` times over.
 
-        So a drift of the machine's speed touches all alike.
+        So a drift of the machine's speed touches all alike. Raises ValueError where the budget is over before.
         """
         wanted = self.settings
+        if self._budget.left <= 0:
+            raise self._too_short()
         if wanted.tunes or wanted.backend == ALL_BACKENDS:
             found = search_settings(
                 self._searched(), self._opener, self._ceilings, self._progress, partial(self._say_measured, "search")
@@ -205,10 +207,7 @@ class BenchRun:
         rounds = Rounds(self.settings, self._budget, probes, decoder=decoder, **say)
         rounds.run(self._budget.share(ADVICE_SHARE) if self.settings.apply else 0.0)
         if ("loader", _name(self.chosen)) in rounds.late:
-            raise ValueError(
-                f"the budget of {self._budget.seconds:g} s was over before the loader could be measured: pass a "
-                "longer --budget"
-            )
+            raise self._too_short()
         record = self._record(loader, rounds.results)
         spare = self._budget.seconds is not None and self.settings.apply
         if spare and not worth_trying(record, judge(record, "").advice or (), self._budget):
@@ -217,6 +216,12 @@ class BenchRun:
             names = ", ".join(name for _, name in rounds.late)
             self._notes.append(f"not measured in {self._budget.seconds:g} s (--budget): {names}")
         return record
+
+    def _too_short(self) -> ValueError:
+        return ValueError(
+            f"the budget of {self._budget.seconds:g} s was over before the loader could be measured: pass a longer "
+            "--budget"
+        )
 
     def _failed(self, key: Key, error: Exception) -> None:
         """Note why a measurement is left out. Raises `error` if it is not of something that may fail."""

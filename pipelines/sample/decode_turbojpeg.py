@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from typing import Any
 
 from penstock.pipelines.errors import LoaderError
@@ -11,7 +12,7 @@ from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.sample.pixel_memory import PixelMemory
 
 _FIX = (
-    "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "
+    "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG>=1.8.2,<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "
     "or 'PyTurboJPEG>=2' (libjpeg-turbo 3), or use decoder='simplejpeg'"
 )
 
@@ -42,6 +43,8 @@ class TurbojpegDecoder:
     name = "turbojpeg"
 
     def __init__(self) -> None:
+        if "dst" not in inspect.signature(_QuietTurboJPEG.decode).parameters:
+            raise LoaderError("E-DEPENDENCY", "PyTurboJPEG is too old: 1.8.2 or newer is needed", fix=_FIX)
         try:
             self._turbo = _QuietTurboJPEG()
         except (RuntimeError, OSError) as error:

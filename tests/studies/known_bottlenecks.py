@@ -1,7 +1,8 @@
 """Measures runs whose limit is known, and checks that the verdict is right and its advice gives what it predicts.
 
-`python tests/studies/known_bottlenecks.py --json OUT [--only NAME]` makes the data, measures each bottleneck as
-`penstock bench` does, and takes the advice. Exit code 1 where a verdict is wrong or a gain more than 20 % off.
+`python tests/studies/known_bottlenecks.py --json OUT [--only NAME] [--thorough]` makes the data, measures each
+bottleneck as `penstock bench` does, each within its budget, and takes the advice. Exit code 1 where a verdict is wrong
+or a gain more than 20 % off.
 """
 
 from __future__ import annotations
@@ -84,13 +85,15 @@ class Outcome:
         )
 
 
-def bottlenecks(device: str, seconds: float) -> list[Bottleneck]:
-    """The cases, for this machine's processors and `device`."""
+def bottlenecks(device: str, seconds: float, budget: float | None = None) -> list[Bottleneck]:
+    """The cases, for this machine's processors and `device`; without a budget two rounds."""
     cpus = available_cpus()
     some = max(1, cpus // 2)
 
     def run(**more: Any) -> BenchSettings:
-        wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": 2, "apply": True, "model": None}
+        rounds = 2 if budget is None else None
+        wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": rounds, "budget": budget}
+        wanted |= {"apply": True, "model": None}
         wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": usable_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
@@ -188,8 +191,10 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="this bottleneck alone; may be given again")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement in each round")
+    parser.add_argument("--budget", type=float, default=120.0, help="of each run, in seconds")
+    parser.add_argument("--thorough", action="store_true", help="no budget: two rounds of everything")
     arguments = parser.parse_args()
-    cases = bottlenecks(arguments.device, arguments.seconds)
+    cases = bottlenecks(arguments.device, arguments.seconds, None if arguments.thorough else arguments.budget)
     unknown = set(arguments.only or ()) - {case.name for case in cases}
     if unknown:
         parser.error(f"no bottleneck {', '.join(sorted(unknown))}: there are {', '.join(c.name for c in cases)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
@@ -346,6 +347,7 @@ def test_transient_errors_of_storage_are_waited_out(path: Path, monkeypatch: pyt
 
 def test_many_threads_open_the_file_once(path: Path) -> None:
     cache = pickle.loads(pickle.dumps(open_cache(path).files[0]))
+    gc.collect()  # files of earlier tests are closed when it pleases the interpreter
     before = len(os.listdir("/proc/self/fd"))
     gate = threading.Barrier(8)
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, StoredSize
-from penstock.pipelines.sample import decode_simplejpeg
+from penstock.pipelines.sample import decode_simplejpeg, decode_turbojpeg
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder
 from penstock.pipelines.sample.orientation import stored_window, upright
 from penstock.pipelines.spec import ImagePipeline
@@ -460,3 +460,10 @@ def test_a_part_that_is_damaged_is_refused(name: str) -> None:
     with pytest.raises(LoaderError) as caught:
         images.part(ImagePart(bytes(data), 0, 0, 56, 40), probe, (0, 0, 56, 40))
     assert caught.value.code in ("E-CORRUPT", "E-TRUNC")
+
+
+def test_a_pyturbojpeg_that_cannot_decode_into_given_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1.8.0 every photo was a TypeError."""
+    monkeypatch.setattr(decode_turbojpeg._QuietTurboJPEG, "decode", lambda self, jpeg_buf, flags=0: None)
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*1\.8\.2 or newer"):
+        decode_turbojpeg.TurbojpegDecoder()

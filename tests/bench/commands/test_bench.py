@@ -1,0 +1,77 @@
+"""`penstock bench` given what it cannot measure, or broken off: one line, an exit code, what was measured so far."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from broken_scans import KINDS, undecodable
+from command_line import Running, penstock_here
+from photo_folder import write_folder
+
+from penstock.bench.record.record import BenchSettings
+from penstock.bench.run import run as module
+from penstock.bench.run.run import BenchRun
+from penstock.bench.run.time_budget import TimeBudget
+
+QUICK = ("--device", "cpu", "--model", "none", "--batch-size", "8", "--size", "32", "--workers", "1")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 40)
+
+
+def test_an_empty_folder_is_one_line(tmp_path: Path) -> None:
+    run = penstock_here("bench", tmp_path, *QUICK)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (3, "", 1)
+    assert run.stderr.startswith("LoaderError[E-NODATA]")
+
+
+def test_a_budget_too_small_for_one_measurement_is_refused_at_once(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to search first: for ten seconds on a busy machine, to refuse then."""
+    monkeypatch.setattr(module, "search_settings", lambda *_: pytest.fail("a search was begun"))
+    run = penstock_here("bench", photos, *QUICK, "--budget", 1)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == (
+        "penstock: the budget of 1 s was over before the loader could be measured: pass a longer --budget"
+    )
+    settings = BenchSettings(batch_size=8, size=32, model=None, budget=100.0)
+    with pytest.raises(ValueError, match="longer --budget"):
+        BenchRun(photos, settings, lambda *_: None, budget=TimeBudget(100.0, used=99.0)).run()
+
+
+def test_a_broken_image_is_replaced_and_said_or_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path, 40)
+    broken = folder / "class1" / "0031.jpg"
+    broken.write_bytes(undecodable(broken.read_bytes(), KINDS[2]))
+    short = ("--backend", "torch", "--workers", 0, "--thorough", "--rounds", 1, "--seconds", 0.1, "--no-apply")
+    run = penstock_here("bench", folder, *QUICK, *short, "--max-bad", 0.5)
+    assert run.returncode == 0
+    assert "Samples in " in run.stdout
+    assert "replaced=0" not in run.stdout
+    run = penstock_here("bench", folder, *QUICK, *short)
+    assert run.returncode == 3
+    told = [line for line in run.stderr.splitlines() if line.startswith("LoaderError")]
+    assert len(told) == 1
+    assert told[0].startswith("LoaderError[E-MAXBAD] sample=")
+    assert "class1/0031.jpg" in told[0]
+
+
+def test_broken_off_it_has_told_what_was_measured(photos: Path) -> None:
+    with Running("bench", photos, *QUICK) as running:
+        assert running.process.stderr is not None
+        lines: list[str] = []
+        while not any("images/s" in line for line in lines):
+            lines.append(running.process.stderr.readline())
+            assert lines[-1], lines  # it ended by itself
+        code, rest = running.end(signal.SIGINT, group=True)
+        assert running.leaves_nothing(), running.left_behind()
+    assert lines[-1].startswith("search  torch of the files")
+    assert (code, rest.splitlines()[-1]) == (130, "penstock: stopped by SIGINT")
+    assert "Traceback" not in rest
