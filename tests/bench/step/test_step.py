@@ -1,13 +1,17 @@
 """One training step, against plain PyTorch."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from learnable_batch import learnable_batch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from penstock.bench.step import step as step_module
 from penstock.bench.step.optimizers import sgd
 from penstock.bench.step.schedules import cosine_with_warmup
 from penstock.bench.step.settings import TrainSettings
@@ -177,3 +181,54 @@ def test_without_a_length_or_a_schedule_lr_is_constant(schedule, total_steps):
     step(*learnable_batch())
     assert step.schedule is None
     assert {group["lr"] for group in step.optimizer.param_groups} == {0.03}
+
+
+class NothingThatWaits(TorchDispatchMode):
+    """Objects to operations whose result has a size that depends on values: a device would have to be waited for."""
+
+    waiting = ("nonzero", "masked_select", "_local_scalar_dense", "unique", "bincount", "_unique2")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if not any(t.is_meta for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)):
+            return function(*args, **(kwargs or {}))  # on the host, such as the number of AdamW's steps
+        assert name not in self.waiting, name
+        if name.startswith("index"):
+            indices = [t for t in tree_leaves(args[1:]) if isinstance(t, torch.Tensor)]
+            assert not any(t.dtype in (torch.bool, torch.uint8) for t in indices if t is not args[0]), f"{name}: a mask"
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("targets", ["labels", "soft"])
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd one by one", "adamw", "lars", "lamb"])
+def test_a_step_runs_where_no_value_can_be_read(optimizer, targets, monkeypatch):
+    """On the meta device, whose tensors have no values: whatever asks for one raises."""
+    monkeypatch.setattr(step_module, "autocast", lambda settings: nullcontext())  # which knows no such device
+    settings = TrainSettings(
+        optimizer=optimizer.partition(" ")[0],
+        kernel="loop" if "one by one" in optimizer else "foreach",
+        accumulate=2,
+        clip_norm=1.0,
+        label_smoothing=0.1,
+    )
+    object.__setattr__(settings, "device", "meta")  # which users may not name
+    step = make_step(tiny_model(), settings, total_steps=4)
+    images = torch.empty(8, 3, 6, 6, device="meta")
+    labels = torch.zeros(8, dtype=torch.int64) if targets == "labels" else torch.zeros(8, 4)
+    with NothingThatWaits() as operations:
+        losses = [step(images, labels.to("meta"), last=batch == 4) for batch in range(5)]
+    assert step.updates == 3
+    assert all(loss.is_meta and loss.shape == () for loss in losses)
+    assert operations.count > 100
+
+
+def test_the_check_of_what_waits_goes_red():
+    with NothingThatWaits(), pytest.raises(AssertionError, match="nonzero"):
+        torch.ones(3, device="meta").nonzero()
+    with NothingThatWaits(), pytest.raises(AssertionError, match="mask"):
+        torch.ones(3, device="meta").index_put_((torch.ones(3, dtype=torch.bool, device="meta"),), torch.zeros(()))

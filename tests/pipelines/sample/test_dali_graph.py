@@ -492,6 +492,29 @@ def test_what_is_taken_from_a_gpu_makes_no_stream_wait() -> None:
         assert made.take().tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
+def test_the_graph_of_a_gpu_can_be_defined(coded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options exist and its stages fit; only building it needs a GPU."""
+    outputs = []
+    pipeline = import_dali().Pipeline
+    monkeypatch.setattr(pipeline, "set_outputs", lambda pipe, *nodes: outputs.extend(nodes))
+    monkeypatch.setattr(pipeline, "build", lambda pipe: None)
+    made = DaliGraph.__new__(DaliGraph)
+    made.coded = coded
+    made._settings = GraphSettings(
+        size=(32, 48),
+        batch_size=4,
+        threads=2,
+        depth=3,
+        device_id=0,
+        preallocate=(500, 400),
+        device_memory_padding=1 << 20,
+        host_memory_padding=1 << 20,
+    )
+    made._built(import_dali())
+    assert [node.device for node in outputs] == ["gpu"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
 def test_the_gpus_images_are_those_of_the_cpu_within_two_levels(coded: bool) -> None:
