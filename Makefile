@@ -6,14 +6,12 @@ BIN := $(VENV)/bin
 # The interpreter of `bench-gpu`: a GPU machine without a network runs the tree with the Python it has (PY=python3).
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
-GPU_MODELS := resnet18 resnet50
 # What bench-gpu feeds, served as so many entries: a folder of images, and its cache, which is built unless it is there
 # (where jpegtran is missing: GPU_DATA=photos GPU_CACHE=photos.h5, built elsewhere of the same files).
 GPU_DATA ?= $(DEMO)/train
 GPU_CACHE ?= build/gpu.h5
 GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
-# A record, gpu-MODEL-WHAT.json, is of a backend on the files, or on the cache: its crops are decoded from strip windows.
-GPU_RECORDS := torch hdf5 dali dali-cache
+GPU_BUDGET ?= 3600
 DEMO := demo
 # What `make bench` measures: made within 20 s on two slow cores.
 BENCH_DEMO := build/bench-demo
@@ -40,7 +38,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu gpu-records report-picture image image-test clean distclean FORCE
+.PHONY: help setup system link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -123,21 +121,13 @@ bench: setup ## synthesise a demo set and measure this machine (build/bench.html
 	$(BIN)/penstock bench $(BENCH_DEMO)/train --cache $(BENCH_DEMO).h5 --entries 5120 --baseline \
 	  --json build/bench.json --report build/bench.html
 
-bench-gpu: link ## GPU tests and GPU records in bench/results; PY=python3 uses a Python without .venv
+bench-gpu: link ## GPU tests and GPU records in bench/results, GPU_BUDGET seconds; goes on where it was; PY=python3: no .venv
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
 	  echo 'bench-gpu: "$(PY)" sees no CUDA device; run this on a machine with a GPU (make bench measures the CPU)' >&2; \
 	  exit 1; }
-	$(WITH_LINKED) $(PY) -m pytest -m gpu
-	$(LINKED_COMMAND) synth $(DEMO)
-	@$(MAKE) --no-print-directory gpu-records
-
-gpu-records: link # the records of bench-gpu, and the table of them
-	@mkdir -p $(RESULTS) build
-	set -e; for what in $(GPU_RECORDS); do for model in $(GPU_MODELS); do \
-	  case $$what in hdf5|dali-cache) cache='--cache $(GPU_CACHE)' ;; *) cache= ;; esac; \
-	  $(LINKED_COMMAND) bench $(GPU_DATA) --backend $${what%-cache} $$cache --model $$model $(GPU_OPTIONS) \
-	    --baseline --json $(RESULTS)/gpu-$$model-$$what.json; done; done
-	@$(WITH_LINKED) $(PY) tests/studies/records_table.py $(RESULTS)/gpu-*.json
+	@mkdir -p build
+	$(WITH_LINKED) $(PY) tests/studies/gpu_hour.py --data $(GPU_DATA) --cache $(GPU_CACHE) --demo $(DEMO) \
+	  --results $(RESULTS) --budget $(GPU_BUDGET) -- $(GPU_OPTIONS)
 
 report-picture: link ## draw the report page of REPORT_RECORD as bench/results/report.png (needs Chromium)
 	@test -n '$(BROWSER)' || { \

@@ -19,6 +19,7 @@ _COLUMNS = (
     DALI_PIPELINE,
     "model alone",
     "loader + model",
+    "share of the model's rate",
 )
 
 
@@ -38,7 +39,9 @@ def _row(path: Path) -> tuple[str, ...]:
         spread = f"{loader['low']:,.0f} to {loader['high']:,.0f}" if loader else "-"
         if both:
             rates[-1] += f" ({both['wait_share']:.0%} waiting)"
-        return path.stem, _rate(loader), spread, *rates
+        model = _find(measured, kind="model")
+        share = f"{both['images_per_s'] / model['images_per_s']:.3f}" if both and model else "-"
+        return path.stem, _rate(loader), spread, *rates, share
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: this is no record of `penstock bench` ({type(error).__name__}: {error})") from None
 

@@ -28,6 +28,7 @@ def test_a_row_holds_what_was_measured(tmp_path: Path) -> None:
         "1,690 to 1,868",
     )
     assert (first[DALI_PIPELINE], first["model alone"], first["loader + model"]) == ("5,000", "81", "64 (25% waiting)")
+    assert (first["share of the model's rate"], second["share of the model's rate"]) == (f"{64 / 81:.3f}", "-")
     assert (second["images/s"], second[DALI_PIPELINE], second["loader + model"]) == ("2,000", "-", "-")
     paths[1].write_text('{"backend": "torch"}')
     with pytest.raises(ValueError, match=r"loader\.json: this is no record"):

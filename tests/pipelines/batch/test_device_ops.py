@@ -82,14 +82,14 @@ def test_one_kernel_normalises_all_levels_as_the_cpu_does(dtype: torch.dtype) ->
 
 
 # What a batch of 256 of 224 x 224 costs a device, in kernels (copies to it counted) and in bytes. Before there were
-# kernels for devices: 856 and 19.2e9 for the full recipe in float32, 3 and 0.50e9 for normalising alone.
+# kernels for devices: 858 and 19.4e9 for the full recipe in bfloat16, 4 and 0.73e9 for normalising alone.
 BUDGETS = {
     "normalised": (Augmentations(), torch.bfloat16, 1, 0.12e9),
-    "random crop in float32": (Augmentations(), torch.float32, 1, 0.20e9),
+    "normalised, float32": (Augmentations(), torch.float32, 1, 0.20e9),
     "rand": (Augmentations(auto_augment="rand"), torch.bfloat16, 170, 2.0e9),
     "jitter": (Augmentations(color_jitter=(0.4, 0.4, 0.4, 0.1)), torch.bfloat16, 176, 4.0e9),
-    "full, bfloat16": (FULL, torch.bfloat16, 381, 6.7e9),
-    "full, float32": (FULL, torch.float32, 381, 7.1e9),
+    "full, bfloat16": (FULL, torch.bfloat16, 385, 6.7e9),
+    "full, float32": (FULL, torch.float32, 385, 7.1e9),
 }
 
 
