@@ -7,6 +7,7 @@
 
 #define MAX_SEGMENTS 2000 /* Python allows 10,000; a photo has ten */
 #define MAX_QUANTISER 2047
+#define MAX_SIDE 65500 /* libjpeg's, in pixels */
 
 enum {
   SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD,
@@ -100,7 +101,8 @@ static int read_frame(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *se
   jpeg->height = word(body + 1);
   jpeg->width = word(body + 3);
   jpeg->components = body[5];
-  if (jpeg->height == 0 || jpeg->width == 0 || (jpeg->components != 1 && jpeg->components != 3)) return 0;
+  if (jpeg->height < 1 || jpeg->width < 1 || jpeg->height > MAX_SIDE || jpeg->width > MAX_SIDE) return 0;
+  if (jpeg->components != 1 && jpeg->components != 3) return 0;
   if (size != 6 + 3 * (size_t)jpeg->components) return 0;
   for (int c = 0; c < jpeg->components; c++) {
     const uint8_t *at = body + 6 + 3 * c;
@@ -146,13 +148,15 @@ static int note_profile(const uint8_t *body, size_t size, state *seen) {
   return size > 14 && seen->icc_chunks == body[13] && seen->icc_seen == body[12];
 }
 
-/* Note an EXIF block. Python takes the first segment with "Exif" among its first 64 bytes, from its marker on. */
+/* Note an EXIF block. Python takes the first segment with "Exif" among its first 64 bytes, from its marker on: the
+ * segment's length may be the first two letters. */
 static void note_exif(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
-  size_t searched = size < 60 ? size : 60;
-  for (size_t at = 0; !seen->exif && at + 6 <= searched; at++) {
-    if (memcmp(body + at, "Exif\0\0", 6) != 0) continue;
+  const uint8_t *segment = body - 4;
+  size_t searched = size < 60 ? size + 4 : 64;
+  for (size_t at = 2; !seen->exif && at + 6 <= searched; at++) {
+    if (memcmp(segment + at, "Exif\0\0", 6) != 0) continue;
     seen->exif = 1;
-    jpeg->orientation = at == 0 ? pn_exif_orientation(body, size) : 0;
+    jpeg->orientation = at == 4 ? pn_exif_orientation(body, size) : 0;
     jpeg->exif_odd = jpeg->orientation == 0;
     if (jpeg->exif_odd) jpeg->orientation = 1;
   }

@@ -95,8 +95,9 @@ static pn_result decode_strips(task *work) {
   int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
   int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
   int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
-  /* The part that the Python path cuts out would be too narrow for libjpeg to mix its chroma. */
-  if (last->halved_x && last->mixed && wide <= 4) return PN_ODD;
+  /* libjpeg would not mix chroma as narrow as that of the part that the Python path cuts out, which, in an image as
+   * narrow, also holds the rows above and below. */
+  if (last->halved_x && wide <= 4) return PN_ODD;
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     if (work->stop != NULL && *work->stop) return PN_STOPPED;

@@ -15,6 +15,7 @@ from odd_images import jpeg, luma, textured
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
+from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -120,3 +121,20 @@ def test_what_follows_the_window_is_only_looked_through(native: ctypes.CDLL, int
         assert file_window(native, end, (0, 0, 64, 200)) is None
     few = data[: header.scan_offset + 10] + b"\xff\xd9"
     assert file_window(native, few, (0, 0, 1, 1)) is None
+
+
+@pytest.mark.parametrize("side", [65500, 65501, 65504])
+def test_sides_longer_than_libjpegs_limit_are_not_taken(native: ctypes.CDLL, side: int) -> None:
+    """libjpeg refuses more than 65500 pixels, though the MCUs of such a file reach to 65504."""
+    size = side.to_bytes(2, "big")
+    for height, width in ((8, 65500), (65500, 8)):
+        data = simplejpeg.encode_jpeg(np.zeros((height, width, 3), np.uint8), 50, "RGB", "444")
+        header = parse_header(data)
+        at = header.height_offset + 2 * (width > height)
+        data = data[:at] + size + data[at + 2 :]
+        window: Window = (side - 9, 0, 9, 8) if width > height else (0, side - 9, 8, 9)
+        assert (info(native, data) is not None) == (file_window(native, data, window) is not None) == (side == 65500)
+        if side > 65500:
+            decoder = ImageDecoder(ImagePipeline(), "simplejpeg")
+            with pytest.raises(LoaderError, match="E-CORRUPT"):
+                decoder.window(data, decoder.probe(data), window)

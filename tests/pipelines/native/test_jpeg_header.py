@@ -127,6 +127,17 @@ def test_the_first_exif_block_counts(native: ctypes.CDLL) -> None:
         assert found.orientation == orientation(data) == first
 
 
+@pytest.mark.parametrize("early", [1, 2])
+def test_an_exif_block_that_begins_in_its_segments_length(native: ctypes.CDLL, early: int) -> None:
+    """Python searches a segment from its marker on, so that a length of 0x..45 or 0x4578 may be the "E" or "Ex"."""
+    size = (0x0145, 0x4578)[early - 1]
+    block = exif_segment(6)[4 + early :]
+    data = jp.inserted(PLAIN, struct.pack(">BBH", 0xFF, jp.APP1, size) + block + bytes(size - 2 - len(block)))
+    found = info(native, data)
+    assert orientation(data) == 6
+    assert found is None or found.exif_odd
+
+
 # ---- what is not taken
 
 

@@ -146,3 +146,12 @@ def test_geometry_that_is_not_the_headers_is_not_taken(native: ctypes.CDLL, chan
     header = uneven.header.replace(b"\xff\xdd\0\4\0\1", b"\xff\xdd\0\4\0\3")
     scan = Scan(data=uneven.scan, size=len(uneven.scan), segment_mcus=3, at_end=1)
     assert strips_window(native, header, scan, (0, 0, 9, 9)) is None
+
+
+def test_damage_above_a_window_of_a_very_narrow_image(native: ctypes.CDLL) -> None:
+    """Python's part holds the row of MCUs above, although chroma this narrow is not mixed, and tells of its damage."""
+    image, window = strips("420", 48, 4, 1), (0, 16, 4, 16)
+    damaged = image.scan[: image.ends[0] - 2] + bytes(2) + image.scan[image.ends[0] - 2 :]
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        image.by_python(window, damaged, 0)
+    assert decoded(native, image, window, damaged, 0) is None
