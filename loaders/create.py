@@ -18,6 +18,7 @@ import torch
 
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
+from penstock.loaders.feed.copies import with_index
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error
@@ -240,14 +241,14 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return `device` as torch names it. Raises LoaderError E-DEPENDENCY for a CUDA device that torch cannot use."""
+    """Return `device`, a GPU with its number. Raises LoaderError E-DEPENDENCY for one that torch cannot use."""
     named = torch.device(device)
     count = torch.cuda.device_count() if named.type == "cuda" else 0
     if named.type == "cuda" and (named.index or 0) >= count:
         seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         fix = "see `nvidia-smi` and torch.version.cuda; a CPU build of torch has none. device='cpu' needs no GPU"
         raise LoaderError("E-DEPENDENCY", f"device '{named}': torch {torch.__version__} sees {seen}", fix=fix)
-    return named
+    return with_index(named)
 
 
 def _parse(backend: str, options: dict[str, Any]) -> Any:

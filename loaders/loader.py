@@ -181,8 +181,8 @@ class Loader:
         """Serve what this rank is to serve from here on, if that agrees with what the other ranks are to serve."""
         schedule = self._current_schedule(certain=True)
         if schedule is not self._schedule:
-            self._feed.flush()
             self._engine.close()
+            self._feed.close()
             if schedule.rank != self._schedule.rank:
                 self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
             self._open(schedule, self._policy)
@@ -300,7 +300,7 @@ class Loader:
             return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
         with self._turn:  # a thread that waited for a batch has an error by now
-            self._feed.flush()
+            self._feed.close()
 
     def __enter__(self) -> Loader:
         return self

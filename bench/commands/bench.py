@@ -31,8 +31,12 @@ def bench(
     size: common.Size = 224,
     device: common.Device = "auto",
     dtype: Annotated[
-        str, typer.Option(help="What the loader hands out: float32, float16, bfloat16, uint8.")
-    ] = "float32",
+        str | None,
+        typer.Option(
+            help="What the loader hands out: float32, float16, bfloat16, uint8.",
+            show_default="what the model computes in, by --amp",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="resnet18, resnet50, a timm name, or none.", show_default="resnet18 on a GPU, else none"),
@@ -94,6 +98,7 @@ def bench(
 
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
+    asked["dtype"] = dtype or {"bf16": "bfloat16", "fp16": "float16"}.get(amp, "float32")
     asked["device"] = common.resolve_device(device)
     wanted = model or ("none" if asked["device"] == "cpu" else "resnet18")
     asked["model"] = None if wanted == "none" else wanted

@@ -18,13 +18,16 @@ _PACKAGES = (
 )
 
 
-def describe_environment() -> dict[str, object]:
-    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable."""
+def describe_environment(device: str = "cuda") -> dict[str, object]:
+    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable.
+
+    device: the one that was used; of another kind than a GPU, the GPU that torch would take is named.
+    """
     return {
         "cpu": _cpu_name(),
         "cpus": available_cpus(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "gpu": _gpu_name(),
+        "gpu": _gpu_name(device),
         "system": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
@@ -53,10 +56,10 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpu_name() -> str | None:
+def _gpu_name(device: str) -> str | None:
     if not torch.cuda.is_available():
         return None
-    name = torch.cuda.get_device_name()
+    name = torch.cuda.get_device_name(device if torch.device(device).type == "cuda" else None)
     return f"{name} x{torch.cuda.device_count()}, CUDA {torch.version.cuda}"
 
 

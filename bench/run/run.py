@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from penstock.bench.ceilings.all_ceilings import (
     Prepared,
     Probe,
@@ -153,7 +155,7 @@ class BenchRun:
                 "bytes_an_image": bytes_an_image(served),
                 "fingerprint": served.fingerprint,
             },
-            environment=describe_environment(),
+            environment=describe_environment(self.settings.device),
             loader=about,
             measured=tuple(
                 self._resources.added_to(_summary(*key, rates, self._how.get(key[1], "")))
@@ -334,6 +336,7 @@ class BenchRun:
         settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
         model = create_model(name, num_classes, seed=wanted.seed)
         shape = (wanted.batch_size, 3, wanted.size, wanted.size)
+        handed_out = torch.float32 if wanted.dtype == "uint8" else DTYPES[wanted.dtype]
         probes: dict[Key, Probe] = {}
         probes["model", f"{name} on a resident batch"] = partial(
             resident_batch_rate,
@@ -342,6 +345,7 @@ class BenchRun:
             shape=shape,
             num_classes=num_classes,
             seconds=wanted.seconds,
+            dtype=handed_out,
             patience=patience,
         )
         if wanted.amp == "off":
@@ -352,6 +356,7 @@ class BenchRun:
                 shape=shape,
                 num_classes=num_classes,
                 seconds=wanted.seconds / 2,
+                dtype=handed_out,
                 patience=patience,
             )
         train = partial(training_times, model, settings, patience=patience)

@@ -72,6 +72,11 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
             raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, of which the global batch is made")
 
     @property
+    def image_dtype(self) -> torch.dtype:
+        """Return the dtype that the model computes in, and takes images in without converting them."""
+        return {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.amp]
+
+    @property
     def memory_format(self) -> torch.memory_format:
         """Return the memory format of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format

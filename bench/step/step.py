@@ -19,15 +19,15 @@ from penstock.bench.step.schedules import make_schedule
 from penstock.bench.step.settings import TrainSettings
 
 PADDING_LABEL = -1
-_AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Keeps the gradients of accumulated sums small enough for fp16; a power of two, so that nothing is rounded.
 _SUM_SCALE = 1 / 256
 
 
 def autocast(settings: TrainSettings) -> torch.autocast:
     """Return the context of the forward pass: lower precision where the settings ask for it."""
-    dtype = _AMP_DTYPES[settings.amp]
-    return torch.autocast(torch.device(settings.device).type, dtype=dtype, enabled=dtype is not None)
+    on = settings.amp != "off"
+    dtype = settings.image_dtype if on else None
+    return torch.autocast(torch.device(settings.device).type, dtype=dtype, enabled=on)
 
 
 def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:

@@ -147,6 +147,7 @@ class TrainingJob:
             pipeline=pipeline,
             batch_size=self.settings.batch_size or 1,
             device=self.settings.device,
+            dtype=self.settings.image_dtype,
             seed=self.settings.seed,
             **self.loading,
             **more,

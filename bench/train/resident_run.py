@@ -127,6 +127,7 @@ class _PeakMemory:
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         if self._device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # else a device by its number is none
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before: int | None = torch.cuda.memory_allocated(self._device)

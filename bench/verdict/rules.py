@@ -232,7 +232,8 @@ def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
         "the processors that both share": _with_cheaper_model(figures, model / faster, record.settings.device),
     }
     rate, then = _lowest(both / (waits + (1 - waits) * model / faster), ceilings)
-    return Advice(what="--amp bf16", images_per_s=rate, why=why + then, quantity=BOTH, change=Change(amp="bf16"))
+    change = Change(amp="bf16", dtype="bfloat16" if record.settings.dtype == "float32" else None)
+    return Advice(what="--amp bf16", images_per_s=rate, why=why + then, quantity=BOTH, change=change)
 
 
 def _with_cheaper_model(figures: Figures, shorter: float, device: str) -> float | None:

@@ -22,6 +22,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
+from penstock.loaders.feed.copies import with_index
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
@@ -168,13 +169,12 @@ class DaliEngine:
 
     def _graph_settings(self) -> GraphSettings:
         settings, options, device = self._settings, self._options, torch.device(self._settings.device)
-        index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
         return GraphSettings(
             size=settings.pipeline.size,
             batch_size=settings.schedule.batch_size,
             threads=self._threads_of_dali,
             depth=options.prefetch if self._num_readers else 1,
-            device_id=index if device.type == "cuda" else None,
+            device_id=with_index(device).index if device.type == "cuda" else None,
             hw_decoder_load=options.hw_decoder_load,
             preallocate=options.preallocate or (0, 0),
             device_memory_padding=options.device_memory_padding,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from penstock.loaders.backends.dali_tasks import checked_crop_task
@@ -13,7 +14,10 @@ from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
 from penstock.loaders.engine.producer import MakeTask
 from penstock.loaders.engine.slots import BatchSlots, Produced
+from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings
 
 
@@ -22,8 +26,8 @@ class Finished(NamedTuple):
 
     Attributes:
         produced: the message about it.
-        images: the whole batch, uint8 [batch, height, width, 3], in DALI's own memory on the graph's device; None where
-            the batch lies in its slot.
+        images: the whole batch, uint8 [batch, height, width, 3], complete on the graph's device: DALI's own memory, or
+            the stage's where Penstock decoded some of the rows; None where the batch lies in its slot.
     """
 
     produced: Produced
@@ -49,15 +53,22 @@ class DaliStage:
 
     Args:
         make_again: returns a maker of batches, with crop tasks or (None) without, for batches that DALI refused.
+        copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
 
     Attributes:
         refused: number of batches that DALI refused.
     """
 
     def __init__(
-        self, settings: GraphSettings, slots: BatchSlots, make_again: Callable[[MakeTask | None], BatchMaker]
+        self,
+        settings: GraphSettings,
+        slots: BatchSlots,
+        make_again: Callable[[MakeTask | None], BatchMaker],
+        *,
+        copies: CopyEngine | None = None,
     ) -> None:
         self._settings, self._slots, self._make_again = settings, slots, make_again
+        self._copies = copies
         self._graphs: dict[bool, DaliGraph] = {}  # True: decodes JPEGs; False: crops pixels
         self._under_way: deque[_Sent] = deque()
         self.refused = 0
@@ -112,9 +123,26 @@ class DaliStage:
         if len(parts) == 1 and len(parts[0][0]) == self._settings.batch_size:
             return Finished(produced, parts[0][1])
         slot = self._slots.pixels[produced.item.slot]
+        if parts and self._settings.device_id is not None:
+            return Finished(produced, self._on_device(slot, parts))
         for rows, images in parts:
-            slot[rows] = images.cpu().numpy()
+            slot[rows] = images.numpy()
         return Finished(produced)
+
+    def _on_device(self, slot: Pixels, parts: list[tuple[list[int], torch.Tensor]]) -> torch.Tensor:
+        """Put DALI's rows and those of the slot together on the device, and wait for that, in this thread alone."""
+        device = parts[0][1].device
+        copies = self._copies = self._copies or CudaCopyEngine(device, "dali")
+        others = np.setdiff1d(np.arange(len(slot)), np.concatenate([rows for rows, _ in parts]))
+        host = torch.from_numpy(slot[others])
+        pinned = copies.pinned(host).copy_(host) if len(others) else host
+        with copies.side():
+            whole = torch.empty(slot.shape, dtype=torch.uint8, device=device)
+            for rows, images in [*parts, (others, pinned.to(device, non_blocking=True))]:
+                whole.index_copy_(0, to_device(np.asarray(rows, np.int64), device), images)
+            done = copies.mark()
+        copies.wait_on_host(done)
+        return whole
 
     def _repaired(self, sent: _Sent) -> Finished:
         """Make the batch again: without what our own decoder refuses too; if DALI still refuses it, without DALI.

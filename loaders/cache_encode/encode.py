@@ -231,7 +231,7 @@ def shrunk(pixels: Pixels, encoding: Encoding) -> Pixels:
     width, height = shrunk_size(pixels.shape[1], pixels.shape[0], encoding)
     if (height, width) == pixels.shape[:2]:
         return np.ascontiguousarray(pixels)
-    slot = torch.empty((1, 3, height, width), dtype=torch.uint8, memory_format=torch.channels_last)
+    slot = torch.empty((1, 3, height, width), dtype=torch.uint8, device="cpu", memory_format=torch.channels_last)
     resize_torch(pixels, slot)
     return np.ascontiguousarray(slot.permute(0, 2, 3, 1)[0].numpy())
 

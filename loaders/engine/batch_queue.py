@@ -81,6 +81,14 @@ class BatchQueue:
             self._taken += 1
             return self.made.pop(self._taken - 1)
 
+    def ready(self) -> int:
+        """Count the batches that take() returns without waiting: one that is made out of turn is not among them."""
+        with self.changed:
+            number = self._taken
+            while number in self.made:
+                number += 1
+            return number - self._taken
+
     def make_room(self) -> None:
         """Count a delivered batch, so that another one may be made."""
         with self.changed:

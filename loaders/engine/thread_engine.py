@@ -192,7 +192,7 @@ class ThreadEngine:
         return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **where)
 
     def ready(self) -> int:
-        return len(self.queue.made) if self.queue is not None else 0
+        return self.queue.ready() if self.queue is not None else 0
 
     def describe(self) -> dict[str, object]:
         prefetch = self._options.prefetch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,8 +53,7 @@ class _PinnedSlot:
 
     def fill(self, batch: HostBatch) -> None:
         """Copy `batch` in, once the device has read what was there."""
-        if self.busy_until is not None:
-            self._copies.wait_on_host(self.busy_until)
+        self.wait()
         self.labels.copy_(torch.from_numpy(batch.labels))
         if batch.resident:
             self.images = batch.images
@@ -60,6 +61,12 @@ class _PinnedSlot:
         if self._pinned is None:
             self._pinned = self._copies.pinned(batch.images)
         self.images = self._pinned.copy_(batch.images)
+
+    def wait(self) -> None:
+        """Block the host until the device has read what lies here."""
+        if self.busy_until is not None:
+            self._copies.wait_on_host(self.busy_until)
+            self.busy_until = None
 
 
 class DeviceFeed:
@@ -89,9 +96,19 @@ class DeviceFeed:
         self._slots: deque[_PinnedSlot] = deque()
         self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
         self._outputs: OutputBuffers | None = None
+        # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
+        self._release = weakref.finalize(self, _release, self._slots, os.getpid())
+        self._release.atexit = False
 
     def next(self) -> DeviceBatch:
-        """Return the next batch, safe to use on the current stream."""
+        """Return the next batch, safe to use on the current stream.
+
+        Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
+        """
+        with torch.inference_mode(False):  # what is sent ahead may be trained on, and slots are filled again
+            return self._next()
+
+    def _next(self) -> DeviceBatch:
         if self._copies is None:
             return self._on_host(self._source())
         if not self._waiting:
@@ -114,6 +131,11 @@ class DeviceFeed:
     def flush(self) -> None:
         """Drop the batches that are under way."""
         self._waiting.clear()
+
+    def close(self) -> None:
+        """Drop the batches that are under way, and let go of all memory once the device has read what lies there."""
+        self.flush()
+        _release(self._slots, os.getpid())
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
         out = None
@@ -152,6 +174,12 @@ class DeviceFeed:
             done = self._copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done
+
+
+def _release(slots: deque[_PinnedSlot], owner: int) -> None:
+    while slots and os.getpid() == owner:  # in a forked child the device is the parent's
+        slots[0].wait()
+        slots.popleft()
 
 
 def _nothing(images: torch.Tensor) -> torch.Tensor:

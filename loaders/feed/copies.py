@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -33,15 +34,31 @@ class CopyEngine(Protocol):
         ...
 
 
-class CudaCopyEngine:
-    """Copy to a CUDA device; CopyEngine describes the methods."""
+def with_index(device: torch.device) -> torch.device:
+    """Return `device` with the number of its GPU: "cuda" alone is another GPU whenever the process chooses one."""
+    bare = device == torch.device("cuda")
+    return torch.device("cuda", torch.cuda.current_device()) if bare else device
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+@cache
+def side_stream(device: torch.device, purpose: str = "feed") -> Any:
+    """Return this process's side stream of a device for a purpose, made once.
+
+    torch keeps a pool of memory for each stream, so a new stream for each epoch would leave a pool behind. Work on it
+    goes before that of the consumer's stream wherever both wait: it is short, and the step after it waits for it.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+class CudaCopyEngine:
+    """Copy to a CUDA device; CopyEngine describes the methods. purpose: as side_stream takes it."""
+
+    def __init__(self, device: torch.device, purpose: str = "feed") -> None:
+        self._device = with_index(device)
+        self._stream = side_stream(self._device, purpose)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)  # whatever the default device
 
     @contextmanager
     def side(self) -> Iterator[None]:
@@ -60,4 +77,19 @@ class CudaCopyEngine:
         current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         for tensor in tensors:
-            tensor.record_stream(current)  # they were allocated on the side stream
+            for part in _memory_of(tensor):
+                if part.device == self._device:  # a PackedSequence keeps some on the host, which records no stream
+                    part.record_stream(current)  # they were allocated on the side stream
+
+
+def _memory_of(tensor: Any) -> tuple[torch.Tensor, ...]:
+    """Return the plain tensors that hold the memory of `tensor`: those that a sparse or nested one is made of."""
+    if tensor.is_nested:
+        return (tensor.values(), tensor.offsets()) if tensor.layout is torch.jagged else (tensor.values(),)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)

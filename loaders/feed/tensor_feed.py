@@ -65,7 +65,11 @@ class TensorFeed:
         self._waiting: deque[tuple[Any, Any] | Exception] = deque()
 
     def next(self) -> Any:
-        """Return the next batch."""
+        """Return the next batch; its tensors are no inference tensors, whatever mode the consumer is in."""
+        with torch.inference_mode(False):  # what is sent ahead may be trained on
+            return self._next()
+
+    def _next(self) -> Any:
         if self._copies is None:
             return to_device(self._source(), self._device)
         if not self._waiting:

@@ -79,7 +79,7 @@ class OutputBuffers:
         num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         if not len(self._recycler):
             if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it memory of its own
-                return torch.empty(self._shape, dtype=self._dtype)
+                return torch.empty(self._shape, dtype=self._dtype, device="cpu")
             self._memory.append(np.empty(num_bytes, np.uint8))
             self._recycler.give_back(len(self._memory) - 1)
         number = self._recycler.take()

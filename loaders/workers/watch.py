@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection, process, util
 from typing import Any
 
+import torch
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -66,7 +67,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._owner = os.getpid()
         _iterators.add(self)
         try:
-            with named_semaphores():
+            with named_semaphores(), torch.device("cpu"):  # torch draws a seed on the default device, and reads it
                 super().__init__(loader)
         except BaseException:
             self.shut_down()

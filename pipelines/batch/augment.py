@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch import geometry, lookup_tables
+from penstock.pipelines.batch import device_ops, geometry, lookup_tables
 from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
@@ -14,7 +14,7 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 # A batch is worked on in pieces of so many pixels: on a CPU the intermediate results stay in the processor's cache, on
 # another device they take less than half a gigabyte.
 _CPU_PIXELS = 1 << 16
-_DEVICE_PIXELS = 1 << 23
+_DEVICE_PIXELS = 1 << 24
 # Operations that run together; a round sorts its images in this order, so that each group is one slice.
 _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.IDENTITY,),
@@ -24,7 +24,12 @@ _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.SHARPNESS,),
     (Op.HUE,),
 )
-_COLOR_OPS = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
+_ON_CPU = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
+_ON_DEVICE = {
+    Op.COLOR: device_ops.adjust_color,
+    Op.SHARPNESS: device_ops.adjust_sharpness,
+    Op.HUE: device_ops.adjust_hue,
+}
 _PLACE_OF_OP = np.argsort([op for group in _GROUPS for op in group])  # in the order above
 _GROUP_OF_OP = np.array([number for op in sorted(Op) for number, group in enumerate(_GROUPS) if op in group])
 
@@ -67,4 +72,4 @@ def _apply(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> N
     elif ops[0] in lookup_tables.OPS:
         lookup_tables.map_values(images, ops, values)
     else:
-        _COLOR_OPS[Op(ops[0])](images, values)
+        (_ON_CPU if images.device.type == "cpu" else _ON_DEVICE)[Op(ops[0])](images, values)

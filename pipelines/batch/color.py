@@ -10,6 +10,9 @@ import torch
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import Floats
 
+# Pillow's conversion to mode L, in units of 2**-16: what is added for rounding, and the weights of the channels.
+GREY = (32768, (19595, 38470, 7471))
+
 
 def planes(images: torch.Tensor) -> torch.Tensor:
     """Turn images [n, height, width, 3] into planes of one channel, contiguous [n, 3, height, width]."""
@@ -30,6 +33,30 @@ def grey(channels: torch.Tensor) -> torch.Tensor:
     return (red * 19595).add_(green * 38470).add_(blue * 7471).add_(32768).mul_(2.0**-16).floor_()
 
 
+@lru_cache(maxsize=16)
+def constants(device: torch.device, *values: int) -> torch.Tensor:
+    """Return whole numbers as int32 [number] on the device; they are made once."""
+    # A copy that waits (it happens once), because other streams use them too.
+    return torch.tensor(values, dtype=torch.int32, device="cpu").to(device)
+
+
+def power_of_two(n: int) -> int:
+    """Return the power of two that is at least `n`: lengths vary from batch to batch, tables that are kept do not."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def weighted(images: torch.Tensor, start: int, weights: tuple[int, int, int]) -> torch.Tensor:
+    """Sum the weighted channels of uint8 [n, height, width, 3] and `start`: int32 [n, height, width]."""
+    red, green, blue = images.unbind(-1)
+    total = torch.add(constants(images.device, start), red, alpha=weights[0])
+    return total.add_(green, alpha=weights[1]).add_(blue, alpha=weights[2])
+
+
+def upper_half(words: torch.Tensor) -> torch.Tensor:
+    """Return int32 [..., width] divided by 2**16 and rounded down, as int16: a view (little-endian), which is free."""
+    return words.view(torch.int16)[..., 1::2]
+
+
 def blend(start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Compute Pillow's Image.blend in float32: start + factor * (end - start), cut to [0, 255], not rounded yet.
 
@@ -38,14 +65,14 @@ def blend(start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch
     return end.sub_(start).mul_(factor).add_(start).clamp_(0, 255)
 
 
-def _factors(values: Floats, device: torch.device, ndim: int) -> torch.Tensor:
+def factor_tensor(values: Floats, device: torch.device, ndim: int) -> torch.Tensor:
     return to_device(values.astype(np.float32), device).view(-1, *[1] * (ndim - 1))
 
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:
     """Blend uint8 [n, height, width, 3] with its grey image, in place: Pillow's ImageEnhance.Color; factors: [n]."""
     channels = planes(images)
-    mixed = blend(grey(channels).unsqueeze(1), channels.to(torch.float32), _factors(factors, images.device, 4))
+    mixed = blend(grey(channels).unsqueeze(1), channels.to(torch.float32), factor_tensor(factors, images.device, 4))
     interleave(channels.copy_(mixed), images)
 
 
@@ -64,12 +91,12 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     # The sum over 13, rounded. 6.5 keeps the sum half a step away from the multiples of 13, so that the inexact 1 / 13
     # cannot matter.
     smooth = sums.to(torch.float32).add_(6.5).mul_(1 / 13).floor_()
-    mixed = blend(smooth, inner.to(torch.float32), _factors(factors, images.device, 3))
+    mixed = blend(smooth, inner.to(torch.float32), factor_tensor(factors, images.device, 3))
     images.view(n, height, width * 3)[:, 1:-1, 3:-3].copy_(mixed)
 
 
 @lru_cache(maxsize=8)
-def _hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Tabulate the conversion to Pillow's 8-bit HSV: hue, uint8 [3 * 256 * 512], and saturation, float32 [256 * 256].
 
     Both are flat. The hue is found by [largest channel, span, 255 + difference of the other two], the saturation, a
@@ -96,7 +123,7 @@ def _single(values: Floats) -> Floats:
     return values.astype(np.float32).astype(np.float64)
 
 
-def _hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Tabulate by 8-bit hue what share of the saturation each channel loses, in 255ths: float32 [n, 3, 256].
 
     The hue is turned first, as torchvision does: by int(255 * turn), modulo 256.
@@ -114,7 +141,7 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     turns: [n] in [-0.5, 0.5] of the circle.
     """
     n = len(images)
-    hues, saturations = _hsv_tables(images.device)
+    hues, saturations = hsv_tables(images.device)
     channels = planes(images).to(torch.int32)
     red, green, blue = channels.unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
@@ -130,7 +157,7 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     of_saturation = span.add_(value, alpha=256)
     value = value.to(torch.float32)
     colour = saturations.index_select(0, of_saturation.view(-1)).view_as(value).mul_(value)
-    shares = to_device(_hue_shares(turns).reshape(-1), images.device)
+    shares = to_device(hue_shares(turns).reshape(-1), images.device)
     result = []
     for channel in range(3):
         lost = shares[256 * channel :].index_select(0, hue.view(-1)).view_as(value)

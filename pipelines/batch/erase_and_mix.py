@@ -58,26 +58,26 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float64]) -> None:
     if (shares == 1.0).all():
         return
     pairs = images.view(len(shares), 2, -1)
-    given = to_device((1.0 - shares).astype(np.float32)[:, None], images.device)
-    step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
     wide = torch.promote_types(images.dtype, torch.float32)
+    given = to_device((1.0 - shares).astype(np.float32)[:, None], images.device).to(wide)
+    step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
     for first in range(0, len(shares), step):
         pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change
-        even, odd = (pair[:, side].to(wide) for side in (0, 1))
-        moved = (even - odd).mul_(given[first : first + step])
-        pair[:, 0].copy_(even.sub_(moved))  # `even` is a view of `images`, or a copy where these are of half precision
-        pair[:, 1].copy_(odd.add_(moved))
+        even, odd = pair[:, 0], pair[:, 1]
+        moved = (even - odd.to(wide)).mul_(given[first : first + step])
+        even.sub_(moved)  # in float32, and rounded once, where images are of half precision
+        odd.add_(moved)
 
 
 def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
     n, height, width, _ = images.shape
     # A pair is one image of twice the height here, and the boxes lie in its upper half.
     upper, inside = _rows_of(boxes, 2 * height, width, images.device)
-    lower = upper + height
+    rows = torch.stack((upper, upper + height))
     flat = images.view(n * height, width * 3)
-    even, odd = flat.index_select(0, upper), flat.index_select(0, lower)
-    flat.index_copy_(0, upper, torch.where(inside, odd, even))
-    flat.index_copy_(0, lower, torch.where(inside, even, odd))
+    own, other = (flat.index_select(0, each.view(-1)) for each in (rows, rows.flip(0)))
+    mixed = torch.where(inside, other.view(2, len(upper), -1), own.view(2, len(upper), -1))
+    flat.index_copy_(0, rows.view(-1), mixed.view(own.shape))
 
 
 def soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) -> torch.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.pipelines.batch import device_ops
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
@@ -39,15 +40,22 @@ def warp(images: torch.Tensor, matrices: Floats) -> None:
     n, height, width, _ = images.shape
     a, b, c, d, e, f = matrices.T
     # Pillow starts at the centre of the first pixel and goes on in steps of 16.16 fixed point.
-    starts = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
-    fixed = to_device(np.floor(np.stack(starts) * _FIXED + 0.5).astype(np.int32), images.device)[:, :, None, None]
-    x = torch.arange(width, dtype=torch.int32, device=images.device)
-    y = torch.arange(height, dtype=torch.int32, device=images.device)[:, None]
+    starts = np.stack((a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5))
+    fixed = np.floor(starts * _FIXED + 0.5).astype(np.int32)[:, :, None, None]
     # What lies outside is taken from a black frame of one pixel.
     framed = images.new_zeros((n, height + 2, width + 2, 3))
     framed[:, 1:-1, 1:-1] = images
-    column = (fixed[0] * x + (fixed[1] * y + fixed[2])).bitwise_right_shift_(16).clamp_(-1, width)
-    source = (fixed[3] * x + (fixed[4] * y + fixed[5])).bitwise_right_shift_(16).clamp_(-1, height)
+    places = _places if images.device.type == "cpu" else device_ops.places
+    torch.index_select(framed.view(-1, 3), 0, places(fixed, images).view(-1), out=images.view(-1, 3))
+
+
+def _places(fixed: npt.NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
+    """Compute from which pixel of the framed images each pixel comes, int32 [n, height, width]."""
+    n, height, width, _ = images.shape
+    steps = to_device(fixed, images.device)
+    x = torch.arange(width, dtype=torch.int32, device=images.device)
+    y = torch.arange(height, dtype=torch.int32, device=images.device)[:, None]
+    column = (steps[0] * x + (steps[1] * y + steps[2])).bitwise_right_shift_(16).clamp_(-1, width)
+    source = (steps[3] * x + (steps[4] * y + steps[5])).bitwise_right_shift_(16).clamp_(-1, height)
     first = torch.arange(n, dtype=torch.int32, device=images.device)[:, None, None] * ((height + 2) * (width + 2))
-    source.mul_(width + 2).add_(column).add_(first + (width + 3))
-    torch.index_select(framed.view(-1, 3), 0, source.view(-1), out=images.view(-1, 3))
+    return source.mul_(width + 2).add_(column).add_(first + (width + 3))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch.color import blend, grey, planes
+from penstock.pipelines.batch.color import GREY, blend, constants, power_of_two, upper_half, weighted
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
@@ -15,98 +17,103 @@ OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.POSTERIZE, Op.SOLARIZE, Op.AUTO_CONTRAST, 
 
 def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
     """Apply one of OPS to each image of uint8 [n, height, width, 3], in place; equal operations stand side by side."""
-    tables = torch.empty((len(images), 3, 256), dtype=torch.uint8, device=images.device)
     starts = np.flatnonzero(np.diff(ops, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(ops)], strict=True):
-        tables[start:end] = _TABLES[Op(ops[start])](images[start:end], values[start:end])
+    runs = [(Op(ops[a]), slice(a, b)) for a, b in zip(starts, [*starts[1:], len(ops)], strict=True)]
+    known = np.empty((len(images), 3, 256), np.uint8)
+    for op, rows in runs:
+        if op in _TABLES_BY_VALUE:
+            known[rows] = _TABLES_BY_VALUE[op](values[rows, None])[:, None]
+    tables = to_device(known, images.device)
+    for op, rows in runs:
+        if op not in _TABLES_BY_VALUE:
+            tables[rows] = _TABLES_BY_PIXELS[op](images[rows], values[rows])
     look_up(images, tables)
 
 
 def look_up(images: torch.Tensor, tables: torch.Tensor) -> None:
     """Set images[i, y, x, c] to tables[i, c, images[i, y, x, c]], in place; both uint8, tables [n, 3, 256]."""
-    n = len(images)
-    place = _places(images, torch.int32)
-    if n > 1:
-        place.add_(torch.arange(n, dtype=torch.int32, device=images.device).mul_(3 * 256)[:, None, None])
-    torch.index_select(tables.view(-1), 0, place.view(-1), out=images.view(-1))
+    torch.index_select(tables.view(-1), 0, _places(images, torch.int32).view(-1), out=images.view(-1))
 
 
 def _places(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Compute 256 * channel + value, [n, height, width * 3]: whole rows, as loops over 3 channels are slow on a CPU."""
+    """Compute 768 * image + 256 * channel + value, [n, height, width * 3].
+
+    In whole rows, as loops over 3 channels are slow on a CPU.
+    """
     n, height, width, _ = images.shape
-    channel = torch.arange(3, dtype=dtype, device=images.device).mul_(256).repeat(width)
-    return images.view(n, height, width * 3).to(dtype).add_(channel)
+    return torch.add(images.view(n, height, width * 3), _offsets(images.device, dtype, power_of_two(n), width)[:n])
 
 
+@lru_cache(maxsize=16)
+def _offsets(device: torch.device, dtype: torch.dtype, n: int, width: int) -> torch.Tensor:
+    channels = np.tile(np.arange(3) * 256, width)
+    # A copy that waits, as in `constants`.
+    return torch.from_numpy(np.arange(n)[:, None, None] * 768 + channels).to(dtype).to(device)
+
+
+@lru_cache(maxsize=16)
 def _levels(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return torch.arange(256, dtype=dtype, device=device)
+    return torch.arange(256, dtype=dtype, device="cpu").to(device)
 
 
-def _blended(images: torch.Tensor, pivot: torch.Tensor, factors: Floats) -> torch.Tensor:
-    """Blend the level `pivot`, float32 [n, 1], with each of the 256 levels: uint8 [n, 1, 256]."""
-    ends = _levels(images.device, torch.float32).repeat(len(images), 1)
-    factor = to_device(factors.astype(np.float32)[:, None], images.device)
-    return blend(pivot, ends, factor).to(torch.uint8)[:, None]
-
-
-def _brightness(images: torch.Tensor, factors: Floats) -> torch.Tensor:
+def _brightness(factors: Floats) -> npt.NDArray[np.uint8]:
     """Make the tables of Pillow's ImageEnhance.Brightness: a blend with black."""
-    return _blended(images, torch.zeros((len(images), 1), device=images.device), factors)
+    mixed = np.arange(256, dtype=np.float32) * factors.astype(np.float32)
+    return np.clip(mixed, 0, 255).astype(np.uint8)
+
+
+def _posterize(bits: Floats) -> npt.NDArray[np.uint8]:
+    """Make the tables of Pillow's ImageOps.posterize: only the upper bits are left."""
+    return (np.arange(256) & (256 - (1 << (8 - bits.astype(np.int64))))).astype(np.uint8)
+
+
+def _solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
+    """Make the tables of Pillow's ImageOps.solarize: levels from the threshold on are inverted."""
+    levels = np.arange(256)
+    return np.where(levels < thresholds, levels, 255 - levels).astype(np.uint8)
 
 
 def _contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageEnhance.Contrast: a blend with the rounded mean of the grey image."""
-    means = grey(planes(images)).sum((1, 2), dtype=torch.float64) / (images.shape[1] * images.shape[2])
-    return _blended(images, (means + 0.5).floor().to(torch.float32)[:, None], factors)
+    pixels = images.shape[1] * images.shape[2]
+    total = upper_half(weighted(images, *GREY)).sum((1, 2), dtype=torch.float64)
+    pivot = total.add_(pixels / 2).div_(pixels, rounding_mode="floor").to(torch.float32)[:, None]
+    factor = to_device(factors.astype(np.float32)[:, None], images.device)
+    return blend(pivot, _levels(images.device, torch.float32).repeat(len(images), 1), factor)[:, None]
 
 
-def _posterize(images: torch.Tensor, bits: Floats) -> torch.Tensor:
-    """Make the tables of Pillow's ImageOps.posterize: only the upper bits are left."""
-    masks = 256 - (1 << (8 - bits.astype(np.int64)))
-    return to_device((np.arange(256) & masks[:, None]).astype(np.uint8)[:, None], images.device)
-
-
-def _solarize(images: torch.Tensor, thresholds: Floats) -> torch.Tensor:
-    """Make the tables of Pillow's ImageOps.solarize: levels from the threshold on are inverted."""
-    levels = np.arange(256)
-    table = np.where(levels < thresholds[:, None], levels, 255 - levels)
-    return to_device(table.astype(np.uint8)[:, None], images.device)
+@lru_cache(maxsize=8)
+def _stretches(device: torch.device) -> torch.Tensor:
+    """Tabulate by span what multiplies levels, and the lowest level, to stretch them: float64 [256, 2]; none for 0."""
+    scales = np.ones((256, 2))
+    scales[1:] = 255.0 / np.arange(1, 256)[:, None]
+    scales[0, 1] = 0.0
+    return torch.from_numpy(scales).to(device)
 
 
 def _auto_contrast(images: torch.Tensor, _: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageOps.autocontrast: each channel is stretched to [0, 255], in float64."""
     n, height, width, _channels = images.shape
     rows = images.view(n, height, width * 3)  # whole rows first, as in _places
-    low = rows.amin(1).view(n, width, 3).amin(1).to(torch.float64)[:, :, None]
-    high = rows.amax(1).view(n, width, 3).amax(1).to(torch.float64)[:, :, None]
-    levels = _levels(images.device, torch.float64)
-    # div_ is a true division, as Pillow's; `255.0 / tensor` would be 255.0 times a rounded reciprocal.
-    scale = torch.full_like(low, 255.0).div_((high - low).clamp_(min=1))
-    stretched = (levels * scale).add_(-low * scale).clamp_(0, 255)
-    return torch.where(high > low, stretched, levels).to(torch.uint8)
+    low = rows.amin(1).view(n, width, 3).amin(1)
+    high = rows.amax(1).view(n, width, 3).amax(1)
+    scales = _stretches(images.device).index_select(0, high.sub_(low).to(torch.int32).view(-1)).view(n, 3, 2)
+    lowest = (low * scales[:, :, 1])[:, :, None]
+    return (_levels(images.device, torch.float64) * scales[:, :, :1]).sub_(lowest).clamp_(0, 255)
 
 
 def _equalize(images: torch.Tensor, _: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageOps.equalize: each channel's levels are spread by its histogram."""
-    n, height, width, _channels = images.shape
-    device = images.device
-    place = _places(images, torch.int64).view(n, height * width * 3)
-    counts = torch.zeros((n, 3 * 256), dtype=torch.int32, device=device)
-    counts.scatter_add_(1, place, torch.ones((), dtype=torch.int32, device=device).expand(place.shape))
-    counts = counts.view(n, 3, 256).to(torch.int64)
-    levels = _levels(device, torch.int64)
-    highest = torch.where(counts > 0, levels, 0).amax(2, keepdim=True)
-    step = (height * width - counts.gather(2, highest)) // 255
-    below = counts.cumsum(2) - counts
-    spread = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
-    return torch.where(step > 0, spread, levels).to(torch.uint8)
+    n, pixels, device = len(images), images.shape[1] * images.shape[2], images.device
+    place = _places(images, torch.int64).view(-1)
+    counts = torch.zeros((n, 3, 256), dtype=torch.int32, device=device)
+    counts.view(-1).scatter_add_(0, place, constants(device, 1).expand(place.shape))
+    upto = counts.cumsum(2)
+    # Pillow leaves out the highest level that occurs; the count up to the one before it is the largest below all.
+    step = (upto % pixels).amax(2, keepdim=True).floor_divide_(255)
+    spread = upto.sub_(counts).add_(step // 2).floor_divide_(step.clamp(min=1)).clamp_(max=255)
+    return torch.where(step > 0, spread, _levels(device, torch.int64))
 
 
-_TABLES = {
-    Op.BRIGHTNESS: _brightness,
-    Op.CONTRAST: _contrast,
-    Op.POSTERIZE: _posterize,
-    Op.SOLARIZE: _solarize,
-    Op.AUTO_CONTRAST: _auto_contrast,
-    Op.EQUALIZE: _equalize,
-}
+_TABLES_BY_VALUE = {Op.BRIGHTNESS: _brightness, Op.POSTERIZE: _posterize, Op.SOLARIZE: _solarize}
+_TABLES_BY_PIXELS = {Op.CONTRAST: _contrast, Op.AUTO_CONTRAST: _auto_contrast, Op.EQUALIZE: _equalize}

@@ -36,7 +36,7 @@ class BatchStage:
         if self._augment.mixes and num_classes is None:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device = dtype, device
-        std, mean = torch.tensor(pipeline.std), torch.tensor(pipeline.mean)
+        std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
         self._scale = (1 / (255 * std)).to(device)
         self._shift = (-mean / std).to(device)
         # Either constant repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of
@@ -44,7 +44,7 @@ class BatchStage:
         width = pipeline.size[1]
         self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
         # The colour of an erased box: 0 once normalised.
-        blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3)
+        blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
         self._blank = blank.to(dtype).to(device)
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
@@ -91,9 +91,15 @@ class BatchStage:
             return images
         if images.device.type == "cpu" and not images.requires_grad:
             return self._on_cpu(images, out)
-        # Three short kernels on a device: their memory traffic is a few percent of a training step's.
-        levels = images.to(torch.promote_types(images.dtype, torch.float32))
-        return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
+        if images.requires_grad:
+            levels = images.to(torch.promote_types(images.dtype, torch.float32))
+            return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
+        return self._on_device(images, out)
+
+    def _on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """Normalise in one kernel, which reads bytes, computes in float32, and writes what is wanted."""
+        result = torch.empty(images.shape, dtype=self.dtype, device=images.device) if out is None else out
+        return torch.addcmul(self._shift, images, self._scale, out=result)
 
     def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise in one pass over the batch, a few rows at a time, so that intermediate results stay in the cache.
@@ -105,7 +111,7 @@ class BatchStage:
         rows = images.reshape(batch * height, width * channels)
         results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
         step = max(1, min(len(rows), _PARALLEL_GRAIN // rows.shape[1]))
-        scratch = None if self.dtype == torch.float32 else torch.empty((step, rows.shape[1]), dtype=torch.float32)
+        scratch = None if self.dtype == torch.float32 else torch.empty((step, rows.shape[1]), device="cpu")
         for chunk, result in zip(torch.split(rows, step), torch.split(results, step), strict=True):
             target = result if scratch is None else scratch[: len(chunk)]
             target.copy_(chunk)

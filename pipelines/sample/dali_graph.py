@@ -262,7 +262,12 @@ class DaliGraph:
         except RuntimeError as error:
             raise _refused(error) from error
         self._fed.popleft()
-        return torch.utils.dlpack.from_dlpack(images.as_tensor())
+        whole = images.as_tensor()
+        if self._settings.device_id is None:
+            return torch.utils.dlpack.from_dlpack(whole)
+        # -1: nothing has to be waited for. torch would name this thread's current stream, the consumer's own, and DALI
+        # would make that wait for the stream on which the next batch is being decoded.
+        return torch.utils.dlpack.from_dlpack(whole.__dlpack__(stream=-1))
 
     def close(self) -> None:
         """Release DALI's threads and memory; batches that were taken stay valid."""

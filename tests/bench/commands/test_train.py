@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from photo_folder import write_folder
 from typer.testing import CliRunner
@@ -23,14 +24,20 @@ OPTIONS = (
 
 
 @pytest.fixture
-def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[ImagePipeline]:
-    """Filled with the pipelines of the stages that are made."""
+def dtypes() -> list[torch.dtype]:
+    return []
+
+
+@pytest.fixture
+def pipelines(monkeypatch: pytest.MonkeyPatch, dtypes: list[torch.dtype]) -> list[ImagePipeline]:
+    """Filled with the pipelines of the stages that are made, and `dtypes` with what these hand out."""
     seen: list[ImagePipeline] = []
 
     class Noted(create.BatchStage):
-        def __init__(self, pipeline: ImagePipeline, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, pipeline: ImagePipeline, dtype: torch.dtype, *args: Any, **kwargs: Any) -> None:
             seen.append(pipeline)
-            super().__init__(pipeline, *args, **kwargs)
+            dtypes.append(dtype)
+            super().__init__(pipeline, dtype, *args, **kwargs)
 
     monkeypatch.setattr(create, "BatchStage", Noted)
     return seen
@@ -56,10 +63,18 @@ def test_the_options_reach_the_batches_and_the_run_is_finite(tmp_path: Path, pip
     assert 0 < epoch["loss"] < 20
 
 
-def test_without_options_nothing_is_augmented(tmp_path: Path, pipelines: list[ImagePipeline]) -> None:
-    code, output = train(tmp_path)
+@pytest.mark.parametrize(("options", "dtype"), [((), torch.float32), (("--amp", "bf16"), torch.bfloat16)])
+def test_without_options_nothing_is_augmented_and_batches_are_what_the_model_computes_in(
+    tmp_path: Path,
+    pipelines: list[ImagePipeline],
+    dtypes: list[torch.dtype],
+    options: tuple[str, ...],
+    dtype: torch.dtype,
+) -> None:
+    code, output = train(tmp_path, *options)
     assert code == 0, output
     assert [p.augment.active for p in pipelines] == [False]
+    assert dtypes == [dtype]
 
 
 def test_what_was_replaced_is_printed_and_in_the_report(tmp_path: Path) -> None:

@@ -414,3 +414,12 @@ def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> N
     raw = PillowDataset(source, imagenet_train(32), torch.uint8)
     assert raw[0][0].dtype == torch.uint8
     assert abs(float(batches[0][0].mean())) < 2
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), ("uint8", torch.float32)])
+def test_the_models_ceiling_takes_images_as_the_loader_hands_them_out(
+    photos: Path, dtype: str, expected: torch.dtype
+) -> None:
+    run = BenchRun(photos, small(model="resnet18", amp="bf16", dtype=dtype), lambda *_: None)
+    probes: dict[Any, Any] = run._model_probes("resnet18", None, None)  # type: ignore[arg-type]
+    assert probes["model", "resnet18 on a resident batch"].keywords["dtype"] == expected

@@ -16,6 +16,7 @@ from torch import nn
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
+from penstock.bench.train import resident_run
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import check_budget, find_batch_size, step_probe
 from penstock.bench.train.loop import train
@@ -287,3 +288,13 @@ def test_the_command_of_the_ablation(photos, tmp_path, monkeypatch, capsys):
     assert any(line.startswith("AMP, float16") and "needs a CUDA device" in line for line in lines)
     assert any(line.startswith("channels_last") and "x 1.00" in line for line in lines)
     assert json.loads(file.read_text())["base"]["num_classes"] == 3
+
+
+def test_cuda_is_started_before_its_memory_is_asked_for(monkeypatch):
+    """A device with a number has no counters before that, and torch says `did you call init?`."""
+    asked = []
+    for name in ("init", "empty_cache", "reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device, name=name: asked.append(name) or 5)
+    assert resident_run._PeakMemory("cuda:1").read() == 0
+    assert asked[0] == "init"
+    assert len(asked) == 5

@@ -135,7 +135,7 @@ def test_mixed_precision_shortens_the_step_but_not_its_waits() -> None:
     verdict = judge(record(**TRAINING), "photos")
     assert verdict.limit == "model"
     advice = given(verdict, "--amp bf16")
-    assert (advice.quantity, advice.change) == (BOTH, Change(amp="bf16"))
+    assert (advice.quantity, advice.change) == (BOTH, Change(amp="bf16", dtype="bfloat16"))
     assert advice.images_per_s == pytest.approx(80 / (0.25 + 0.75 / 2))
     assert "200 images/s with it, 100 without" in advice.why
     capped = given(judge(record(**{**TRAINING, "both": 99.0, "loader": 120.0}), "photos"), "--amp bf16")

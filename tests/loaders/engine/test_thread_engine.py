@@ -264,3 +264,27 @@ def test_close_from_another_thread_ends_the_wait() -> None:
     threading.Timer(0.2, engine.close).start()
     with pytest.raises(LoaderError, match=r"E-MISUSE.*closed while"):
         take(engine, 3)
+
+
+def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
+    """Whoever sends ready batches ahead would wait for the one before it."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        began.set()
+        go_on.wait(60)
+
+    first = producer_settings(FaultySource(COUNT, {})).schedule.batch(0, 0)[0]
+    engine = engine_of({int(first): hang})
+    try:
+        engine.seek(Cursor(0, 0))
+        assert began.wait(60)
+        queue = engine.queue
+        assert queue is not None
+        assert eventually(lambda: len(queue.made) > 0)
+        assert engine.ready() == 0
+        go_on.set()
+        assert eventually(lambda: engine.ready() == 4)  # all that may be under way
+    finally:
+        go_on.set()
+        engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
+from strict_copies import META, StrictCopies
 
 from penstock.loaders import create_loader
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
@@ -265,6 +267,42 @@ def test_flush_forgets_what_is_under_way_and_keeps_the_memory_safe() -> None:
     assert copies.of("wait") == [0, 2, 4, 6]  # the dropped batches' copies as well
 
 
+@pytest.mark.parametrize("ending", ["closed", "dropped"])
+def test_what_the_device_still_reads_is_waited_for_at_the_end(ending: str) -> None:
+    """A backend writes into the memory of its resident batches as soon as the last tensor over it is gone."""
+    source, copies = ResidentNumbers(), RecordedCopies()
+    feed = DeviceFeed(source, lambda: 1, stage(), ahead=2, copies=copies)
+    feed.next()
+    seen = []
+    wait = copies.wait_on_host
+
+    def look(event: int) -> None:
+        wait(event)
+        seen.append([number for number, images in source.alive.items() if images() is not None])
+
+    copies.wait_on_host = look  # type: ignore[method-assign]
+    if ending == "closed":
+        feed.close()
+        feed.close()
+    del feed
+    gc.collect()
+    assert copies.of("wait") == [0, 1, 2]
+    assert seen == [[0, 1, 2], [1, 2], [2]]
+    assert [images() for images in source.alive.values()] == [None] * 3
+
+
+@pytest.mark.parametrize("copies", [None, RecordedCopies()], ids=["CPU", "device"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+def test_batches_of_a_consumer_in_inference_mode_may_be_trained_on_later(
+    dtype: torch.dtype, copies: RecordedCopies | None
+) -> None:
+    feed = DeviceFeed(Numbers(), lambda: 1, stage(dtype), ahead=2, copies=copies)
+    with torch.inference_mode():
+        batches = [feed.next()]
+    batches += [feed.next() for _ in range(6)]  # some were sent in inference mode, some go into its pinned memory
+    assert not any(tensor.is_inference() for batch in batches for tensor in (batch.images, batch.labels))
+
+
 def test_pixels_of_the_host_are_let_go_once_they_are_copied() -> None:
     feed, _ = feed_of(Numbers(), lambda: 0)
     assert feed.next().host.images.shape == (0, SIZE, SIZE, 3)
@@ -288,6 +326,40 @@ def test_on_a_cpu_memory_of_results_is_used_again() -> None:
     feed = DeviceFeed(Numbers(), lambda: 0, stage())
     addresses = {feed.next().images.data_ptr() for _ in range(20)}
     assert len(addresses) <= 3
+
+
+# ---- a device without values ----
+
+
+@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("augmented", [False, True])
+def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
+    augmented: bool, dtype: torch.dtype, resident: bool
+) -> None:
+    augment = AUGMENTS["operations"] if augmented else Augmentations()
+    copies, source = StrictCopies(), Numbers()
+    staged = BatchStage(imagenet_train(SIZE, augment=augment), dtype, META)
+    made = lambda: replace(batch := source(), images=batch.images.to(META), resident=True)  # noqa: E731
+    feed = DeviceFeed(made if resident else source, lambda: 1, staged, ahead=2, copies=copies)
+    with torch.inference_mode():
+        feed.next()
+    for _ in range(9):
+        batch = feed.next()
+        assert (batch.images.shape, batch.images.dtype) == ((BATCH, 3, SIZE, SIZE), dtype)
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    feed.close()
+    assert copies.uploaded == (0 if resident else 12 * BATCH * SIZE * SIZE * 3)
+    assert copies.handed_over == sorted(copies.handed_over)
+    assert len(copies.waited) == 12  # each slot's last use
+
+
+def test_the_strict_engine_objects_to_pixels_of_pageable_memory() -> None:
+    copies = StrictCopies()
+    copies.pinned = lambda like: like  # type: ignore[method-assign]
+    feed = DeviceFeed(Numbers(), lambda: 1, BatchStage(imagenet_train(SIZE), torch.uint8, META), copies=copies)
+    with pytest.raises(AssertionError, match="pageable"):
+        feed.next()
 
 
 # ---- augmentations ----
@@ -408,7 +480,6 @@ def test_transfers_overlap_compute() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("augmented", [False, True])
-@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 def test_a_step_does_not_synchronise(augmented: bool) -> None:
     device, size, batch = torch.device("cuda"), 64, 256 if augmented else 32
     settings = replace(AUGMENTS["mixing"], erasing=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1))

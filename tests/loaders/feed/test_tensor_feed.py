@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from numbered_dataset import Pair
+from strict_copies import StrictCopies
 from torch.nn.utils.rnn import pack_sequence
 
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in, to_device
@@ -138,6 +139,16 @@ def test_an_error_keeps_its_place_in_the_order() -> None:
     assert int(feed.next()) == 2
     with pytest.raises(StopIteration):
         feed.next()
+
+
+def test_a_batch_sent_ahead_in_inference_mode_may_be_trained_on() -> None:
+    feed, _ = feed_of([torch.tensor([float(k)]) for k in range(3)], finished=[1, 1, 0])
+    feed._device = torch.device("meta")
+    feed._copies = StrictCopies()
+    with torch.inference_mode():
+        feed.next()
+    batch = feed.next()
+    assert not batch.is_inference()
 
 
 @pytest.mark.gpu

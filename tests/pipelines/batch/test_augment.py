@@ -112,12 +112,13 @@ def test_nothing_is_read_back_from_the_device() -> None:
 def test_a_device_gets_no_more_calls_for_a_larger_batch() -> None:
     """Not one for each sample."""
     counts = []
-    for number in (300, 900):  # all operations occur in both
+    for number in (100, 150, 250):  # all operations occur in each; the first one makes tables
         plan = plan_augmentations(EVERYTHING, (9, 8), BatchKey(3, 1, np.arange(number)))
-        with Calls() as calls:
-            augment(torch.empty((number, 9, 8, 3), dtype=torch.uint8, device="meta"), plan)
+        for _ in range(2):
+            with Calls() as calls:
+                augment(torch.empty((number, 9, 8, 3), dtype=torch.uint8, device="meta"), plan)
         counts.append(len(calls.names))
-    assert counts[0] == counts[1] > 100
+    assert counts[0] == counts[1] == counts[2] > 100
 
 
 @pytest.mark.gpu
@@ -128,7 +129,6 @@ def test_a_device_gives_what_the_cpu_gives() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 def test_a_device_is_not_waited_for() -> None:
     images = torch.from_numpy(images_of(200, (61, 70))).cuda()
     plan = plan_augmentations(EVERYTHING, (61, 70), BatchKey(3, 1, np.arange(200)))

@@ -7,6 +7,7 @@ import gc
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -465,6 +466,30 @@ def test_a_failure_of_the_device_is_not_taken_for_a_bad_file(
 
 
 # ---- on the device ----
+
+
+def test_what_is_taken_from_a_gpu_makes_no_stream_wait() -> None:
+    """torch would pass on this thread's current stream, which is the consumer's: DALI would make that wait."""
+
+    class OnDevice:
+        def __dlpack__(self, *, stream: int) -> object:
+            assert stream == -1
+            return torch.utils.dlpack.to_dlpack(torch.arange(3))
+
+        def __dlpack_device__(self) -> None:
+            raise AssertionError("asked for by torch, in order to name its current stream")
+
+    class Complete:
+        def outputs(self) -> list[Complete]:
+            return [self]
+
+        def as_tensor(self) -> OnDevice:
+            return OnDevice()
+
+    with graph((8, 8)) as made:
+        made._pipe, made._settings = Complete(), replace(made._settings, device_id=0)
+        made._fed.append(None)
+        assert made.take().tolist() == [0, 1, 2]
 
 
 @pytest.mark.gpu

@@ -1,0 +1,74 @@
+"""torch's streams, events and memory counters of CUDA, replaced by ones that only write down what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from penstock.loaders.feed import copies
+
+_empty = torch.empty
+
+
+class StubCuda:
+    """Write down, in `log`, what would go to a machine with two GPUs, of which the process has chosen the second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.streams: list[Stream] = []
+        self.now = self._default = Stream(self, "cuda:1", 0)
+        self.streams.clear()
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device=None, priority=0: Stream(self, device, priority))
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(self))
+        monkeypatch.setattr(torch.cuda, "stream", self._stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.now)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self._record(tensor, stream))  # noqa: PLW0108  bound to it
+        monkeypatch.setattr(torch, "empty", self._pinned_or_not)
+        copies.side_stream.cache_clear()
+
+    def end(self) -> None:
+        """Forget the streams that were made."""
+        copies.side_stream.cache_clear()
+
+    @contextmanager
+    def _stream(self, stream: Stream) -> Iterator[None]:
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+    def _record(self, tensor: torch.Tensor, stream: Stream) -> None:
+        if tensor.device.type == "cpu" or tensor.layout is not torch.strided:
+            raise NotImplementedError(f"record_stream of a {tensor.layout} tensor on {tensor.device}")
+        self.log.append(("record", tuple(tensor.shape), stream))
+
+    def _pinned_or_not(self, *shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        memory = _empty(*shape, **options)
+        if pin_memory and memory.device.type != "cpu":
+            raise RuntimeError("only dense CPU tensors can be pinned")
+        return memory
+
+
+class Stream:
+    def __init__(self, cuda: StubCuda, device: Any, priority: int) -> None:
+        self.cuda, self.device, self.priority = cuda, device, priority
+        cuda.streams.append(self)
+
+    def wait_event(self, event: Event) -> None:
+        self.cuda.log.append(("wait", self, event))
+
+
+class Event:
+    def __init__(self, cuda: StubCuda) -> None:
+        self.cuda = cuda
+
+    def record(self, stream: Stream) -> None:
+        self.cuda.log.append(("event", stream, self))
+
+    def synchronize(self) -> None:
+        self.cuda.log.append(("synchronize", self))
