@@ -26,6 +26,11 @@ def test_a_missing_interpreter_is_said_and_no_failure(
     monkeypatch.setattr("sys.argv", ["version_matrix.py", "oldest"])
     assert module.main() == 0
     assert capsys.readouterr().out == "matrix: oldest: left out, there is no Python 3.10 on this machine\n"
+    monkeypatch.setattr(module, "interpreter", lambda version: "python")
+    monkeypatch.setattr(module, "has_libjpeg_turbo_3", lambda: False)
+    monkeypatch.setattr("sys.argv", ["version_matrix.py", "newest-3.11"])
+    assert module.main() == 0
+    assert capsys.readouterr().out.endswith("left out, there is no libjpeg-turbo 3 on this machine\n")
 
 
 def test_one_failure_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ one failed, or could not be installed.
 from __future__ import annotations
 
 import argparse
+import ctypes.util
 import glob
 import importlib
 import os
@@ -96,6 +97,12 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+def has_libjpeg_turbo_3() -> bool:
+    """Return whether libturbojpeg is on this machine, with the functions that PyTurboJPEG 2 calls."""
+    name = ctypes.util.find_library("turbojpeg")
+    return name is not None and hasattr(ctypes.CDLL(name), "tj3Init")
+
+
 def installed(name: str, environment: Environment, python: str, declared: dict[str, list[str]]) -> Path:
     """Return the interpreter of the environment, which is made unless it is there with these requirements.
 
@@ -115,10 +122,11 @@ def installed(name: str, environment: Environment, python: str, declared: dict[s
 
 
 def run(name: str, environment: Environment, declared: dict[str, list[str]], more: Sequence[str]) -> bool | None:
-    """Run the selection in one environment; None where its interpreter is missing."""
+    """Run the selection in one environment; None where its interpreter, or a library of the system, is missing."""
     python = interpreter(environment.python)
-    if python is None:
-        print(f"matrix: {name}: left out, there is no Python {environment.python} on this machine", flush=True)
+    if python is None or (environment.turbojpeg == "turbojpeg3" and not has_libjpeg_turbo_3()):
+        missing = f"Python {environment.python}" if python is None else "libjpeg-turbo 3"
+        print(f"matrix: {name}: left out, there is no {missing} on this machine", flush=True)
         return None
     try:
         inside = installed(name, environment, python, declared)
