@@ -79,16 +79,19 @@ def _missing_decoder(name: str, usable: list[str]) -> Finding:
 
 
 def caches(*, needed: bool) -> Finding:
-    """Look for h5py, which reads caches, and for jpegtran, which makes lossless ones."""
+    """Look for h5py, which reads caches, and for the native library or jpegtran, which make lossless ones."""
     try:
         versions = hdf5_versions()
     except LoaderError as error:
         return Finding("caches", "fail" if needed else "warn", error.cause, error.fix)
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
-    if jpegtran_path() is None:
-        fix = "apt-get install libjpeg-turbo-progs"
-        return Finding("caches", "warn", f"{text}; without jpegtran no lossless cache can be built, only read", fix)
-    return Finding("caches", "ok", f"{text}, {jpegtran_version()}")
+    if jpegtran_path() is not None:
+        return Finding("caches", "ok", f"{text}, {jpegtran_version()}")
+    if native.native_library() is not None:
+        return Finding("caches", "ok", f"{text}; no jpegtran: lossless caches hold progressive JPEGs as they are")
+    fix = f"{native.CURE}, or apt-get install libjpeg-turbo-progs"
+    text += "; without native library and jpegtran no lossless cache can be built, only read"
+    return Finding("caches", "warn", text, fix)
 
 
 def gpu_driver(settings: DoctorSettings) -> Finding:

@@ -29,13 +29,15 @@ from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path
+from penstock.pipelines.native.library import CURE, native_library
 
 _LOSSLESS_RATIO = 1.03  # stored bytes to source bytes, at most, of a set of photos
 _TABLE_BYTES = RECORD.itemsize + 8 + 64  # an image's share of the tables, its name included
 _FORECAST = 0.8  # a forecast from the images so far is believed when even this share of it does not fit
-_NO_JPEGTRAN = (
-    "jpegtran is missing: JPEGs are stored without restart markers, so that each is read and decoded whole. Install it "
-    "(apt-get install libjpeg-turbo-progs) and build again for a cache that decodes crops alone"
+_NO_RECODER = (
+    "the native library and jpegtran are missing: JPEGs are stored without restart markers, so that each is read and "
+    f"decoded whole. Build the library ({CURE}) or install jpegtran (apt-get install libjpeg-turbo-progs), then build "
+    "again for a cache that decodes crops alone"
 )
 _COUNTED = ("file", "strips", "pixels")  # by FILE, STRIPS, PIXELS
 
@@ -196,8 +198,8 @@ def _check_labels(source: Source, first: int, end: int) -> None:
 def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLock) -> None:
     """Encode and store the samples that are not in the folder yet."""
     first, end = request.range
-    if request.encoding.kind == "jpeg" and jpegtran_path() is None:
-        request.progress.note(_NO_JPEGTRAN)
+    if request.encoding.kind == "jpeg" and native_library() is None and jpegtran_path() is None:
+        request.progress.note(_NO_RECODER)
     request.progress.begin(dest, end - first, folder.num_samples)
     _ensure_room(request, dest, folder, estimate=_estimate(request))
     checked = folder.num_bytes

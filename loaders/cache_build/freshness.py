@@ -18,9 +18,11 @@ from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Encoding
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
+from penstock.pipelines.native.library import native_library
 
 # Their new major versions may decode or shrink to other pixels. A lossless cache of JPEGs holds no pixels of theirs.
 _PIXEL_LIBRARIES = ("simplejpeg", "torch")
+_NATIVE = "native library"  # name among the versions
 
 
 @functools.cache
@@ -31,7 +33,8 @@ def build_versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         own = "unknown"
     versions = {"penstock": own, "simplejpeg": simplejpeg.__version__, "torch": torch.__version__, **hdf5_versions()}
-    return {**versions, "jpegtran": jpegtran_version() or "missing"}
+    versions["jpegtran"] = jpegtran_version() or "missing"
+    return {**versions, _NATIVE: "missing" if native_library() is None else own}
 
 
 def refreshed(source: Source) -> Source:
@@ -50,7 +53,9 @@ def source_identity(source: Source) -> dict[str, str]:
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
     """Return a digest of all that decides the bytes of a cache file; a stopped build goes on only if it is the same."""
     identity = source_identity(source)
-    parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, build_versions()]
+    # With and without the native library the bytes of copies differ and their pixels do not: either may go on.
+    versions = {name: version for name, version in build_versions().items() if name != _NATIVE}
+    parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, versions]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode("ascii"), digest_size=DIGEST_BYTES).hexdigest()
 
 
@@ -75,8 +80,10 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
 
 def why_improvable(about: About) -> str:
     """Say why building it again would make it better; "" if it would not."""
-    if about.kept.get(MISSING) and jpegtran_path():
-        return f"{about.kept[MISSING]:,} of its JPEGs have no restart markers, because jpegtran was missing"
+    had_native = about.versions.get(_NATIVE, "missing") != "missing"
+    if about.kept.get(MISSING) and (jpegtran_path() or (not had_native and native_library() is not None)):
+        missing = "jpegtran was" if had_native else "the native library and jpegtran were"
+        return f"{about.kept[MISSING]:,} of its JPEGs have no restart markers, because {missing} missing"
     return ""
 
 

@@ -1,8 +1,9 @@
 """Encodes one image of a source as the bytes and the record of a cache.
 
 - jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, once its pixels have been compared with
-  the source's: all of them, and those of a window cut out of it. What cannot be copied so is stored as it is (FILE),
-  and so is every PNG, WebP, BMP and GIF.
+  the source's: all of them, and those of a window cut out of it. The native library makes the copy; jpegtran does of
+  what it leaves, or where it is missing. What cannot be copied so is stored as it is (FILE), and so is every PNG, WebP,
+  BMP and GIF.
 - jpeg, lossy: every image is decoded, shrunk and encoded anew, also one that is small enough already.
 - raw: every image is decoded, shrunk if asked, and stored as PIXELS.
 
@@ -35,7 +36,9 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
-from penstock.pipelines.jpeg.recode import FAILED, RecodeError, recode
+from penstock.pipelines.jpeg.recode import RecodeError, recode
+from penstock.pipelines.native.library import native_library
+from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
@@ -48,6 +51,7 @@ MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
+_UNSOUND = "the copy is not sound"
 _CHECK_PIXELS = 24  # side of the window that is cut out as a check
 
 
@@ -88,6 +92,8 @@ class SampleEncoder:
         self._look_at_large = ImageDecoder(ImagePipeline(exif="apply", max_pixels=2**62), "simplejpeg")
         self._any = ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
+        library = native_library()
+        self._native = None if library is None else NativeRecoder(library)
 
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
         """Encode the image `data` (encoded, or uint8 [h, w, 3]) with its class number.
@@ -155,13 +161,13 @@ class SampleEncoder:
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
         """Make the copy with restart markers, and prove it equal to `pixels`. Raises RecodeError."""
         segment_mcus = _segment_mcus(data, header)
-        copy = recode(data, header, segment_mcus)
+        geometry = strips.StripGeometry(header.width, header.height, *strips.mcu_size(header), segment_mcus)
+        copy, ends = self._recode(data, header, geometry)
         found = _copy_header(copy, header, segment_mcus)
-        geometry = strips.StripGeometry(header.width, header.height, *strips.mcu_size(found), segment_mcus)
         scan = np.frombuffer(copy, np.uint8)[found.scan_offset : -len(jpeg.EOI)]
-        ends = np.append(strips.segment_ends(scan), len(scan))
-        if len(ends) != geometry.rows * geometry.segments:
-            raise RecodeError(FAILED, f"{len(ends)} segments for a geometry of {geometry}")
+        ends = np.append(strips.segment_ends(scan), len(scan)) if ends is None else ends
+        if len(ends) != geometry.rows * geometry.segments or not _are_ends(scan, ends):
+            raise RecodeError(_UNSOUND, f"{len(ends)} segments for a geometry of {geometry}")
         self._compare(copy, pixels)
         strip_rows = max(1, JPEG_STRIP_PIXELS // geometry.mcu_height)
         row_ends = ends[geometry.segments - 1 :: geometry.segments]
@@ -174,15 +180,27 @@ class SampleEncoder:
         stored = b"".join((head, scan.data))
         return Stored(_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
+    def _recode(
+        self, data: bytes, header: jpeg.JpegHeader, geometry: strips.StripGeometry
+    ) -> tuple[bytes, npt.NDArray[np.int64] | None]:
+        """Return the copy and where its segments end, None where that is not known. Raises RecodeError."""
+        if self._native is not None:
+            copied = self._native.recode(data, geometry.segment_mcus, geometry.rows * geometry.segments)
+            if copied is not None:
+                return copied
+        return recode(data, header, geometry.segment_mcus), None
+
     def _compare(self, copy: bytes, pixels: Pixels) -> None:
-        """Raise RecodeError if the JPEG `copy` does not decode, without a warning, to `pixels`."""
+        """Raise RecodeError if the JPEG `copy` does not decode, without a warning, to `pixels`, which libjpeg made."""
         height, width = pixels.shape[:2]
+        if self._native is not None and self._native.same_pixels(copy, pixels):
+            return
         try:
             decoded = self._copy.rgb(copy, height, width)
         except LoaderError as error:
-            raise RecodeError(FAILED, error.cause) from error
+            raise RecodeError(_UNSOUND, error.cause) from error
         if self._copy.warning:
-            raise RecodeError(FAILED, self._copy.warning)
+            raise RecodeError(_UNSOUND, self._copy.warning)
         if not _equal(decoded, pixels):
             raise RecodeError("pixels differ")
 
@@ -258,17 +276,25 @@ def _segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
 
 
 def _copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
-    """Read the header of what jpegtran wrote. Raises RecodeError if that is not the kind of JPEG that was asked for."""
+    """Read the header of a copy. Raises RecodeError if that is not the kind of JPEG that was asked for."""
     try:
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
     except LoaderError as error:
-        raise RecodeError(FAILED, error.cause) from error
+        raise RecodeError(_UNSOUND, error.cause) from error
     if found is None or not (found.stoppable and found.ordinary and copy.endswith(jpeg.EOI)):
-        raise RecodeError(FAILED, "its output is no baseline JPEG of one scan")
+        raise RecodeError(_UNSOUND, "its output is no baseline JPEG of one scan")
     same = (found.width, found.height, strips.mcu_size(found)) == (source.width, source.height, strips.mcu_size(source))
     if not same or strips.restart_interval(copy, found) != segment_mcus or len(copy) > _MAX_BYTES:
-        raise RecodeError(FAILED, "its output has another size or restart interval")
+        raise RecodeError(_UNSOUND, "its output has another size or restart interval")
     return found
+
+
+def _are_ends(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
+    """Return whether segments end there: behind a restart marker of the right number, and at the end."""
+    if ends[-1] != len(scan) or (np.diff(ends) < 1).any():
+        return False
+    numbers = strips.RST0 | (np.arange(len(ends) - 1) & 7)
+    return bool((scan[ends[:-1] - 2] == 0xFF).all() and (scan[ends[:-1] - 1] == numbers).all())
 
 
 def _equal(a: Pixels, b: Pixels) -> bool:

@@ -1,6 +1,7 @@
 """Lossless re-coding of a JPEG with restart markers and optimised Huffman tables, by the program jpegtran.
 
-jpegtran copies the quantised DCT coefficients as they are, so every decoder makes the same pixels of the copy.
+jpegtran copies the quantised DCT coefficients as they are, so every decoder makes the same pixels of the copy. It is
+for what the native library does not re-code (progressive JPEGs), and for machines without that.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import EOI, JpegHeader
 
-_DRI, _RST0, _EOI = 0xDD, 0xD0, 0xD9
+_DRI, RST0, _EOI = 0xDD, 0xD0, 0xD9
 
 
 class StripGeometry(NamedTuple):
@@ -97,7 +97,7 @@ def restart_interval(data: bytes, header: JpegHeader) -> int:
 def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     """Return where segments of entropy-coded bytes end: the offsets right behind the restart markers."""
     escapes = np.flatnonzero(scan[:-1] == 0xFF)
-    ends: npt.NDArray[np.int64] = escapes[(scan[escapes + 1] & 0xF8) == _RST0] + 2
+    ends: npt.NDArray[np.int64] = escapes[(scan[escapes + 1] & 0xF8) == RST0] + 2
     return ends
 
 
@@ -167,6 +167,6 @@ def cut_jpeg(
         body += EOI
         joints[-1] += 2
     coded = np.frombuffer(body, np.uint8)
-    coded[joints - 1] = _RST0 | (np.arange(len(joints)) & 7)
+    coded[joints - 1] = RST0 | (np.arange(len(joints)) & 7)
     coded[-1] = _EOI
     return b"".join((start, body))

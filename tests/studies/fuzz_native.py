@@ -22,7 +22,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 HARNESS = SUPPORT / "native/fuzz.c"
 SANITIZERS = ("-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _FILES = ("exif.c", "huffman.c", "idct.c", "idct_avx2.c", "jpeg_header.c", "memory.c", "pixels.c", "pixels_avx2.c")
-_FILES = (*_FILES, "planes.c", "scan_bits.c", "window.c")
+_FILES = (*_FILES, "planes.c", "scan_bits.c", "window.c", "symbols.c", "huffman_write.c", "recode.c")
 
 
 def build(program: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:

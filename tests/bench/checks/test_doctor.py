@@ -199,6 +199,28 @@ def test_native_library_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert doctor_software.native_library().fix == f"unset {native.SWITCH}"
 
 
+@pytest.mark.parametrize(
+    ("library", "jpegtran", "state", "found"),
+    [
+        (object(), "/usr/bin/jpegtran", "ok", "1.0, version 2"),
+        (None, "/usr/bin/jpegtran", "ok", "1.0, version 2"),
+        (object(), None, "ok", "no jpegtran: lossless caches hold progressive JPEGs as they are"),
+        (None, None, "warn", "without native library and jpegtran no lossless cache can be built, only read"),
+    ],
+)
+def test_what_caches_need(
+    library: object, jpegtran: str | None, state: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "native_library", lambda: library)
+    monkeypatch.setattr(doctor_software, "hdf5_versions", lambda: {"h5py": "1.0"})
+    monkeypatch.setattr(doctor_software, "jpegtran_path", lambda: jpegtran)
+    monkeypatch.setattr(doctor_software, "jpegtran_version", lambda: "version 2")
+    finding = doctor_software.caches(needed=True)
+    assert finding.state == state
+    assert finding.found.endswith(found)
+    assert (finding.fix is not None) == (state == "warn")
+
+
 def test_a_missing_decoder_is_told_and_none_at_all_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_turbojpeg(name: str) -> Any:
         raise LoaderError("E-DEPENDENCY", f"{name} is not there", fix=f"pip install {name}")

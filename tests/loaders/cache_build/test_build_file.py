@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -30,11 +31,13 @@ from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
+from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
+from penstock.pipelines.native import library as native_library
 
 COUNT = 12
 RAW = Encoding(kind="raw", resize=24)
@@ -185,7 +188,7 @@ def test_a_lossy_cache_tells_its_distance(photos: Path, tmp_path: Path) -> None:
     assert open_cache(tmp_path / "a.h5").about[0].psnr_db == worse
 
 
-def test_without_jpegtran(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
     class Notes(BuildProgress):
@@ -198,14 +201,55 @@ def test_without_jpegtran(photos: Path, tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         for module in (cache_build, cache_key, jpeg_recode):
             patch.setattr(module, "jpegtran_path", missing)
+        for module in (cache_build, cache_key, cache_encode):
+            patch.setattr(module, "native_library", missing)
+        patch.setattr(cache_key, "jpegtran_version", lambda: "")
+        cache_key.build_versions.cache_clear()
         about = build(photos, tmp_path / "x.h5", progress=Notes()).files[0].about
         assert about.kept == {jpeg_recode.MISSING: COUNT}
         assert build(photos, tmp_path / "x.h5", replace_stale=True, progress=Notes()).files[0].built == 0
+    cache_key.build_versions.cache_clear()
     assert len(notes) == 1
     assert "libjpeg-turbo-progs" in notes[0]
+    assert native_library.CURE in notes[0]
     # A loader takes it as it is; who builds again gets the better one.
     assert build(photos, tmp_path / "x.h5").files[0].built == 0
     assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == COUNT
+
+
+@pytest.mark.parametrize(
+    ("had", "jpegtran", "native", "why"),
+    [
+        ("missing", None, None, ""),
+        (None, None, None, ""),
+        ("1.0", None, object(), ""),  # progressive ones, which the library does not re-code
+        ("1.0", "/usr/bin/jpegtran", object(), "3 of its JPEGs have no restart markers, because jpegtran was missing"),
+        ("missing", None, object(), "because the native library and jpegtran were missing"),
+        (None, None, object(), "because the native library and jpegtran were missing"),  # of an earlier version
+        ("missing", "/usr/bin/jpegtran", None, "because the native library and jpegtran were missing"),
+    ],
+)
+def test_what_building_again_improves(
+    had: str | None, jpegtran: str | None, native: object, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_key, "jpegtran_path", lambda: jpegtran)
+    monkeypatch.setattr(cache_key, "native_library", lambda: native)
+    about = SimpleNamespace(kept={jpeg_recode.MISSING: 3}, versions={} if had is None else {"native library": had})
+    found = cache_key.why_improvable(about)  # type: ignore[arg-type]
+    assert found.endswith(why)
+    assert bool(found) == bool(why)
+
+
+def test_an_unfinished_build_goes_on_with_or_without_the_native_library(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = set()
+    for native in (None, object()):
+        monkeypatch.setattr(cache_key, "native_library", lambda native=native: native)
+        cache_key.build_versions.cache_clear()
+        keys.add(cache_key.build_key(ImageFolder(photos), Encoding(), (0, 1)))
+    cache_key.build_versions.cache_clear()
+    assert len(keys) == 1
 
 
 def test_without_h5py(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

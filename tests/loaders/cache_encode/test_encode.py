@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 import jpeg_parts as jp
+import native_tests
 import numpy as np
+import numpy.typing as npt
 import pytest
 import simplejpeg
 import torch
@@ -23,7 +26,8 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.recode import RecodeError
-from penstock.pipelines.jpeg.strips import restart_interval, segment_length
+from penstock.pipelines.jpeg.strips import StripGeometry, restart_interval, segment_length
+from penstock.pipelines.native.recode import NativeRecoder, Recoded
 from penstock.pipelines.sample import pixel_memory
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
@@ -149,6 +153,7 @@ def test_same_bytes_each_time() -> None:
     assert first.record == again.record
 
 
+@pytest.mark.usefixtures("no_library")
 def test_memory_for_a_large_image_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = SampleEncoder(LOSSLESS)
     first = encoder.encode(PHOTO, 7)
@@ -172,15 +177,82 @@ def kept(data: bytes = PHOTO) -> str:
     return stored.kept
 
 
-def recode_as(monkeypatch: pytest.MonkeyPatch, change: object) -> None:
-    monkeypatch.setattr(cache_encode, "recode", change)
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves re-coding to jpegtran, and comparing to libjpeg."""
+    monkeypatch.setattr(cache_encode, "native_library", lambda: None)
 
 
+@pytest.fixture(params=["native", "jpegtran"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Both ways to make a copy and to compare it."""
+    if request.param == "jpegtran":
+        request.getfixturevalue("no_library")
+    else:
+        library = native_tests.native()
+        request.getfixturevalue("monkeypatch").setattr(cache_encode, "native_library", lambda: library)
+    return str(request.param)
+
+
+def recode_as(monkeypatch: pytest.MonkeyPatch, change: Callable[..., bytes]) -> None:
+    def changed(
+        self: SampleEncoder, data: bytes, header: object, geometry: StripGeometry
+    ) -> tuple[bytes, npt.NDArray[np.int64] | None]:
+        return change(data, header, geometry.segment_mcus), None
+
+    monkeypatch.setattr(SampleEncoder, "_recode", changed)
+
+
+def test_both_ways_keep_the_pixels(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None if way == "native" else "jpegtran")
+    for name, data in stoppable().items():
+        stored = SampleEncoder(LOSSLESS).encode(data, 7)
+        if way == "native" and "411" in name:
+            assert (stored.record["kind"], stored.kept) == (FILE, "jpegtran is missing")
+            continue
+        check_record(stored, data)
+        assert (stored.record["kind"], stored.kept) == (STRIPS, ""), name
+        assert (stored_pixels(stored) == simplejpeg.decode_jpeg(data, strict=True)).all(), name
+
+
+def test_progressive_without_jpegtran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
+    assert SampleEncoder(LOSSLESS).encode(unstoppable()["progressive_420"], 7).kept == "jpegtran is missing"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ends: ends[:-1],
+        lambda ends: ends + 1,
+        lambda ends: np.append(ends, ends[-1]),
+        lambda ends: np.append(ends[:-1] - 40, ends[-1]),
+        lambda ends: np.concatenate((ends[:1], ends[:1], ends[2:])),
+        lambda ends: np.concatenate((ends[:5], ends[5:6] - 1, ends[6:])),
+    ],
+)
+def test_wrong_ends_of_segments_are_found(
+    change: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lying(NativeRecoder):
+        def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
+            copied = super().recode(data, segment_mcus, segments)
+            assert copied is not None
+            return copied._replace(segment_ends=change(copied.segment_ends))
+
+    library = native_tests.native()
+    monkeypatch.setattr(cache_encode, "native_library", lambda: library)
+    monkeypatch.setattr(cache_encode, "NativeRecoder", Lying)
+    assert kept() == "the copy is not sound"
+
+
+@pytest.mark.usefixtures("no_library")
 def test_missing_jpegtran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
     assert kept() == "jpegtran is missing"
 
 
+@pytest.mark.usefixtures("no_library")
 def test_failing_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "jpegtran"
     program.write_text("#!/bin/sh\nexit 1\n")
@@ -189,7 +261,7 @@ def test_failing_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert kept() == "jpegtran failed"
 
 
-def test_other_pixels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_pixels_are_found(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     pixels = textured(120, 200)
     pixels[100:108, 8:16] ^= 64
     other = simplejpeg.encode_jpeg(pixels, 90, "RGB", "420")
@@ -197,7 +269,7 @@ def test_other_pixels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept() == "pixels differ"
 
 
-def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """One bit of coded data flipped, which may still decode without a warning."""
     found, place = Counter(), [0]
 
@@ -209,7 +281,7 @@ def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     recode_as(monkeypatch, lie)
     for place[0] in range(1000, 4000, 300):
         found[kept()] += 1
-    assert set(found) <= {"pixels differ", "jpegtran failed"}
+    assert set(found) <= {"pixels differ", "the copy is not sound"}
     assert found["pixels differ"] > 0
 
 
@@ -226,9 +298,11 @@ def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         lambda data, header, n: b"\xff\xd8\xff",
     ],
 )
-def test_another_file_than_asked_for_is_found(change: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_than_asked_for_is_found(
+    change: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     recode_as(monkeypatch, change)
-    assert kept() == "jpegtran failed"
+    assert kept() == "the copy is not sound"
 
 
 def test_wrong_windows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +425,7 @@ def test_quality_alone_keeps_the_size() -> None:
     assert records[30]["length"] < records[95]["length"]
 
 
+@pytest.mark.usefixtures("no_library")
 def test_lossy_without_jpegtran_is_a_file_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
     stored = SampleEncoder(SMALL).encode(PHOTO, 7)

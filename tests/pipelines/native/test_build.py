@@ -14,7 +14,7 @@ from penstock.pipelines.native import library as native_library
 
 
 def test_library_is_loaded_and_of_this_version(native: ctypes.CDLL) -> None:
-    assert native.pn_abi() == 1
+    assert native.pn_abi() == native_library._ABI
 
 
 def test_what_cannot_be_loaded_is_no_library(tmp_path: Path) -> None:

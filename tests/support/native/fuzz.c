@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "recode.h"
 #include "window.h"
 
 #define MAX_SEEDS 256
@@ -101,12 +102,39 @@ static int attempt(bytes input, pn_memory *scratch) {
   return result == PN_OK;
 }
 
+/* Re-code a file, with a plausible number of segments or another, and decode what was made; 1 if it was re-coded. */
+static int recode(bytes input, pn_recoder *recoder) {
+  pn_jpeg jpeg;
+  pn_recoded made;
+  if (pn_parse_jpeg(input.data, input.size, &jpeg) != PN_OK) return 0;
+  int32_t mcus = 1 + (int32_t)draw(9);
+  int64_t segments = ((int64_t)jpeg.mcus_wide * jpeg.mcus_high + mcus - 1) / mcus + (draw(9) == 0);
+  if (segments > 1000000) return 0;
+  uint32_t *ends = malloc((size_t)segments * sizeof *ends);
+  pn_use_avx2((int)draw(2));
+  int result = pn_recode(input.data, input.size, mcus, ends, segments, recoder, &made);
+  if (result != PN_OK && result != PN_ODD) abort();
+  if (result == PN_OK) {
+    if (made.scan_offset + ends[segments - 1] + 2 != made.size) abort();
+    pn_recoder other = {{NULL, 0}, {NULL, 0}, {NULL, 0}}; /* a copy of a copy has the same bytes */
+    pn_recoded again;
+    if (pn_recode(recoder->copy.data, made.size, mcus, ends, segments, &other, &again) != PN_OK) abort();
+    if (again.size != made.size || memcmp(other.copy.data, recoder->copy.data, made.size) != 0) abort();
+    pn_release(&other.copy);
+    pn_release(&other.scratch);
+  }
+  free(ends);
+  return result == PN_OK;
+}
+
 int main(int count, char **words) {
   if (count < 5) return 2;
   long mutated = atol(words[1]), truncated = atol(words[2]), sound = 0, sound_truncated = 0;
   state = strtoull(words[3], NULL, 10) * 2 + 1;
   for (int i = 4; i < count && num_seeds < MAX_SEEDS; i++) seeds[num_seeds++] = read_file(words[i]);
   pn_memory scratch = {NULL, 0};
+  pn_recoder recoder = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
+  long recoded = 0;
   for (long i = 0; i < mutated; i++) {
     bytes input = damaged(seeds[draw((uint32_t)num_seeds)]);
     if (draw(5) == 0 && input.size > 0) {
@@ -115,6 +143,8 @@ int main(int count, char **words) {
       input = again;
     }
     sound += attempt(input, &scratch);
+    recoded += recode(input, &recoder);
+    if (i % 64 == 0) pn_release(&recoder.scratch), pn_release(&recoder.copy);
     if (i % 64 == 0) pn_release(&scratch); /* so that memory is of just the size that an image asks for */
     free(input.data);
   }
@@ -124,11 +154,15 @@ int main(int count, char **words) {
     input.data = malloc(input.size + (input.size == 0));
     memcpy(input.data, from->data, input.size);
     sound_truncated += attempt(input, &scratch);
+    if (i % 8 == 0) recode(input, &recoder);
     free(input.data);
   }
   pn_release(&scratch);
+  pn_release(&recoder.scratch);
+  pn_release(&recoder.copy);
   for (size_t i = 0; i < num_seeds; i++) free(seeds[i].data);
   printf("%ld of %ld mutated and %ld of %ld truncated files were decoded\n", sound, mutated, sound_truncated,
          truncated);
+  printf("%ld were re-coded\n", recoded);
   return 0;
 }

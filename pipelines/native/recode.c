@@ -1,0 +1,255 @@
+/* Lossless re-coding of a baseline JPEG. A first pass reads the symbols of all blocks, a second writes them with the
+ * codes that are best for them: what follows a symbol's code does not change but for DC coefficients, which are
+ * differences to the block before in the segment. */
+#include "recode.h"
+
+#include "huffman_write.h"
+#include "window.h"
+
+#define MAX_BLOCKS 6       /* of an MCU */
+#define READ_BEYOND 1024   /* symbols that may be read beyond the end of damaged data before pn_bits_ready tells it */
+#define MAX_HEADER 1600    /* three quantisation tables of 16 bits, four Huffman tables, and 80 bytes */
+
+enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, RST0 = 0xD0, SOI = 0xD8, EOI, SOS, DQT, DRI = 0xDD, APP0 = 0xE0 };
+
+typedef struct {
+  pn_jpeg jpeg;
+  pn_symbol_table dc[3], ac[3]; /* of each component */
+  int component[MAX_BLOCKS];    /* to which each block of an MCU belongs */
+  int num_blocks, avx2;
+  pn_predictions before[3];
+  pn_code codes[PN_SYMBOL_TABLES];
+  uint32_t counts[PN_SYMBOL_TABLES][256];
+  pn_code_words words;
+  uint8_t bytes[PN_SCAN_BUFFER];
+} workspace;
+
+static void plan(workspace *space) {
+  const pn_jpeg *jpeg = &space->jpeg;
+  space->num_blocks = 0;
+  space->avx2 = pn_has_avx2();
+  memset(space->bytes, 0, sizeof space->bytes); /* as in pn_decode_window */
+  for (int c = 0; c < jpeg->components; c++) {
+    const pn_component *component = &jpeg->component[c];
+    pn_make_symbol_table(&jpeg->dc[component->dc], c > 0, &space->dc[c]);
+    pn_make_symbol_table(&jpeg->ac[component->ac], 2 + (c > 0), &space->ac[c]);
+    for (int i = 0; i < component->h * component->v; i++) space->component[space->num_blocks++] = c;
+  }
+}
+
+static pn_symbol *read_mcu(workspace *space, pn_bits *bits, pn_symbol *to) {
+  for (int i = 0; i < space->num_blocks && to != NULL; i++) {
+    int c = space->component[i];
+    to = space->avx2 ? pn_read_symbols_fast(bits, &space->dc[c], &space->ac[c], &space->before[c], to)
+                     : pn_read_symbols(bits, &space->dc[c], &space->ac[c], &space->before[c], to);
+  }
+  return to;
+}
+
+/* Read the symbols of all segments of the copy; `ends` gets how many there are up to the end of each. */
+static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int32_t segment_mcus, pn_symbol *symbols,
+                        uint32_t *ends) {
+  const uint8_t *end = scan + size;
+  pn_symbol *to = symbols;
+  int32_t interval = space->jpeg.restart_interval, left = interval, restarts = 0, segment_left = segment_mcus;
+  pn_bits bits;
+  pn_bits_start(&bits, scan, size, space->bytes);
+  memset(space->before, 0, sizeof space->before);
+  for (int64_t mcus = (int64_t)space->jpeg.mcus_wide * space->jpeg.mcus_high; mcus > 0; mcus--) {
+    if (interval > 0 && left-- == 0) {
+      if (!pn_bits_done(&bits) || bits.marker != RST0 + (restarts++ & 7)) return 0;
+      pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), space->bytes);
+      for (int c = 0; c < 3; c++) space->before[c].read = 0;
+      left = interval - 1;
+    }
+    if (segment_left-- == 0) {
+      *ends++ = (uint32_t)(to - symbols);
+      for (int c = 0; c < 3; c++) space->before[c].written = 0;
+      segment_left = segment_mcus - 1;
+    }
+    if (!pn_bits_ready(&bits) || (to = read_mcu(space, &bits, to)) == NULL) return 0;
+  }
+  *ends = (uint32_t)(to - symbols);
+  return pn_bits_done(&bits) && bits.marker == EOI;
+}
+
+/* Count the symbols, in two tables in turn: a processor waits where it counts the same one twice in a row. */
+static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_symbol *end) {
+  const uint32_t mask = (1u << PN_SYMBOL_BITS) - 1;
+  uint32_t *counts = &space->counts[0][0], *more = space->words; /* which are not made yet */
+  memset(space->counts, 0, sizeof space->counts);
+  memset(space->words, 0, sizeof space->words);
+  for (; end - symbols >= 2; symbols += 2) {
+    counts[symbols[0] & mask]++;
+    more[symbols[1] & mask]++;
+  }
+  if (symbols < end) counts[*symbols & mask]++;
+  for (uint32_t i = 0; i <= mask; i++) counts[i] += more[i];
+}
+
+/* Find the codes; returns how many bytes the coded symbols take at most, stuffed zeros and markers aside. */
+static uint64_t find_codes(workspace *space) {
+  uint64_t bits = 0;
+  memset(space->words, 0, sizeof space->words);
+  for (int number = 0; number < PN_SYMBOL_TABLES; number++) {
+    if (space->jpeg.components == 1 && number & 1) continue;
+    pn_optimal_code(space->counts[number], &space->codes[number]);
+    pn_set_code_words(&space->codes[number], number, space->words);
+    for (int i = 0; i < 256; i++) bits += (uint64_t)space->counts[number][i] * (space->words[number << 8 | i] & 31);
+  }
+  return bits / 8 + 1;
+}
+
+static uint8_t *put_word(uint8_t *to, int value) {
+  *to++ = (uint8_t)(value >> 8);
+  *to++ = (uint8_t)value;
+  return to;
+}
+
+/* Begin a segment of the header; its length comes when it is ended. */
+static uint8_t *begin_segment(uint8_t *to, int marker) {
+  *to++ = 0xFF;
+  *to++ = (uint8_t)marker;
+  return to + 2;
+}
+
+static uint8_t *end_segment(uint8_t *begin, uint8_t *end) {
+  put_word(begin - 2, (int)(end - begin + 2));
+  return end;
+}
+
+static uint8_t *put_quantisers(const pn_jpeg *jpeg, uint8_t *to, int *any_wide) {
+  uint8_t *begin = to = begin_segment(to, DQT);
+  unsigned put = 0;
+  for (int c = 0; c < jpeg->components; c++) {
+    int number = jpeg->component[c].quant, wide = 0;
+    if (put >> number & 1) continue;
+    put |= 1u << number;
+    for (int k = 0; k < 64; k++) wide |= jpeg->quant[number][k] > 255;
+    *to++ = (uint8_t)(wide << 4 | number);
+    for (int k = 0; k < 64; k++) {
+      if (wide) *to++ = (uint8_t)(jpeg->quant[number][k] >> 8);
+      *to++ = (uint8_t)jpeg->quant[number][k];
+    }
+    *any_wide |= wide;
+  }
+  return end_segment(begin, to);
+}
+
+static uint8_t *put_codes(const workspace *space, uint8_t *to) {
+  uint8_t *begin = to = begin_segment(to, DHT);
+  for (int number = 0; number < PN_SYMBOL_TABLES; number++) {
+    const pn_code *code = &space->codes[number];
+    if (space->jpeg.components == 1 && number & 1) continue;
+    size_t total = 0;
+    for (int i = 0; i < 16; i++) total += code->counts[i];
+    *to++ = (uint8_t)((number & 2) << 3 | (number & 1)); /* AC or not, then whether it is for chroma */
+    memcpy(to, code->counts, 16);
+    memcpy(to + 16, code->symbols, total);
+    to += 16 + total;
+  }
+  return end_segment(begin, to);
+}
+
+/* Write all that comes before the entropy-coded data. */
+static uint8_t *put_header(const workspace *space, int32_t segment_mcus, uint8_t *to) {
+  static const uint8_t start[20] = {0xFF, SOI, 0xFF, APP0, 0, 16, 'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
+  const pn_jpeg *jpeg = &space->jpeg;
+  int wide = 0;
+  memcpy(to, start, sizeof start);
+  to = put_quantisers(jpeg, to + sizeof start, &wide);
+  uint8_t *begin = to = begin_segment(to, wide ? SOF1 : SOF0);
+  *to++ = 8;
+  to = put_word(put_word(to, jpeg->height), jpeg->width);
+  *to++ = (uint8_t)jpeg->components;
+  for (int c = 0; c < jpeg->components; c++) {
+    const pn_component *component = &jpeg->component[c];
+    *to++ = (uint8_t)(c + 1);
+    *to++ = (uint8_t)(component->h << 4 | component->v);
+    *to++ = (uint8_t)component->quant;
+  }
+  to = put_codes(space, end_segment(begin, to));
+  begin = begin_segment(to, DRI);
+  begin = to = begin_segment(end_segment(begin, put_word(begin, segment_mcus)), SOS);
+  *to++ = (uint8_t)jpeg->components;
+  for (int c = 0; c < jpeg->components; c++) {
+    *to++ = (uint8_t)(c + 1);
+    *to++ = c > 0 ? 0x11 : 0;
+  }
+  *to++ = 0;
+  *to++ = 63;
+  *to++ = 0;
+  return end_segment(begin, to);
+}
+
+/* Write the segments; `plain` takes the longest of them without stuffed zeros. Returns the end of the file. */
+static uint8_t *write_segments(const workspace *space, const pn_symbol *symbols, uint32_t *ends, int64_t segments,
+                               uint8_t *plain, uint8_t *to) {
+  const uint8_t *scan = to;
+  const pn_symbol *from = symbols;
+  for (int64_t i = 0; i < segments; i++) {
+    const pn_symbol *end = symbols + ends[i];
+    uint8_t *plain_end = space->avx2 ? pn_write_symbols_fast(from, end, space->words, plain)
+                                     : pn_write_symbols(from, end, space->words, plain);
+    to = pn_stuff(plain, (size_t)(plain_end - plain), to);
+    int is_last = i == segments - 1;
+    *to++ = 0xFF;
+    *to++ = (uint8_t)(is_last ? EOI : RST0 + (i & 7));
+    ends[i] = (uint32_t)(to - scan) - (is_last ? 2 : 0);
+    from = end;
+  }
+  return to;
+}
+
+static size_t rounded(uint64_t size) { return (size_t)((size + 63) / 64 * 64); }
+
+/* Return how many symbols the file can hold; 0 for more than are taken. */
+static uint64_t most_symbols(const pn_jpeg *jpeg, size_t scan_size) {
+  uint64_t blocks = 0;
+  for (int c = 0; c < jpeg->components; c++) blocks += (uint64_t)(jpeg->component[c].h * jpeg->component[c].v);
+  blocks *= (uint64_t)jpeg->mcus_wide * (uint64_t)jpeg->mcus_high;
+  uint64_t by_size = 8 * (uint64_t)scan_size, by_blocks = blocks * PN_BLOCK_SYMBOLS;
+  uint64_t most = (by_size < by_blocks ? by_size : by_blocks) + READ_BEYOND;
+  return blocks > by_size || most > UINT32_MAX / sizeof(pn_symbol) ? 0 : most;
+}
+
+int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *ends, int64_t segments,
+              pn_recoder *recoder, pn_recoded *made) {
+  pn_jpeg jpeg;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_ODD;
+  int64_t mcus = (int64_t)jpeg.mcus_wide * jpeg.mcus_high;
+  if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_ODD;
+  size_t scan_size = size - jpeg.scan_offset, fixed = rounded(sizeof(workspace));
+  uint64_t most = most_symbols(&jpeg, scan_size);
+  if (most == 0) return PN_ODD;
+  uint8_t *memory = pn_take(&recoder->scratch, fixed + (size_t)most * sizeof(pn_symbol));
+  if (memory == NULL) return PN_NO_MEMORY;
+  workspace *space = (workspace *)memory;
+  pn_symbol *symbols = (pn_symbol *)(memory + fixed);
+  space->jpeg = jpeg;
+  plan(space);
+  if (!read_symbols(space, data + jpeg.scan_offset, scan_size, segment_mcus, symbols, ends)) return PN_ODD;
+  count_symbols(space, symbols, symbols + ends[segments - 1]);
+  uint64_t plain = find_codes(space) + (uint64_t)segments + PN_WRITE_SLACK; /* each segment's last byte is filled */
+  uint64_t whole = rounded(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
+  if (whole > UINT32_MAX) return PN_ODD;
+  uint8_t *copy = pn_take(&recoder->copy, (size_t)(whole + plain));
+  if (copy == NULL) return PN_NO_MEMORY;
+  uint8_t *scan = put_header(space, segment_mcus, copy);
+  made->scan_offset = (uint64_t)(scan - copy);
+  made->size = (uint64_t)(write_segments(space, symbols, ends, segments, copy + whole, scan) - copy);
+  return PN_OK;
+}
+
+int pn_same_pixels(const uint8_t *data, size_t size, int32_t width, int32_t height, const uint8_t *rgb,
+                   pn_recoder *recoder) {
+  pn_jpeg jpeg;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || jpeg.width != width || jpeg.height != height) return PN_ODD;
+  pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
+  size_t stride = 3 * (size_t)width;
+  uint8_t *found = pn_take(&recoder->pixels, stride * (size_t)height);
+  if (found == NULL) return PN_NO_MEMORY;
+  pn_window all = {0, 0, width, height};
+  pn_result result = pn_decode_window(&jpeg, &scan, all, found, stride, &recoder->scratch, NULL);
+  return result == PN_OK && memcmp(found, rgb, stride * (size_t)height) != 0 ? PN_ODD : (int)result;
+}

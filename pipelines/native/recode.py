@@ -1,0 +1,83 @@
+"""Re-codes JPEGs with the native library: the same coefficients, restart markers, optimal Huffman codes."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.image_types import Pixels
+
+_OK, _NO_MEMORY = 0, 2  # pn_result of native.h
+
+
+class _Memory(ctypes.Structure):
+    """Mirror pn_memory of native.h."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Recoder(ctypes.Structure):
+    """Mirror pn_recoder of recode.h."""
+
+    _fields_ = (("copy", _Memory), ("scratch", _Memory), ("pixels", _Memory))
+
+
+class _Recoded(ctypes.Structure):
+    """Mirror pn_recoded of recode.h."""
+
+    _fields_ = (("size", ctypes.c_uint64), ("scan_offset", ctypes.c_uint64))
+
+
+class Recoded(NamedTuple):
+    """Hold a copy of a JPEG with restart markers.
+
+    Attributes:
+        data: the JPEG file.
+        segment_ends: offsets from its scan's begin at which its segments end, markers included, int64 [segments].
+    """
+
+    data: bytes
+    segment_ends: npt.NDArray[np.int64]
+
+
+class NativeRecoder:
+    """Re-code JPEGs; belongs to one thread, whose memory it uses again."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library, self._memory = library, _Recoder()
+        weakref.finalize(self, _release, library, self._memory)
+
+    def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
+        """Make the copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in all.
+
+        None for what the library does not take: a progressive JPEG, one that libjpeg would warn of. Raises MemoryError.
+        """
+        ends, made = np.empty(segments, np.uint32), _Recoded()
+        place = ctypes.c_void_p(ends.ctypes.data)
+        size, number, memory = ctypes.c_size_t(len(data)), ctypes.c_int64(segments), ctypes.byref(self._memory)
+        result = self._library.pn_recode(data, size, segment_mcus, place, number, memory, ctypes.byref(made))
+        if not _taken(result):
+            return None
+        return Recoded(ctypes.string_at(self._memory.copy.data, made.size), ends.astype(np.int64))
+
+    def same_pixels(self, data: bytes, pixels: Pixels) -> bool:
+        """Return whether the library's own decoder makes these pixels of the JPEG `data`. Raises MemoryError."""
+        height, width = pixels.shape[:2]
+        place = ctypes.c_void_p(np.ascontiguousarray(pixels).ctypes.data)
+        size, memory = ctypes.c_size_t(len(data)), ctypes.byref(self._memory)
+        return _taken(self._library.pn_same_pixels(data, size, width, height, place, memory))
+
+
+def _taken(result: int) -> bool:
+    if result == _NO_MEMORY:
+        raise MemoryError("the native library got no memory for an image")
+    return result == _OK
+
+
+def _release(library: ctypes.CDLL, memory: _Recoder) -> None:
+    for part in (memory.copy, memory.scratch, memory.pixels):
+        library.pn_release(ctypes.byref(part))

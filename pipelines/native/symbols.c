@@ -1,0 +1,187 @@
+/* Reading the Huffman symbols of blocks (T.81 F.2.2): a lookup of PN_FAST_BITS bits gives one or two of them. */
+#include "symbols.h"
+
+/* Fields of an entry. Bits 0 to 5 how many bits it stands for, 6 to 9 how many of these follow the code of a symbol and
+ * are not told by the entry, 10 to 17 how far the index moves on, 18 to 19 how many symbols it tells. Then, from 20 on,
+ * the first symbol, in an entry of a pair with the bits behind its code; from 42 on the second, always with them. */
+#define END_OF_BLOCK 128 /* as in huffman.c */
+#define NOT_TOLD 192     /* the only entry of no bits: a code that is longer, wrong, or none */
+#define LAST 63
+#define SYMBOL_MASK ((1u << (PN_SYMBOL_BITS + PN_MAX_DC_BITS)) - 1)
+
+static uint32_t entry_bits(uint64_t entry) { return entry & 63; }
+static uint32_t entry_rest(uint64_t entry) { return entry >> 6 & 15; }
+static int entry_advance(uint64_t entry) { return (int)(entry >> 10 & 255); }
+static uint32_t entry_count(uint64_t entry) { return entry >> 18 & 3; }
+
+static uint64_t make_entry(uint32_t bits, uint32_t rest, int advance, uint32_t count) {
+  return bits | rest << 6 | (uint32_t)advance << 10 | count << 18;
+}
+
+static const uint32_t not_told = NOT_TOLD << 10;
+
+/* Return the entry of a symbol whose code has `length` bits; its bits are not told. It has 30 bits. */
+static uint32_t single_entry(const pn_symbol_table *table, uint32_t symbol, uint32_t length) {
+  int is_ac = table->number >= 2u << 8;
+  uint32_t extra = is_ac ? symbol & 15 : symbol, run = is_ac ? symbol >> 4 : 0;
+  if (extra > (is_ac ? PN_MAX_AC_BITS : PN_MAX_DC_BITS)) return not_told;
+  int advance = (int)run + 1;
+  if (is_ac && extra == 0 && run != 15) advance = run == 0 ? END_OF_BLOCK : NOT_TOLD;
+  if (advance == NOT_TOLD) return not_told;
+  return (uint32_t)make_entry(length + extra, extra, advance, 1) | (table->number | symbol) << 20;
+}
+
+/* Return the symbol that an entry tells first, its code being at the front of `bits`. */
+static inline __attribute__((always_inline)) pn_symbol first_symbol(uint64_t entry, uint64_t bits) {
+  uint32_t rest = entry_rest(entry);
+  uint64_t value = bits << (entry_bits(entry) - rest) >> 1 >> (63 - rest);
+  return (pn_symbol)(entry >> 20 & SYMBOL_MASK) | (pn_symbol)(value << PN_SYMBOL_BITS);
+}
+
+/* Put the bits of symbols into the entries, and two symbols into one, where PN_FAST_BITS bits tell them. */
+static void make_pairs(pn_symbol_table *table) {
+  for (uint32_t i = 0; i < 1 << PN_FAST_BITS; i++) {
+    uint64_t entry = table->singles[i];
+    uint32_t length = entry_bits(entry);
+    table->pairs[i] = not_told;
+    if (length > PN_FAST_BITS || length == 0) continue;
+    uint64_t told = first_symbol(entry, (uint64_t)i << (64 - PN_FAST_BITS)), joined = told << 20;
+    uint32_t behind = i << length & ((1 << PN_FAST_BITS) - 1);
+    uint64_t second = table->singles[behind];
+    uint32_t both = length + entry_bits(second);
+    if (entry_advance(entry) == END_OF_BLOCK || entry_bits(second) == 0 || both > PN_FAST_BITS) {
+      table->pairs[i] = joined | make_entry(length, 0, entry_advance(entry), 1);
+      continue;
+    }
+    joined |= (uint64_t)first_symbol(second, (uint64_t)behind << (64 - PN_FAST_BITS)) << 42;
+    table->pairs[i] = joined | make_entry(both, 0, entry_advance(entry) + entry_advance(second), 2);
+  }
+}
+
+void pn_make_symbol_table(const pn_code *code, int number, pn_symbol_table *table) {
+  uint32_t next = 0, filled = 0; /* the next code, as the first of 16 bits */
+  int place = 0;
+  memcpy(table->symbols, code->symbols, sizeof table->symbols);
+  table->number = (uint32_t)number << 8;
+  for (uint32_t length = 1; length <= 16; length++) {
+    uint32_t step = 1u << (16 - length);
+    table->first[length] = place - (int32_t)(next / step);
+    for (int i = 0; i < code->counts[length - 1]; i++, place++, next += step) {
+      if (length > PN_FAST_BITS) continue;
+      uint32_t entry = single_entry(table, code->symbols[place], length);
+      for (int n = 1 << (PN_FAST_BITS - length); n > 0; n--) table->singles[filled++] = entry;
+    }
+    table->ends[length] = next;
+  }
+  while (filled < 1 << PN_FAST_BITS) table->singles[filled++] = not_told;
+  if (number >= 2) make_pairs(table);
+}
+
+/* Return the entry of the code at the front of `bits`; of no bits where there is none. */
+static uint32_t long_entry(const pn_symbol_table *table, uint64_t bits) {
+  uint32_t code = (uint32_t)(bits >> 48);
+  for (uint32_t length = 1; length <= 16; length++) {
+    if (code >= table->ends[length]) continue;
+    int32_t place = (int32_t)(code >> (16 - length)) + table->first[length];
+    return single_entry(table, table->symbols[place & 255], length);
+  }
+  return not_told;
+}
+
+#define REFILL()                         \
+  do {                                   \
+    bits |= pn_load64(next) >> count;    \
+    next += (63 - count) >> 3;           \
+    count |= 56;                         \
+  } while (0)
+#define CONSUME(entry)                   \
+  do {                                   \
+    bits <<= entry_bits(entry);          \
+    count -= (int32_t)entry_bits(entry); \
+  } while (0)
+#define TAKE_ONE_OR_TWO()                     \
+  do {                                        \
+    entry = ac->pairs[bits >> (64 - PN_FAST_BITS)]; \
+    before = bits;                            \
+    to[0] = (pn_symbol)(entry >> 20) & SYMBOL_MASK;        \
+    to[1] = (pn_symbol)(entry >> 42);         \
+    to += entry_count(entry);                 \
+    k += entry_advance(entry);                \
+    CONSUME(entry);                           \
+  } while (0)
+
+/* Read one symbol; in `follow` alone, whose variables it shares. */
+#define ENTRY_OF_ONE(table)                             \
+  do {                                                  \
+    entry = (table)->singles[bits >> (64 - PN_FAST_BITS)]; \
+    if (__builtin_expect(entry_bits(entry) == 0, 0)) entry = long_entry(table, bits); \
+    if (entry_bits(entry) == 0) return NULL;            \
+  } while (0)
+
+static inline __attribute__((always_inline)) pn_symbol *follow(pn_bits *reader, const pn_symbol_table *dc,
+                                                               const pn_symbol_table *ac, pn_predictions *predictions,
+                                                               pn_symbol *to) {
+  uint64_t bits = reader->bits, entry, before;
+  int32_t count = reader->count;
+  const uint8_t *next = reader->next;
+  REFILL();
+  ENTRY_OF_ONE(dc);
+  uint32_t extra = entry_rest(entry);
+  int32_t value = (int32_t)(first_symbol(entry, bits) >> PN_SYMBOL_BITS);
+  if (extra > 0 && value >> (extra - 1) == 0) value += 1 - (1 << extra); /* T.81 F.2.2.1, EXTEND */
+  CONSUME(entry);
+  predictions->read += value;
+  if (predictions->read != (int16_t)predictions->read) return NULL;
+  int32_t difference = predictions->read - predictions->written;
+  predictions->written = predictions->read;
+  extra = (uint32_t)pn_value_bits(difference);
+  if (extra > PN_MAX_DC_BITS) return NULL;
+  uint32_t raw = (uint32_t)(difference < 0 ? difference + (1 << extra) - 1 : difference);
+  *to++ = raw << PN_SYMBOL_BITS | dc->number | extra;
+  for (int k = 0;;) {
+    do {
+      REFILL();
+      TAKE_ONE_OR_TWO();
+      if (k >= LAST) break;
+      TAKE_ONE_OR_TWO();
+      if (k >= LAST) break;
+      TAKE_ONE_OR_TWO();
+      if (k >= LAST) break;
+      TAKE_ONE_OR_TWO();
+    } while (k < LAST);
+    if (k == LAST || (k >= END_OF_BLOCK && k < END_OF_BLOCK + LAST)) break;
+    /* Either the code is not told; or the entry went beyond the block's last coefficient: back, and one symbol. */
+    k -= entry_advance(entry);
+    to -= entry_count(entry);
+    count += (int32_t)entry_bits(entry);
+    bits = before;
+    REFILL();
+    ENTRY_OF_ONE(ac);
+    *to++ = first_symbol(entry, bits);
+    k += entry_advance(entry);
+    CONSUME(entry);
+    if (k < LAST) continue;
+    if (k > LAST && k < END_OF_BLOCK) return NULL;
+    break;
+  }
+  reader->bits = bits;
+  reader->count = count;
+  reader->next = next;
+  return to;
+}
+
+pn_symbol *pn_read_symbols(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac, pn_predictions *before,
+                           pn_symbol *to) {
+  return follow(bits, dc, ac, before, to);
+}
+
+#if defined(__x86_64__)
+#define FAST __attribute__((target("avx2,bmi,bmi2")))
+#else
+#define FAST
+#endif
+
+FAST pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
+                                     pn_predictions *before, pn_symbol *to) {
+  return follow(bits, dc, ac, before, to);
+}
