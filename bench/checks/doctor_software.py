@@ -22,6 +22,8 @@ from penstock.pipelines.native import library as native
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
 
+# Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 was well.
+CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
 _DECODE_S = 0.12  # seconds of measuring each decoder
 _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 
@@ -143,4 +145,8 @@ def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
         state = "fail" if needed and settings.device != "cpu" else "warn"
         fix = f"pip install nvidia-dali-cuda{max(12, driver[0])}0 in its place, or a driver for CUDA {major}"
         return Finding("DALI", state, f"{text} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
+    codec = package_version(f"nvidia-nvimgcodec-cu{major}") or ""
+    if settings.device != "cpu" and codec.startswith(CRASHING_CODEC):
+        text += f" with nvImageCodec {codec}, of which crashes are reported: decoding regions of JPEGs on a GPU"
+        return Finding("DALI", "warn", text, f"pip install {wheels[0]}=={DALI_OF_EARLIER_CODEC} (nvImageCodec 0.8)")
     return Finding("DALI", "ok", f"{text}, driver for CUDA {driver[0]}.{driver[1]}")

@@ -14,7 +14,7 @@ from penstock.loaders.system.machine import available_cpus
 
 _PACKAGES = (
     *("penstock-loader", "torch", "numpy", "simplejpeg", "PyTurboJPEG", "pillow", "pillow-simd", "h5py"),
-    *("nvidia-dali-cuda130", "nvidia-dali-cuda120"),
+    *("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12"),
 )
 
 

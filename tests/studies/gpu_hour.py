@@ -23,8 +23,8 @@ MODELS = ("resnet50", "resnet18")
 SOURCES = ("torch", "dali-cache", "hdf5", "dali")  # a record is of a backend on the files, or on the cache
 _LEAVE_S = 10.0  # for a process that is told to end
 _REGIONS = (
-    "the GPU decoder of DALI crashes here: see `penstock doctor`, and take another version of nvidia-nvimgcodec "
-    "(0.9.0 is known for it; 0.8.0 was well)"
+    "the GPU decoder of DALI crashes here, as nvImageCodec 0.9.0 is known for: pip install nvidia-dali-cuda130==2.2.0 "
+    "(or -cuda120), which brings 0.8"
 )
 
 

@@ -182,6 +182,22 @@ def test_dali_is_held_against_the_driver(
     assert (found.fix is None) == (state == "ok")
 
 
+@pytest.mark.parametrize(
+    ("codec", "device", "state"),
+    [("0.9.0.20", "cuda", "warn"), ("0.9.0.20", "cpu", "ok"), ("0.8.0.22", "cuda", "ok"), (None, "cuda", "ok")],
+)
+def test_a_decoder_that_is_known_to_crash_gpus_is_told(
+    monkeypatch: pytest.MonkeyPatch, codec: str | None, device: str, state: str
+) -> None:
+    versions = {"nvidia-dali-cuda130": "2.4.0", "nvidia-nvimgcodec-cu13": codec}
+    monkeypatch.setattr(doctor_software, "package_version", versions.get)
+    monkeypatch.setattr(doctor_software, "driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(doctor_software, "import_dali", lambda: None)
+    found = doctor_software.dali(DoctorSettings(backend="dali", device=device), needed=True)
+    assert found.state == state
+    assert (found.fix == "pip install nvidia-dali-cuda130==2.2.0 (nvImageCodec 0.8)") == (state == "warn")
+
+
 def test_native_library_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(native.SWITCH, raising=False)
     library = SimpleNamespace(pn_has_avx2=lambda: 1)
