@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import with_index
@@ -31,7 +32,7 @@ from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.system.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import choose_jpeg_decoder
+from penstock.pipelines.sample.decode import NATIVE, choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 # name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
@@ -86,7 +87,8 @@ def create_loader(
         rank: number of this process; unless given that of torch.distributed or of its environment variables at the
             begin of each iteration, so that a launcher may start it later. The ranks must then agree: see E-STATE.
         world_size: number of processes; unless given likewise.
-        decoder: "auto", "simplejpeg", "turbojpeg" or "pillow".
+        decoder: "auto", for the native library where it was built and the fastest decoder beside it; "native" to demand
+            it; or "simplejpeg", "turbojpeg" or "pillow", which then decode every image.
         on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
         on_repaired: what to do about JPEGs of which libjpeg makes up a part, such as the lower half of a cut photo:
             "count" them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted where
@@ -94,10 +96,10 @@ def create_loader(
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
         profile: name or path of the profile that "auto" reads.
-        options: options of the backend. torch: workers, prefetch, start_method, watchdog_s. hdf5: these, workers_are
-            ("threads" or "processes"), and for a source that is no cache yet `cache`, where it lies or is built on
-            first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers, cache, encoding, and
-            the others of DaliOptions.
+        options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
+            "auto" for threads where the native library does the work), start_method. hdf5: these, and for a source that
+            is no cache yet `cache`, where it lies or is built on first use, and `encoding`, an Encoding. dali: workers,
+            prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
     """
     pipeline = pipeline or imagenet_train()
     policies: dict[str, Any] = {
@@ -150,6 +152,8 @@ def create_loader(
         "decoder_reason": why,
         "on_repaired": policy.on_repaired,
     }
+    if backend != "dali" and native_rows(data, pipeline, decoder) is not None:
+        about |= {"decoder": NATIVE, "decoder_reason": f"the native library; {jpeg_decoder.name} for what it leaves"}
     state = LoaderState(
         fingerprint=data.fingerprint,
         samples=len(data),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, transfer_rate
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, ceiling_of, transfer_rate
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
 from penstock.bench.data.wrapped_sources import SampledSource
@@ -107,7 +107,7 @@ def lossless_cache_ceiling(
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         path = Path(folder, "sample.h5")
         build_cache(sample, path, workers=workers)
-        return DecodeCeiling(open_cache(path), pipeline, decoder, seed)  # an open file outlives its folder
+        return ceiling_of(open_cache(path), pipeline, decoder, seed)  # an open file outlives its folder
 
 
 def replayed(

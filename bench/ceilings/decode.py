@@ -11,20 +11,22 @@ import numpy as np
 import torch
 
 from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
+from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.crops import plan_batch
-from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
 _MIN_SAMPLES, _LOAD_S = 64, 1.0  # of slow storage so few are read, once that took so many seconds
-_STEP = 8  # images between two looks at the clock: a measurement is five steps at least
-_MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
+STEP = 8  # images between two looks at the clock: a measurement is five steps at least
+MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
 
 
 class DecodeCeiling:
@@ -70,7 +72,7 @@ class DecodeCeiling:
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Measure images/s on one thread; without `resize`, of decoding alone (the same windows)."""
         crops = chain.from_iterable(map(self._crops, count()))
-        images = min(_STEP, len(self._samples))
+        images = min(STEP, len(self._samples))
 
         def step() -> int:
             for pixels, flip in islice(crops, images):
@@ -78,7 +80,7 @@ class DecodeCeiling:
                     write_sample(pixels, self._slot, flip, self._resize)
             return images
 
-        return _on_one_thread(step, seconds)
+        return on_one_thread(step, seconds)
 
     @property
     def decodes(self) -> bool:
@@ -93,22 +95,22 @@ class DecodeCeiling:
         endless = cycle([task for epoch in range(epochs) for task in self._decodings(epoch)])
 
         def decode() -> int:
-            for task in islice(endless, _STEP):
+            for task in islice(endless, STEP):
                 task()
-            return _STEP
+            return STEP
 
-        return _on_one_thread(decode, seconds)
+        return on_one_thread(decode, seconds)
 
     def resize(self, seconds: float) -> Rate:
         """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
-        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), _MAX_CROPS)])
+        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
 
         def resize() -> int:
             pixels, flip = next(endless)
             write_sample(pixels, self._slot, flip, self._resize)
             return 1
 
-        return _on_one_thread(resize, seconds)
+        return on_one_thread(resize, seconds)
 
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
         """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
@@ -163,11 +165,27 @@ class DecodeCeilings:
         key = decoder, cached
         if key not in self._made:
             loaded = next((made.loaded for (_, of), made in self._made.items() if of == cached), None)
-            self._made[key] = DecodeCeiling(self._source(cached=cached), self._pipeline, decoder, self._seed, loaded)
+            self._made[key] = ceiling_of(self._source(cached=cached), self._pipeline, decoder, self._seed, loaded)
         return self._made[key]
 
+    def decoders(self, *, cached: bool) -> list[str]:
+        """Return the decoders that work here and on these data, the best first."""
+        native = native_rows(self._source(cached=cached), self._pipeline, NATIVE)
+        return usable_decoders() if native is None else all_decoders()
 
-def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
+
+def ceiling_of(
+    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, samples: Sequence[Loaded] | None = None
+) -> DecodeCeiling:
+    """Return the ceiling of a decoder, the native library among them; arguments as of DecodeCeiling."""
+    if decoder != NATIVE:
+        return DecodeCeiling(source, pipeline, decoder, seed, samples)
+    from penstock.bench.ceilings.native import NativeCeiling
+
+    return NativeCeiling(source, pipeline, seed, samples)
+
+
+def on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -176,10 +194,15 @@ def _on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
         torch.set_num_threads(threads)
 
 
+def all_decoders() -> list[str]:
+    """Return the decoders that work here, the native library among them, the best first."""
+    return [NATIVE] * (native_library() is not None) + usable_decoders()
+
+
 def usable_decoders() -> list[str]:
-    """Return the decoders that work here, the best first."""
+    """Return the decoders of single images that work here, the best first."""
     usable = []
-    for name in DECODER_NAMES[1:]:
+    for name in JPEG_DECODERS:
         try:
             choose_jpeg_decoder(name)
         except LoaderError:

@@ -20,7 +20,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
 from penstock.pipelines.native import library as native
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
-from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder, choose_jpeg_decoder
+from penstock.pipelines.sample.decode import JPEG_DECODERS, ImageDecoder, choose_jpeg_decoder
 
 # Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 was well.
 CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
@@ -53,7 +53,7 @@ def native_library() -> Finding:
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:
     """Yield each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
     usable, photo = usable_decoders(), plain_photo(*_PHOTO)
-    for name in DECODER_NAMES[1:]:
+    for name in JPEG_DECODERS:
         if name not in usable:
             yield _missing_decoder(name, usable)
             continue

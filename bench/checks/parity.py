@@ -21,7 +21,7 @@ from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import DECODER_NAMES
+from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
 MOST_CACHED = 5_000  # images: for more of them no temporary cache is built
@@ -108,7 +108,7 @@ def engines_for(data: Source, cache: Source | None) -> list[ParityEngine]:
         )
         for backend, source in (("torch", data), ("hdf5", cache))
         if source is not None
-        for decoder in DECODER_NAMES[1:]
+        for decoder in (*JPEG_DECODERS, NATIVE)
     ]
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for source in (data,) if cache is None or cache is data else (data, cache):

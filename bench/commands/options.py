@@ -33,7 +33,7 @@ Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
 ]
 Backend = Annotated[str, typer.Option(help="Who does the work: torch, hdf5 or dali; auto takes the saved profile.")]
-Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, simplejpeg, turbojpeg or pillow.")]
+Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images in a batch, on each rank.")]
 Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
 Workers = Annotated[

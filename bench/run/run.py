@@ -21,7 +21,7 @@ from penstock.bench.ceilings.all_ceilings import (
     replay_probe,
     replayed,
 )
-from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings, usable_decoders
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
 from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
@@ -268,8 +268,9 @@ class BenchRun:
 
     def _decoders(self) -> dict[str, DecodeCeiling]:
         """Return decoder -> its ceiling on what the chosen loader reads."""
-        names = usable_decoders() if self.settings.decoder == "auto" else [self.settings.decoder]
-        return {name: self._ceilings.of(name, cached=self.chosen.cached) for name in names}
+        ceilings, cached = self._ceilings, self.chosen.cached
+        names = ceilings.decoders(cached=cached) if self.settings.decoder == "auto" else [self.settings.decoder]
+        return {name: ceilings.of(name, cached=cached) for name in names}
 
     def _other(self, candidate: Candidate) -> Probe:
         """Measure another backend's best, opened for that alone: else its workers would burden the others."""

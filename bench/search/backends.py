@@ -6,14 +6,16 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
+from penstock.bench.ceilings.decode import DecodeCeilings
 from penstock.bench.record.record import ALL_BACKENDS, BenchSettings, decode_name
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import ImageSize, SearchSpace, Values, values_to_try
 from penstock.bench.search.turn import mean_rate
+from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
+from penstock.pipelines.sample.decode import NATIVE
 
 _CLOSE = 0.9  # of the best decoder's ceiling: another may be as fast in a loader
 _HOPELESS = 0.75  # of the best decoder's ceiling after one measurement: a second one is not worth the time
@@ -54,13 +56,15 @@ def search_spaces(
         options: Values = {}
         decoders = {settings.decoder: 1.0}
         if settings.tunes:
-            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=usable_cpus(settings))
+            native = _is_native(settings, ceilings, cached)
+            cpus = usable_cpus(settings)
+            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=cpus, native=native)
         if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
             if cached not in ranked:
                 ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time, measured)
             decoders = ranked[cached]
         close = tuple(name for name, share in decoders.items() if share >= _CLOSE)
-        default = usable_decoders()[:1]
+        default = ceilings.decoders(cached=cached)[:1]
         close = tuple(sorted(close, key=lambda name: name not in default))  # the others have to be faster in a loader
         start = _start(settings, backend, cached, close[0], options)
         if len(close) > 1:  # before what matters less, should the time run out
@@ -82,11 +86,16 @@ def first_candidate(settings: BenchSettings, opener: LoaderOpener, ceilings: Dec
     backend, cached = next(available_backends(settings, opener, {}), ("", False))
     if not settings.tunes or settings.decoder != "auto" or backend not in ("torch", "hdf5"):
         return None
-    decoder = usable_decoders()[0]
+    decoder = ceilings.decoders(cached=cached)[0]
     if not ceilings.of(decoder, cached=cached).decodes:
         return None
-    options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings))
+    native = _is_native(settings, ceilings, cached)
+    options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings), native=native)
     return _start(settings, backend, cached, decoder, options)
+
+
+def _is_native(settings: BenchSettings, ceilings: DecodeCeilings, cached: bool) -> bool:
+    return settings.decoder in NATIVE_DECODERS and NATIVE in ceilings.decoders(cached=cached)
 
 
 def _start(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
@@ -148,7 +157,7 @@ def _decoder_shares(
 
     0 for a decoder that there was no time to measure; {"auto": 1} for arrays, which need none.
     """
-    names, seconds = usable_decoders(), min(_SECONDS, settings.seconds, _SHARE * settings.search_seconds)
+    names, seconds = ceilings.decoders(cached=cached), min(_SECONDS, settings.seconds, _SHARE * settings.search_seconds)
     read = "cache" if cached else "files"
     rates: dict[str, list[float]] = {name: [] for name in names}
     for turn in (names, names[::-1]):

@@ -53,7 +53,7 @@ class Budgets:
         if candidate.workers and memory > 1 >= cpu / _NOISE:
             if int(candidate.options.get("prefetch") or 1) > 1:
                 return candidate.with_option("prefetch", 1)
-            if candidate.options.get("workers_are") == "processes":
+            if candidate.has_processes and "workers_are" in candidate.options:
                 return candidate.with_option("workers_are", "threads")
         if not candidate.workers or not fewer_workers:
             return None

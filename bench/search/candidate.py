@@ -10,9 +10,11 @@ from penstock.bench.data.wrapped_sources import repeated
 from penstock.bench.record.record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
+from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 
@@ -52,7 +54,10 @@ class Candidate:
     @property
     def has_processes(self) -> bool:
         """Return whether its workers are processes."""
-        return bool(self.workers) and self.backend != "dali" and self.options.get("workers_are") != "threads"
+        kind = self.options.get("workers_are", "auto")
+        if kind == "auto" and self.decoder in NATIVE_DECODERS and native_library() is not None:
+            kind = "threads"
+        return bool(self.workers) and self.backend != "dali" and kind != "threads"
 
     def describe(self) -> str:
         """Describe the candidate in a few words, for tables and progress displays."""

@@ -1,14 +1,12 @@
-"""Backend "torch": worker processes of a torch DataLoader read and decode the images of any source."""
+"""Backend "torch": threads or worker processes of a torch DataLoader read and decode the images of any source."""
 
 from __future__ import annotations
 
-from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
-from penstock.loaders.engine.producer import ProducerSettings
+from functools import partial
+
+from penstock.loaders.engine.choose import needs_of as needs_of
+from penstock.loaders.engine.choose import open_engine
+from penstock.loaders.engine.process_engine import ProcessOptions
 
 TorchOptions = ProcessOptions
-needs_of = process_needs
-
-
-def TorchEngine(settings: ProducerSettings, options: TorchOptions) -> ProcessEngine:
-    """Return the engine that `options` ask for."""
-    return ProcessEngine("torch", settings, options)
+TorchEngine = partial(open_engine, "torch")

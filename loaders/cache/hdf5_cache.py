@@ -20,10 +20,14 @@ from penstock.pipelines.errors import LoaderError, size_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.jpeg.header import EOI, parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
+from penstock.pipelines.native import rows as native
+from penstock.pipelines.native.rows import NO_NAMES, Names, Rows
 
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FEW = 64
+_NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8)  # by FILE, STRIPS, PIXELS
+_LOCATED = tuple(name for name in RECORD.names or () if name not in ("length", "label", "kind"))
 
 
 class Hdf5Cache:
@@ -65,6 +69,18 @@ class Hdf5Cache:
         places, lengths = self.records["offset"][indices].tolist(), self.records["length"][indices].tolist()
         for index, offset, length in zip(indices.tolist(), places, lengths, strict=True):
             self._place(index)[0].will_need(offset, length)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` are stored, and how."""
+        records = self.records[indices]
+        for name in _LOCATED:
+            rows[name] = records[name]
+        rows["size"], rows["kind"] = records["length"], _NATIVE_KINDS[records["kind"]]
+        shards = np.searchsorted(self._starts, indices, "right") - 1
+        for shard in np.unique(shards).tolist():
+            rows["fd"][shards == shard], start = self.files[shard].payload
+            rows["offset"][shards == shard] += start
+        return NO_NAMES
 
     def stored_size(self, index: int) -> StoredSize | None:
         """Return size and orientation of image `index`; None for one that is stored as it was."""

@@ -111,6 +111,11 @@ class CacheFile:
             for start in range(0, len(out), _CHECKED_ROWS):
                 _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
 
+    @property
+    def payload(self) -> tuple[int, int]:
+        """The descriptor of the file, and where the payload begins in it. Raises LoaderError E-STALE, E-MISSING."""
+        return self._fd(), self._payload.offset
+
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read bytes of the payload. Raises LoaderError E-CACHE if the file has become shorter, E-READ."""
         at = self._payload.offset + offset

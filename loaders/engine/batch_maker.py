@@ -63,7 +63,8 @@ class BatchMaker(Dataset[Produced]):
                 self._producer = Producer(self._settings, self._make_task)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
             producer = self._producer
-            bad, seconds = producer.produce(item.cursor, pixels, rows, working_on)
+            watched = self._progress.addresses(self._worker, item.generation)
+            bad, seconds = producer.produce(item.cursor, pixels, rows, working_on, watched)
             mine[MADE] += 1
             tasks = tuple(producer.tasks.items())
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))

@@ -30,6 +30,7 @@ from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
 _START_METHODS = ("forkserver", "spawn", "fork")
+WORKERS_ARE = ("auto", "processes", "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +38,30 @@ class ProcessOptions(WorkerOptions):
     """Say how an engine of processes runs; WorkerOptions holds the rest.
 
     Attributes:
-        start_method: "forkserver" (default), "spawn" or "fork".
+        workers_are: "processes"; "threads", which start at once and take less memory, but share one interpreter lock;
+            or "auto" for threads where the native library does nearly all of the work without that lock.
+        start_method: of processes, "forkserver" (default), "spawn" or "fork".
     """
 
+    workers_are: str = "auto"
     start_method: str = "forkserver"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.start_method not in _START_METHODS:
             raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
+        if self.workers_are not in WORKERS_ARE:
+            raise ValueError(f"workers_are is one of {', '.join(WORKERS_ARE)}, not {self.workers_are!r}")
 
     @property
     def num_workers(self) -> int:
         """Number of workers, by default none in a daemonic process (a worker itself), which may not start any."""
         return 0 if self.workers is None and current_process().daemon else super().num_workers
+
+    @property
+    def has_processes(self) -> bool:
+        """Say whether there are worker processes, not threads or the consumer alone; "auto" may choose threads."""
+        return self.workers_are != "threads" and self.num_workers > 0
 
 
 def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.engine.native_rows import NativeRows, native_rows
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader, SoundSamples
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
+from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
@@ -78,6 +80,7 @@ class Producer:
         decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
         self._reader = SampleReader(settings.source, decoder, settings.sound)
         self._resize = RESIZERS[settings.pipeline.resample]
+        self._native = native_rows(settings.source, settings.pipeline, settings.decoder) if make_task is None else None
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
         self.read_s = 0.0
@@ -88,6 +91,7 @@ class Producer:
         pixels: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.void],
         working_on: Callable[[int], None],
+        progress: Progress | None = None,
     ) -> tuple[tuple[BadSample, ...], float]:
         """Write the batch at `cursor` to `pixels` [batch, height, width, 3] and `rows` (ROW_DTYPE) [batch].
 
@@ -101,13 +105,16 @@ class Producer:
         self.repaired.clear()
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
-        self._reader.will_need(index[index >= 0])
+        for row in np.flatnonzero(index < 0).tolist():
+            self._pad(row, pixels, rows)
+        left, native_s = np.flatnonzero(index >= 0), 0.0
+        if self._native is not None:
+            left = self._fill_natively(self._native, cursor.epoch, index, left, pixels, rows, progress)
+            native_s = self._native.read_s
+        self._reader.will_need(index[left])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
-        for row, sample in enumerate(index.tolist()):
-            if sample < 0:
-                self._pad(row, pixels, rows)
-                continue
+        for row, sample in zip(left.tolist(), index[left].tolist(), strict=True):
             working_on(sample)
             try:
                 loaded[row] = self._reader.load(sample)
@@ -124,9 +131,34 @@ class Producer:
         for row, entry in bad.items():
             bad[row] = self._replace(cursor.epoch, entry, images, pixels, rows, working_on)
         self._label(rows)
-        self.read_s = self._reader.read_s
+        self.read_s = self._reader.read_s + native_s
         self.tasks = dict(sorted(self.tasks.items()))  # the tasks of substitutes came last
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def _fill_natively(
+        self,
+        native: NativeRows,
+        epoch: int,
+        index: npt.NDArray[np.int64],
+        wanted: npt.NDArray[np.intp],
+        pixels: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.void],
+        progress: Progress | None,
+    ) -> npt.NDArray[np.intp]:
+        """Fill the rows `wanted` by the native library, and return those that it leaves to this class."""
+
+        def plan(samples: npt.NDArray[np.int64], *sizes: npt.NDArray[np.int64]) -> BatchPlan:
+            return plan_batch(self._settings.pipeline, self._settings.schedule.seed, epoch, samples, *sizes)
+
+        filled = native.fill(index[wanted], wanted, plan, pixels, progress)
+        if filled is None:
+            raise Aborted
+        done = filled["row"]
+        for name, column in (("index", "sample"), ("window", "window"), ("flip", "flip")):
+            rows[name][done] = filled[column]
+        rows["label"][done] = -1
+        left: npt.NDArray[np.intp] = np.setdiff1d(wanted, done, assume_unique=True)
+        return left
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
         served = rows["index"] >= 0

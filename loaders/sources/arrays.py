@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
 # Up to here each byte counts towards the fingerprint (0.3 s); beyond, this much of whole images at equal distances.
 FINGERPRINT_BYTES = 256 * 1024 * 1024
@@ -53,6 +54,14 @@ class ArraySource:
             raise IndexError(f"image {index} of {len(self._images)}")
         image: npt.NDArray[np.uint8] = self._images[index]
         return image if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where the pixels of images `indices` are; grey ones stay ELSEWHERE."""
+        if self._images.shape[3] == 3:
+            _, rows["height"], rows["width"], _ = self._images.shape
+            rows["orientation"], rows["kind"] = 1, MEMORY
+            rows["offset"] = self._images.ctypes.data + indices * self._images[0].nbytes
+        return NO_NAMES
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices` (int64)."""

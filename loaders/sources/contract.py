@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.native.rows import Names, Rows
 
 
 @runtime_checkable
@@ -66,4 +67,13 @@ class WindowSource(Source, Protocol):
 
     def read_window(self, index: int, window: Window) -> ImagePart:
         """Read a part of image `index` that holds `window`. Raises LoaderError with `sample`."""
+        ...
+
+
+@runtime_checkable
+class LocatedSource(Source, Protocol):
+    """Say where the encoded images lie, so that the native library reads them itself."""
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` (ROW [n], zeroed) with where images `indices` (int64 [n]) lie; a row may stay ELSEWHERE."""
         ...

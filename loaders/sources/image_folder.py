@@ -17,6 +17,7 @@ from penstock.loaders.sources.saved_index import drop_index, index_name, load_in
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.pipelines.errors import LoaderError, printable, size_text
+from penstock.pipelines.native.rows import FILE, Names, Rows
 
 # An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
 MAX_FILE_BYTES = 512 << 20
@@ -85,6 +86,12 @@ class ImageFolder:
         except LoaderError as error:
             drop_index(self._index)
             raise error.located(sample=index) from None
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` which files images `indices` are; one of more than max_file_bytes stays ELSEWHERE."""
+        names = self._index.locate(indices, rows)
+        rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
+        return Names(self._prefix, *names)
 
     def refreshed(self) -> ImageFolder:
         """Return this source if each of its files and folders is as it was scanned, else one of a new scan.

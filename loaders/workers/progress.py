@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.native.rows import Progress
 
 # Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), batches
 # made, process id, 1 while the worker makes a batch.
@@ -39,6 +40,13 @@ class WorkerProgress:
         """Make all work that was handed out so far stale, and return the new generation."""
         self.table[-1, MADE] += 1
         return self.generation
+
+    def addresses(self, worker: int, generation: int) -> Progress:
+        """Return where the native library notes what `worker` works on for `generation`."""
+        first, width = self.table.ctypes.data, self.table.strides[0]
+        mine, last = first + worker * width, first + (len(self.table) - 1) * width
+        size = self.table.itemsize
+        return Progress(mine + SAMPLE * size, mine + SINCE_NS * size, last + MADE * size, generation)
 
     def __getstate__(self) -> SharedArray:
         assert self._shared is not None

@@ -23,6 +23,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg.strips import end_at_restart
+from penstock.pipelines.native.library import CURE, native_library
 from penstock.pipelines.sample.formats import bytes_a_pixel, check_end, file_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.sample.repairs import first_message
@@ -61,7 +62,10 @@ _DECODERS: dict[str, tuple[str, str]] = {
     "turbojpeg": ("penstock.pipelines.sample.decode_turbojpeg", "TurbojpegDecoder"),
     "pillow": ("penstock.pipelines.sample.decode_pillow", "PillowJpegDecoder"),
 }
-DECODER_NAMES = ("auto", *_DECODERS)
+# The native library decodes ordinary JPEGs a batch at a time; the decoder chosen here takes what it leaves.
+NATIVE = "native"
+JPEG_DECODERS = tuple(_DECODERS)
+DECODER_NAMES = ("auto", NATIVE, *JPEG_DECODERS)
 
 
 def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
@@ -69,8 +73,12 @@ def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
 
     Raises ValueError for an unknown name, LoaderError E-DEPENDENCY (with what to install) if it cannot be used here.
     """
-    if name != "auto" and name not in _DECODERS:
+    if name not in DECODER_NAMES:
         raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {name!r}")
+    if name == NATIVE:
+        if native_library() is None:
+            raise LoaderError("E-DEPENDENCY", "the native library was not built here", fix=CURE)
+        name = "auto"
     if name != "auto":
         module, attribute = _DECODERS[name]
         return cast(JpegDecoder, getattr(importlib.import_module(module), attribute)()), "chosen by name"

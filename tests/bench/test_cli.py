@@ -18,6 +18,7 @@ from processes import eventually, in_time
 from penstock.bench.commands import iterate as command_iterate
 from penstock.bench.train.signals import SignalExit, exit_on_signals
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.library import native_library
 
 NUM_PHOTOS = 61
 
@@ -28,8 +29,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def endless(photos: Path) -> tuple[object, ...]:
-    """Arguments of a command that never ends by itself."""
-    return "iterate", photos, "--size", 32, "--batch-size", 12, "--workers", 2, "--epochs", 10**9
+    """Arguments of a command that never ends by itself; the decoder's name asks for worker processes."""
+    small = ("--size", 32, "--batch-size", 12, "--epochs", 10**9)
+    return "iterate", photos, *small, "--workers", 2, "--decoder", "simplejpeg"
 
 
 # ---- usage ----
@@ -116,6 +118,22 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert code == -signal.SIGKILL
     else:
         assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_threads_in_the_middle_of_a_batch(photos: Path, number: signal.Signals) -> None:
+    if native_library() is None:
+        pytest.skip("the native library was not built here")
+    with Running(*endless(photos)[:-1], "native") as running:
+        assert eventually(lambda: len(list(Path(f"/proc/{running.process.pid}/task").iterdir())) > 3, 30)
+        time.sleep(0.3)
+        started = time.monotonic()
+        code, errors = running.end(number, group=False)
+        assert in_time(started)
+        assert running.leaves_nothing(), running.left_behind()
+    killed = number == signal.SIGKILL
+    told = "" if killed else f"penstock: stopped by {number.name}\n"
+    assert (code, errors) == (-number if killed else 128 + number, told)
 
 
 def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None:

@@ -22,16 +22,23 @@ from photo_folder import photo, write_folder
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.loader import Batch, Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.native.library import native_library
 
 # name of a case -> (backend, options that change who does the work and never the stream)
+PYTHON = {"decoder": "simplejpeg"}  # a decoder that is named decodes all images: none is left to the native library
+NATIVE = {"decoder": "native"}
+PROCESSES, THREADS = {"workers": 2, "workers_are": "processes"}, {"workers": 2, "workers_are": "threads"}
 BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "torch, in the process": ("torch", {"workers": 0}),
-    "torch, 2 workers": ("torch", {"workers": 2}),
-    "hdf5, in the process": ("hdf5", {"workers": 0}),
-    "hdf5, 2 threads": ("hdf5", {"workers": 2, "workers_are": "threads"}),
+    "torch, in the process": ("torch", {"workers": 0, **PYTHON}),
+    "torch, in the process, native": ("torch", {"workers": 0, **NATIVE}),
+    "torch, 2 processes": ("torch", {**PROCESSES, **PYTHON}),
+    "torch, 2 threads, native": ("torch", {**THREADS, **NATIVE}),
+    "hdf5, in the process": ("hdf5", {"workers": 0, **NATIVE}),
+    "hdf5, 2 threads": ("hdf5", {**THREADS, **PYTHON}),
+    "hdf5, 2 threads, native": ("hdf5", {**THREADS, **NATIVE}),
     "dali, in the process": ("dali", {"workers": 0}),
     "dali, 2 threads": ("dali", {"workers": 2, "readers": 2}),
-    "hdf5, 2 processes": ("hdf5", {"workers": 2, "workers_are": "processes"}),
+    "hdf5, 2 processes, native": ("hdf5", {**PROCESSES, **NATIVE}),
 }
 NUM_PHOTOS = 61
 SIZE = 32
@@ -45,6 +52,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     name, options = BACKENDS[request.param]
+    if options.get("decoder") == "native" and native_library() is None:
+        pytest.skip("the native library was not built here")
     return {"backend": name, **options}
 
 
@@ -104,7 +113,7 @@ def serve(loader: Loader, epochs: int) -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def reference(photos: Path) -> list[tuple[Any, ...]]:
     """Two epochs of the stream that every loader over `photos` must serve."""
-    with open_loader(photos) as loader:
+    with open_loader(photos, **PYTHON) as loader:
         return serve(loader, 2)
 
 

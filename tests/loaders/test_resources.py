@@ -34,7 +34,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_loader(source: Any, **settings: Any) -> Loader:
     defaults = {"pipeline": imagenet_train(32), "batch_size": 12, "dtype": torch.uint8, "seed": 7, "workers": 2}
-    return create_loader(source, **{**defaults, **settings})
+    return create_loader(source, **{**defaults, "workers_are": "processes", **settings})
 
 
 # ---- memory for workers ----
@@ -94,7 +94,7 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: i
 @pytest.mark.parametrize(("workers", "code"), [(2, 0), (8, 7)])
 def test_few_descriptors_are_enough_or_an_error(photos: Path, workers: int, code: int) -> None:
     prefix = ("sh", "-c", 'ulimit -n 128 && exec "$@"', "sh")
-    done = penstock("iterate", photos, *SMALL, "--workers", workers, prefix=prefix)
+    done = penstock("iterate", photos, *SMALL, "--workers", workers, "--decoder", "simplejpeg", prefix=prefix)
     assert done.returncode == code, done.stderr
     if code:
         assert done.stderr.startswith("LoaderError[E-FD]")
@@ -195,7 +195,7 @@ def test_the_consumer_does_not_grow_with_epochs_that_are_left_early(photos: Path
             if round_ in (49, 199):
                 sizes.append((unique_bytes({me.pid}), me.num_fds(), me.num_threads(), len(child_pids())))
     assert sizes[1][0] < 1.05 * sizes[0][0], sizes
-    assert sizes[1][1:] == sizes[0][1:]
+    assert all(after <= before for before, after in zip(sizes[0][1:], sizes[1][1:], strict=True)), sizes
     assert eventually(lambda: not child_pids())
 
 

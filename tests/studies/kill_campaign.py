@@ -163,16 +163,17 @@ class Campaign:
     def _all_programs(self) -> list[Program]:
         whole = self._folder / "whole.h5"
         engines: dict[str, tuple[object, ...]] = {
-            "torch": ("--workers", 2),
+            "torch": ("--workers", 2, "--decoder", "simplejpeg"),
+            "native": ("--workers", 2),
             "in-process": ("--workers", 0),
-            "hdf5": ("--backend", "hdf5", "--workers", 2),
+            "hdf5": ("--backend", "hdf5", "--workers", 2, "--decoder", "simplejpeg"),
         }
         if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
             engines["dali"] = ("--backend", "dali", "--workers", 2)
         found = []
         for engine, options in engines.items():
             data: Path = whole if engine == "hdf5" else self._photos
-            alone = engine in ("in-process", "dali")
+            alone = engine in ("in-process", "native", "dali")
             small = ("--size", 32, "--batch-size", 12, "--epochs", _ENDLESS)
             found.append(Program(f"iterate {engine}", ("iterate", data, *small, *options), alone=alone))
             found.append(Program(f"train {engine}", ("train", data, "--device", "cpu", *small, *options), alone=alone))

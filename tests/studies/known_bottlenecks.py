@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from throttled_source import ThrottledSource
 
-from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.ceilings.decode import all_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
 from penstock.bench.record.advice import Verdict
@@ -94,7 +94,7 @@ def bottlenecks(device: str, seconds: float, budget: float | None = None) -> lis
         rounds = 2 if budget is None else None
         wanted: dict[str, Any] = {"device": device, "seconds": seconds, "rounds": rounds, "budget": budget}
         wanted |= {"apply": True, "model": None}
-        wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": usable_decoders()[0]}
+        wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": all_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
     quick = {"batch_size": 16, "size": 160}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
+from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.commands import options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
@@ -23,7 +23,6 @@ from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.search.search import SearchResult, search_settings
 from penstock.bench.search.search_space import PREFETCH, values_to_try
 from penstock.bench.search.turn import TurnMeter
-from penstock.loaders.backends.hdf5_backend import KINDS
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 
@@ -89,12 +88,12 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
     """
     for backend, cached in backends:
         own = backend in ("torch", "hdf5")  # DALI decodes by itself
-        for decoder, workers in product(usable_decoders() if own else ["auto"], range(2 * cpus + 1)):
+        for decoder, workers in product(all_decoders() if own else ["auto"], range(2 * cpus + 1)):
             options_of: dict[str, Sequence[Any]] = (
                 {"prefetch": PREFETCH} if own else dict(values_to_try(backend, "cpu", workers))
             )
             if backend == "hdf5":
-                options_of["workers_are"] = KINDS
+                options_of["workers_are"] = ("threads", "processes")
             if not workers:  # nobody works ahead
                 options_of = {}
             for values in product(*options_of.values()):

@@ -20,7 +20,7 @@ from penstock.pipelines import LoaderError
 
 
 def test_the_grid_holds_every_combination_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "usable_decoders", lambda: ["a", "b"])
+    monkeypatch.setattr(module, "all_decoders", lambda: ["a", "b"])
     found = list(grid_of(BenchSettings(), [("hdf5", True), ("torch", False), ("dali", True)], 2))
     names = [candidate.describe() for candidate in found]
     assert len(set(names)) == len(names)
@@ -58,7 +58,7 @@ def test_the_choice_is_compared_with_the_best_of_the_grid_in_turn(
     prefetch = 6 if workers == 4 else 3
     chosen = Candidate(backend="torch", decoder="a", options={"workers": workers, "prefetch": prefetch})
     searched = SearchResult(winners=Winners(chosen=chosen), tried=(), notes=(), seconds=2.0)
-    monkeypatch.setattr(module, "usable_decoders", lambda: ["a"])
+    monkeypatch.setattr(module, "all_decoders", lambda: ["a"])
     monkeypatch.setattr(module, "available_backends", lambda *_: [("torch", False)])
     monkeypatch.setattr(module, "start_workers", lambda *_: 2)
     monkeypatch.setattr(module, "search_settings", lambda *_: searched)

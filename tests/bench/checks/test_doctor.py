@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_in_the_words_of_the_loader(
     LACKS[name](monkeypatch)
     found = machine_of(SMALL)
     assert [finding.name for finding in found.values() if finding.state == "fail"] == [name]
-    loader = create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=2)
+    loader = create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=2, workers_are="processes")
     with loader, pytest.raises(LoaderError) as caught:
         next(iter(loader))
     assert caught.value.exit_code == 7

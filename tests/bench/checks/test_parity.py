@@ -17,7 +17,7 @@ from odd_images import encoded, scene
 from photo_folder import photo, write_folder
 
 from penstock.bench import cli
-from penstock.bench.ceilings.decode import usable_decoders
+from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.checks import parity as parity_run
 from penstock.bench.checks.parity import ParityEngine, tolerance_between
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, PixelDistance
@@ -28,7 +28,8 @@ from penstock.pipelines import imagenet_eval
 
 COUNT, BAD = 21, 4
 BASE = ("--size", 32, "--batch-size", 8)
-ENGINES = [f"{backend}/{decoder}" for backend in ("torch", "hdf5") for decoder in usable_decoders()]
+NATIVE = [name for name in all_decoders() if name not in usable_decoders()]  # where the library was built
+ENGINES = [f"{backend}/{decoder}" for backend in ("torch", "hdf5") for decoder in (*usable_decoders(), *NATIVE)]
 NUM_PAIRS = len(ENGINES) * (len(ENGINES) - 1) // 2
 
 
@@ -370,7 +371,7 @@ def test_one_engine_alone_is_exit_2(
     photos: Path, parity: Callable[..., Run], creation: Creation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parity_run, "MOST_CACHED", 0)
-    for name in ("turbojpeg", "pillow"):
+    for name in ("native", "turbojpeg", "pillow"):
         creation.errors[name] = LoaderError("E-DEPENDENCY", f"no {name}", fix=f"get {name}")
     run = parity(photos)
     assert (run.code, run.output, run.errors.count("\n")) == (2, "", 1)

@@ -13,6 +13,7 @@ from penstock.bench.measure.clock import Rate
 from penstock.bench.measure.resources import tree_memory_mb
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search import backends as module
+from penstock.bench.search import candidate as candidate_module
 from penstock.bench.search import turn as turn_module
 from penstock.bench.search.backends import SearchSpaces, search_spaces
 from penstock.bench.search.candidate import Candidate, LoaderOpener
@@ -37,7 +38,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Source]:
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Decoder -> images/s of its ceiling, and two processors."""
     told = {"simplejpeg": 1000.0, "turbojpeg": 960.0, "pillow": 500.0}
-    monkeypatch.setattr(module, "usable_decoders", lambda: list(told))
+    monkeypatch.setattr(DecodeCeilings, "decoders", lambda ceilings, *, cached: list(told))
+    monkeypatch.setattr(candidate_module, "native_library", lambda: None)
     monkeypatch.setattr(module, "default_workers", lambda: 2)
 
     def measure(ceiling: DecodeCeiling, seconds: float) -> Rate:
@@ -64,7 +66,7 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
     found = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, cache))
     starts = {space.start.backend: space.start for space in found.spaces}
     assert list(starts) == ["hdf5", "torch", "dali"]
-    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3, workers_are processes")
+    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3, workers_are auto")
     assert starts["torch"].describe() == "torch of the files, simplejpeg, workers 2, prefetch 3"
     assert starts["dali"].describe() == "dali of the cache, workers 2, readers 1, prefetch 2"
     spaces = {space.start.backend: list(space.options) for space in found.spaces}

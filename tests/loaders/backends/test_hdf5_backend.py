@@ -17,6 +17,8 @@ import torch
 from cache_files import Item, write_cache
 from faulty_source import FaultySource
 from folder_trees import settle
+from native_tests import native
+from odd_images import encoded, scene
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
@@ -29,10 +31,13 @@ from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.engine import native_rows
+from penstock.loaders.engine.choose import suits_threads
 from penstock.loaders.engine.process_engine import ProcessEngine
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import Profile, save_profile
+from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.jpeg.recode import jpegtran_path
@@ -239,7 +244,7 @@ def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: 
         stream(photos, backend="hdf5")
     with pytest.raises(ValueError, match="a cache already"):
         stream(cache, backend="hdf5", cache=tmp_path / "other.h5")
-    with pytest.raises(ValueError, match="workers_are is processes or threads"):
+    with pytest.raises(ValueError, match="workers_are is one of auto, processes, threads"):
         stream(cache, backend="hdf5", workers_are="fibres")
     with pytest.raises(ValueError, match="backend 'torch' takes"):
         stream(photos, cache=cache)
@@ -257,11 +262,16 @@ def test_arrays_have_caches_too(tmp_path: Path) -> None:
     assert stream(arrays, backend="hdf5", cache=tmp_path / "arrays.h5") == stream(arrays)
 
 
-def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> None:
-    settings = producer_settings(open_source(photos))
+def test_workers_are_processes_unless_threads_suit_or_are_asked_for(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = native()
+    monkeypatch.setattr(native_rows, "native_library", lambda: library)
+    settings, python = (producer_settings(open_source(photos), decoder=name) for name in ("auto", "simplejpeg"))
     for workers, kind, expected in (
         (0, {}, ThreadEngine),
-        (1, {}, ProcessEngine),
+        (1, {}, ThreadEngine),
+        (1, {"start_method": "spawn"}, ProcessEngine),
         (2, {"workers_are": "processes"}, ProcessEngine),
         (9, {"workers_are": "threads"}, ThreadEngine),
     ):
@@ -269,6 +279,24 @@ def test_workers_are_processes_unless_threads_are_asked_for(photos: Path) -> Non
         assert type(engine) is expected
         assert (engine.name, engine.describe()["workers"]) == ("hdf5", workers)
         engine.close()
+    for workers, expected in ((0, ThreadEngine), (1, ProcessEngine)):
+        engine = Hdf5Engine(python, Hdf5Options(workers=workers))
+        assert type(engine) is expected
+        engine.close()
+
+
+def test_images_that_are_mostly_not_for_the_library_get_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = native()
+    monkeypatch.setattr(native_rows, "native_library", lambda: library)
+    for number in range(16):
+        (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number) if number % 2 else encoded(scene(20, 30), "PNG"))
+    settings = producer_settings(open_source(tmp_path))
+    assert not suits_threads(settings, Hdf5Options())
+    for number in range(0, 10, 2):
+        (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number))
+    assert suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), Hdf5Options())
 
 
 def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:

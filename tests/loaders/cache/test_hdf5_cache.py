@@ -87,7 +87,8 @@ def test_storage_is_told_of_a_whole_batch_before_its_first_read(path: Path, monk
         return preadv(fd, views, at)
 
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, advice: calls.append(("advise", at, size)))
-    with create_loader(str(path), backend="hdf5", workers=0, pipeline=imagenet_eval(16), batch_size=6) as loader:
+    settings: dict[str, Any] = {"backend": "hdf5", "workers": 0, "pipeline": imagenet_eval(16), "batch_size": 6}
+    with create_loader(str(path), decoder="simplejpeg", **settings) as loader:
         monkeypatch.setattr(os, "preadv", read)
         next(iter(loader))
         made = tuple(calls)

@@ -100,7 +100,7 @@ def test_a_file_that_the_machine_cannot_open_is_no_bad_sample(
             raise OSError(number, os.strerror(number))
         return own(path, *arguments, **more)
 
-    with open_loader(photos, on_bad_sample="replace") as loader:
+    with open_loader(photos, on_bad_sample="replace", decoder="simplejpeg") as loader:
         monkeypatch.setattr(os, "open", fail)
         with pytest.raises(LoaderError) as caught:
             list(loader)

@@ -82,7 +82,7 @@ def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
     code, cure = LACKS[lack]
     pipeline = imagenet_train(16)
     with (
-        create_loader(photos, pipeline=pipeline, batch_size=4, workers=2) as loader,
+        create_loader(photos, pipeline=pipeline, batch_size=4, workers=2, workers_are="processes") as loader,
         pytest.raises(LoaderError) as ours,
     ):
         next(iter(loader))
@@ -164,12 +164,15 @@ def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatc
 
 # ---- limits for real ----
 
+# Two worker processes: a decoder that is named leaves nothing to the native library and its threads.
+SMALL = ("--size", 16, "--batch-size", 8, "--workers", 2, "--decoder", "simplejpeg")
+
 
 @needs_mounts
 def test_a_dev_shm_without_room_is_named_by_the_command(photos: Path) -> None:
     """16 KiB: room for some of the semaphores of the workers' queues."""
     limit = Limit(mounted("mount -t tmpfs -o size=16k tmpfs /dev/shm"))
-    done = run(limit, (sys.executable, *CLI, "iterate", photos, "--size", 16, "--batch-size", 8, "--workers", 2))
+    done = run(limit, (sys.executable, *CLI, "iterate", photos, *SMALL))
     assert done.code == 7, done.errors
     assert done.errors.count("\n") == 1
     assert "LoaderError[E-SHM]" in done.told
@@ -180,7 +183,7 @@ def test_workers_that_do_not_fit_into_the_control_group_are_refused_not_killed(p
     with memory_cap(300) as limit:
         if limit is None:
             pytest.skip("no control group may be made here")
-        done = run(limit, (sys.executable, *CLI, "iterate", photos, "--size", 16, "--batch-size", 8, "--workers", 2))
+        done = run(limit, (sys.executable, *CLI, "iterate", photos, *SMALL))
     assert done.code == 7, done.errors
     assert "2 worker processes, at least: need=" in done.told
 
@@ -211,7 +214,7 @@ def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts
     def make(workers: int | None) -> Any:
         if kind == "DataLoader":
             return DataLoader(TensorDataset(torch.arange(8)), num_workers="auto" if workers is None else workers)
-        return create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=workers)
+        return create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=workers, decoder="simplejpeg")
 
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with make(2) as loader, pytest.raises(LoaderError, match=r"E-MISUSE.*daemonic.*fix=.*workers=0"):
@@ -221,7 +224,7 @@ def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts
 
 
 def begin_loader(photos: Path, folder: Path) -> None:
-    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1) as loader:
+    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1, decoder="simplejpeg") as loader:
         next(iter(loader))
 
 

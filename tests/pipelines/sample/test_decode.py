@@ -340,7 +340,7 @@ def test_auto_takes_the_fastest_and_says_why() -> None:
     assert images.name == "simplejpeg"
     assert "fastest" in images.reason
     assert decoder("pillow").reason == "chosen by name"
-    assert list(DECODER_NAMES) == ["auto", *DECODERS]
+    assert list(DECODER_NAMES) == ["auto", "native", *DECODERS]
 
 
 def test_a_missing_package_costs_one_clear_error_and_auto_passes_over_it() -> None:
@@ -368,7 +368,7 @@ for module, name in (("simplejpeg", "simplejpeg"), ("turbojpeg", "turbojpeg"), (
 
 
 def test_an_unknown_decoder_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="auto, simplejpeg, turbojpeg, pillow, not 'cv2'"):
+    with pytest.raises(ValueError, match="auto, native, simplejpeg, turbojpeg, pillow, not 'cv2'"):
         decoder("cv2")
 
 

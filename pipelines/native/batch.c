@@ -1,0 +1,140 @@
+/* The two calls that make a batch: pn_load reads and finds sizes, Python draws the crops, pn_fill makes the pixels. */
+#include "batch.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crc32.h"
+#include "resize.h"
+#include "window.h"
+
+#define MOST_FILE_BYTES ((uint64_t)256 << 20) /* of a batch; what is more is read an image at a time, by Python */
+
+pn_worker *pn_worker_new(void) { return calloc(1, sizeof(pn_worker)); }
+
+void pn_worker_free(pn_worker *worker) {
+  if (worker == NULL) return;
+  pn_memory *all[] = {&worker->files, &worker->part, &worker->pixels, &worker->decoding, &worker->resizing};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) pn_release(all[i]);
+  free(worker);
+}
+
+pn_memory *pn_resizing_memory(pn_worker *worker) { return &worker->resizing; }
+
+size_t pn_row_bytes(void) { return sizeof(pn_row); }
+size_t pn_task_bytes(void) { return sizeof(pn_task); }
+
+/* Note what is worked on; say whether the batch is still wanted. */
+static int goes_on(pn_task *task, const pn_row *row) {
+  *task->sample_now = row->sample;
+  *task->since_ns = pn_now_ns();
+  return *task->generation == task->wanted;
+}
+
+static int has_bytes(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED; }
+
+static int swaps_sides(int orientation) { return orientation >= 5; }
+
+/* Read a whole file to its place and find the size of its image. */
+static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
+  uint8_t *data = worker->files.data + row->at;
+  size_t size = (size_t)row->size;
+  int64_t begin = pn_now_ns();
+  pn_result result = row->kind == PN_FILE ? pn_read_file(task, row, data) : pn_read_at(row->fd, row->offset, size, data);
+  task->read_ns += pn_now_ns() - begin;
+  if (result != PN_OK) return result;
+  if (row->kind == PN_STORED && pn_crc32(data, size, 0) != row->crc) return PN_ODD;
+  pn_jpeg *jpeg = &worker->jpeg;
+  result = pn_parse_jpeg(data, size, jpeg);
+  if (result != PN_OK) return result;
+  if ((int64_t)jpeg->width * jpeg->height > task->max_pixels) return PN_ODD;
+  if (task->apply_exif && jpeg->exif_odd) return PN_ODD;
+  row->width = jpeg->width;
+  row->height = jpeg->height;
+  row->orientation = (uint8_t)(task->apply_exif ? jpeg->orientation : 1);
+  return PN_OK;
+}
+
+int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
+  size_t total = 0;
+  for (int32_t i = 0; i < count; i++) {
+    pn_row *row = &rows[i];
+    if (row->kind == PN_STRIPS || row->kind == PN_PIXELS) posix_fadvise(row->fd, row->offset, row->size, POSIX_FADV_WILLNEED);
+    row->result = row->kind == PN_ELSEWHERE ? PN_ODD : PN_OK;
+    if (!has_bytes(row)) {
+      if (row->kind != PN_MEMORY && (int64_t)row->width * row->height > task->max_pixels) row->result = PN_ODD;
+      if (!task->apply_exif || row->orientation < 1 || row->orientation > 8) row->orientation = 1;
+      continue;
+    }
+    if (row->size < 4 || (uint64_t)row->size > MOST_FILE_BYTES - total) {
+      row->result = PN_ODD;
+      continue;
+    }
+    row->at = (int64_t)total;
+    total += (size_t)row->size;
+  }
+  int no_memory = total > 0 && pn_take(&worker->files, total) == NULL;
+  for (int32_t i = 0; i < count; i++) {
+    if (rows[i].result != PN_OK || !has_bytes(&rows[i])) continue;
+    if (!goes_on(task, &rows[i])) return PN_STOPPED;
+    rows[i].result = no_memory ? PN_NO_MEMORY : load_file(worker, task, &rows[i]);
+  }
+  return PN_OK;
+}
+
+/* Find where a window of the upright image lies in the stored one. */
+static int stored_window(const pn_row *row, pn_window *out) {
+  int swap = swaps_sides(row->orientation);
+  int32_t width = swap ? row->height : row->width, height = swap ? row->width : row->height;
+  pn_window w = row->window;
+  if (w.x < 0 || w.y < 0 || w.width < 1 || w.height < 1 || w.width > width - w.x || w.height > height - w.y) return 0;
+  int mirror_x = row->orientation == 2 || row->orientation == 3 || row->orientation == 6 || row->orientation == 7;
+  int mirror_y = row->orientation == 3 || row->orientation == 4 || row->orientation == 7 || row->orientation == 8;
+  if (mirror_y) w.y = height - w.y - w.height;
+  if (mirror_x) w.x = width - w.x - w.width;
+  *out = swap ? (pn_window){w.y, w.x, w.height, w.width} : w;
+  return 1;
+}
+
+/* Point `view` at the pixels of a stored window, decoding them where they are coded. */
+static pn_result find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
+  if (row->kind == PN_MEMORY) {
+    view->stride = 3 * (size_t)row->width;
+    view->pixels = (const uint8_t *)(uintptr_t)row->offset + (size_t)window.y * view->stride + 3 * (size_t)window.x;
+    return PN_OK;
+  }
+  if (row->kind == PN_PIXELS) return pn_stored_pixels(worker, task, row, window, view);
+  view->stride = 3 * (size_t)window.width;
+  uint8_t *pixels = pn_take(&worker->pixels, view->stride * (size_t)window.height);
+  if (pixels == NULL) return PN_NO_MEMORY;
+  view->pixels = pixels;
+  if (row->kind == PN_STRIPS) return pn_stored_strips(worker, task, row, window, pixels);
+  const uint8_t *data = worker->files.data + row->at;
+  pn_jpeg *jpeg = &worker->jpeg;
+  pn_result result = pn_parse_jpeg(data, (size_t)row->size, jpeg);
+  if (result != PN_OK) return result;
+  pn_scan scan = {data + jpeg->scan_offset, (size_t)row->size - jpeg->scan_offset, 0, 0, 1, 1};
+  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding, NULL);
+}
+
+static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {
+  pn_window window;
+  pn_view view;
+  if (!stored_window(row, &window)) return PN_ODD;
+  pn_result result = find_pixels(worker, task, row, window, &view);
+  if (result != PN_OK) return result;
+  if (task->images == NULL) return PN_OK;
+  uint8_t *out = task->images + (size_t)row->row * 3 * (size_t)task->width * (size_t)task->height;
+  return pn_resize(view.pixels, view.stride, window.width, window.height, out, task->width, task->height, row->flip,
+                   row->orientation, &worker->resizing);
+}
+
+int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    if (rows[i].result != PN_OK) continue;
+    if (!goes_on(task, &rows[i])) return PN_STOPPED;
+    rows[i].result = fill_row(worker, task, &rows[i]);
+  }
+  return PN_OK;
+}

@@ -1,0 +1,191 @@
+"""Describes to the native library where the images of a batch lie, and calls it: once to read, once to make pixels."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# How the bytes of a row are stored; batch.h says more.
+ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY = range(6)
+# pn_row of batch.h.
+ROW = np.dtype(
+    [
+        ("sample", "<i8"),
+        ("offset", "<i8"),
+        ("size", "<i8"),
+        ("mtime_ns", "<i8"),
+        ("folder", "<i8"),
+        ("name", "<i8"),
+        ("at", "<i8"),
+        ("folder_bytes", "<i4"),
+        ("name_bytes", "<i4"),
+        ("fd", "<i4"),
+        ("width", "<i4"),
+        ("height", "<i4"),
+        ("row", "<i4"),
+        ("result", "<i4"),
+        ("window", "<i4", (4,)),
+        ("head", "<u4"),
+        ("crc", "<u4"),
+        ("segment_mcus", "<u2"),
+        ("strip_rows", "<u2"),
+        ("height_offset", "<u2"),
+        ("kind", "u1"),
+        ("orientation", "u1"),
+        ("mcu_width", "u1"),
+        ("mcu_height", "u1"),
+        ("flip", "u1"),
+    ],
+    align=True,
+)
+Rows = npt.NDArray[np.void]
+_OK = 0  # pn_result of native.h
+
+
+class Names(NamedTuple):
+    """Hold the names that rows of kind FILE point into, as bytes.
+
+    Attributes:
+        root: path of the folder, ending in a slash.
+        folders: names of the folders below it, uint8, one after the other.
+        names: names of the files in these, uint8, one after the other.
+    """
+
+    root: bytes
+    folders: npt.NDArray[np.uint8]
+    names: npt.NDArray[np.uint8]
+
+
+NO_NAMES = Names(b"", np.zeros(1, np.uint8), np.zeros(1, np.uint8))
+
+
+class Progress(NamedTuple):
+    """Say where the library notes what it works on, and finds out whether that is still wanted; addresses of int64.
+
+    Attributes:
+        sample: of the number of the sample that is worked on.
+        since_ns: of the time at which it was begun.
+        generation: of the generation of work that is wanted.
+        wanted: the generation of this batch.
+    """
+
+    sample: int
+    since_ns: int
+    generation: int
+    wanted: int
+
+
+class _Task(ctypes.Structure):
+    """pn_task of batch.h."""
+
+    _fields_ = (
+        ("root", ctypes.c_char_p),
+        ("folders", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+        ("images", ctypes.c_void_p),
+        ("sample_now", ctypes.c_void_p),
+        ("since_ns", ctypes.c_void_p),
+        ("generation", ctypes.c_void_p),
+        ("wanted", ctypes.c_int64),
+        ("max_pixels", ctypes.c_int64),
+        ("read_ns", ctypes.c_int64),
+        ("root_bytes", ctypes.c_int32),
+        ("apply_exif", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+    )
+
+
+class NativeStage:
+    """Make the pixels of batches with the native library; belongs to one thread, whose memory it uses again.
+
+    Args:
+        size: height and width of the output images, in pixels.
+        max_pixels: larger images are left to the Python path.
+        apply_exif: turn images upright as EXIF says.
+    """
+
+    def __init__(self, library: ctypes.CDLL, size: tuple[int, int], max_pixels: int, *, apply_exif: bool) -> None:
+        library.pn_worker_new.restype = ctypes.c_void_p
+        library.pn_row_bytes.restype = library.pn_task_bytes.restype = ctypes.c_size_t
+        for call in (library.pn_load, library.pn_fill):
+            call.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Task), ctypes.c_void_p, ctypes.c_int32]
+        assert library.pn_row_bytes() == ROW.itemsize
+        assert library.pn_task_bytes() == ctypes.sizeof(_Task)
+        library.pn_worker_free.argtypes = [ctypes.c_void_p]
+        library.pn_resizing_memory.restype = ctypes.c_void_p
+        self._library, self._worker = library, library.pn_worker_new()
+        if not self._worker:
+            raise MemoryError
+        self._own = np.zeros(3, np.int64)  # progress that nobody asks for
+        at = self._own.ctypes.data
+        self._nobody = Progress(at, at + 8, at + 16, 0)
+        self._task = _Task(max_pixels=max_pixels, apply_exif=apply_exif, height=size[0], width=size[1])
+
+    def __del__(self) -> None:
+        if getattr(self, "_worker", None):
+            self._library.pn_worker_free(self._worker)
+
+    def load(self, rows: Rows, names: Names, progress: Progress | None = None) -> bool:
+        """Read whole files, and find the sizes of their images: `width`, `height`, `orientation`; False when stopped.
+
+        rows: ROW [n] as a source has filled it. `result` is 0 for a row that goes on to fill().
+        """
+        task, watched = self._task, progress or self._nobody
+        task.root, task.root_bytes = names.root, len(names.root)
+        task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
+        task.sample_now, task.since_ns, task.generation, task.wanted = watched
+        task.read_ns = 0
+        return self._call(self._library.pn_load, rows)
+
+    def fill(self, rows: Rows, images: npt.NDArray[np.uint8] | None) -> bool:
+        """Write each row of `result` 0 to images[row["row"]]; as load. images: uint8 [batch, height, width, 3].
+
+        rows: as load() left them, with `window` in the upright image, `flip` and `row`. A row whose `result` is not 0
+        afterwards has undefined pixels. Without `images` the crops are decoded, and nothing else.
+        """
+        if images is not None:
+            assert images.shape[1:] == (self._task.height, self._task.width, 3)
+            assert images.flags.c_contiguous
+            assert not len(rows) or 0 <= rows["row"].min() <= rows["row"].max() < len(images)
+        self._task.images = None if images is None else images.ctypes.data
+        return self._call(self._library.pn_fill, rows)
+
+    def resize(self, pixels: npt.NDArray[np.uint8], flip: bool, out: npt.NDArray[np.uint8]) -> None:
+        """Resize pixels, uint8 [h, w, 3], to `out`, uint8 [height, width, 3], and mirror them if `flip`."""
+        assert pixels.strides[1:] == (3, 1)
+        assert out.flags.c_contiguous
+        height, width = pixels.shape[:2]
+        self._library.pn_resize(
+            ctypes.c_void_p(pixels.ctypes.data),
+            ctypes.c_size_t(pixels.strides[0]),
+            ctypes.c_int32(width),
+            ctypes.c_int32(height),
+            ctypes.c_void_p(out.ctypes.data),
+            ctypes.c_int32(out.shape[1]),
+            ctypes.c_int32(out.shape[0]),
+            ctypes.c_int(flip),
+            ctypes.c_int32(1),
+            ctypes.c_void_p(self._library.pn_resizing_memory(ctypes.c_void_p(self._worker))),
+        )
+
+    def _call(self, function: ctypes._NamedFuncPointer, rows: Rows) -> bool:
+        assert rows.dtype == ROW
+        assert rows.flags.c_contiguous
+        result = function(self._worker, ctypes.byref(self._task), rows.ctypes.data, len(rows))
+        return bool(result == _OK)
+
+    @property
+    def read_s(self) -> float:
+        """Seconds spent reading since load() was called."""
+        return float(self._task.read_ns) / 1e9
+
+
+def upright_sizes(rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return widths and heights (int64 [n], pixels) of the upright images that load() has found."""
+    widths, heights = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
+    turned = rows["orientation"] >= 5
+    return np.where(turned, heights, widths), np.where(turned, widths, heights)

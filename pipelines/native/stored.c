@@ -1,0 +1,90 @@
+/* Reads what a crop needs of an image that a cache stores in strips, and checks it. */
+#include <string.h>
+
+#include "batch.h"
+#include "crc32.h"
+#include "window.h"
+
+static uint32_t word(const uint8_t *at) {
+  return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static int32_t up(int32_t n, int32_t by) { return (n + by - 1) / by; }
+
+/* Read `size` bytes of the row's image from `begin` on. */
+static pn_result read_part(pn_task *task, const pn_row *row, size_t begin, size_t size, uint8_t *out) {
+  if (begin > (size_t)row->size || size > (size_t)row->size - begin) return PN_ODD;
+  int64_t since = pn_now_ns();
+  pn_result result = pn_read_at(row->fd, row->offset + (int64_t)begin, size, out);
+  task->read_ns += pn_now_ns() - since;
+  return result;
+}
+
+/* Read the head, which holds `entry_bytes` for each strip, and check it. */
+static pn_result read_head(pn_task *task, const pn_row *row, int32_t rows, size_t entry_bytes, uint8_t *head) {
+  if (row->strip_rows == 0 || (size_t)up(rows, row->strip_rows) * entry_bytes > row->head) return PN_ODD;
+  pn_result result = read_part(task, row, 0, row->head, head);
+  return result != PN_OK ? result : pn_crc32(head, row->head, 0) == row->crc ? PN_OK : PN_ODD;
+}
+
+/* Parse the JPEG header that follows the table of strips; it must be the one that the record tells of. */
+static pn_result parse_stored_header(const pn_row *row, const uint8_t *header, size_t size, pn_jpeg *jpeg) {
+  pn_result result = pn_parse_jpeg(header, size, jpeg);
+  if (result != PN_OK) return result;
+  int same = jpeg->width == row->width && jpeg->height == row->height && jpeg->mcu_width == row->mcu_width &&
+             jpeg->mcu_height == row->mcu_height && jpeg->restart_interval == row->segment_mcus &&
+             jpeg->scan_offset == size && jpeg->height_offset == row->height_offset;
+  return same ? PN_OK : PN_ODD;
+}
+
+pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, uint8_t *pixels) {
+  if (row->mcu_width == 0 || row->mcu_height == 0 || row->height <= 0) return PN_ODD;
+  int32_t mcu_rows = up(row->height, row->mcu_height);
+  uint8_t *head = pn_take(&worker->part, (size_t)row->size); /* of the whole image: so much is allowed by the file */
+  if (head == NULL) return PN_NO_MEMORY;
+  pn_result result = read_head(task, row, mcu_rows, 8, head);
+  if (result != PN_OK) return result;
+  size_t table = 8 * (size_t)up(mcu_rows, row->strip_rows);
+  result = parse_stored_header(row, head + table, row->head - table, &worker->jpeg);
+  if (result != PN_OK) return result;
+  /* Upsampling of halved chroma reads one pixel more above and below. */
+  int32_t margin = row->mcu_height > 8;
+  int32_t above = window.y > margin ? window.y - margin : 0;
+  int32_t first = above / row->mcu_height / row->strip_rows;
+  int32_t row_end = up(window.y + window.height + margin, row->mcu_height);
+  if (row_end > mcu_rows) row_end = mcu_rows;
+  int32_t end = up(row_end, row->strip_rows);
+  uint32_t start = first > 0 ? word(head + 8 * (size_t)(first - 1)) : 0;
+  uint32_t before = first > 0 ? word(head + 8 * (size_t)(first - 1) + 4) : 0;
+  uint32_t stop = word(head + 8 * (size_t)(end - 1)), after = word(head + 8 * (size_t)(end - 1) + 4);
+  if (start > stop || stop > row->size - row->head) return PN_ODD;
+  uint8_t *coded = head + row->head;
+  result = read_part(task, row, (size_t)row->head + start, stop - start, coded);
+  if (result != PN_OK) return result;
+  if (pn_crc32(coded, stop - start, before) != after) return PN_ODD;
+  int at_end = end * row->strip_rows >= mcu_rows;
+  pn_scan scan = {coded, stop - start, first * row->strip_rows, row->segment_mcus, at_end, 0};
+  return pn_decode_window(&worker->jpeg, &scan, window, pixels, 3 * (size_t)window.width, &worker->decoding, NULL);
+}
+
+pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
+  if (row->strip_rows == 0 || row->width <= 0 || row->height <= 0) return PN_ODD;
+  size_t stride = 3 * (size_t)row->width;
+  int32_t first = window.y / row->strip_rows, end = up(window.y + window.height, row->strip_rows);
+  int32_t y = first * row->strip_rows;
+  int32_t y_end = end * row->strip_rows < row->height ? end * row->strip_rows : row->height;
+  size_t size = stride * (size_t)(y_end - y);
+  if (size > (size_t)row->size || row->head > (size_t)row->size) return PN_ODD;
+  uint8_t *rows = pn_take(&worker->part, size + row->head);
+  if (rows == NULL) return PN_NO_MEMORY;
+  uint8_t *head = rows + size;
+  pn_result result = read_head(task, row, row->height, 4, head);
+  if (result != PN_OK) return result;
+  result = read_part(task, row, (size_t)row->head + stride * (size_t)y, size, rows);
+  if (result != PN_OK) return result;
+  uint32_t before = first > 0 ? word(head + 4 * (size_t)(first - 1)) : 0;
+  if (pn_crc32(rows, size, before) != word(head + 4 * (size_t)(end - 1))) return PN_ODD;
+  view->pixels = rows + (size_t)(window.y - y) * stride + 3 * (size_t)window.x;
+  view->stride = stride;
+  return PN_OK;
+}

@@ -1,0 +1,245 @@
+"""Batches that the native library makes: the same rows, pixels, errors and repairs as the Python path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bit_rot import build_odd_cache, write_odd_folder
+from native_tests import native
+from odd_images import corpus
+from photo_folder import photo, write_folder
+from producer_settings import producer_settings
+
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.engine import native_rows
+from penstock.loaders.engine.native_rows import is_located
+from penstock.loaders.engine.producer import ROW_DTYPE, Aborted, Producer, ProducerSettings
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.folder_index import FolderIndex, write_index
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.stream.contract import BadSample, Cursor
+from penstock.loaders.workers.progress import MADE, SAMPLE, WorkerProgress
+from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.spec import ImagePipeline
+
+BATCH = 16
+
+
+@pytest.fixture(autouse=True)
+def _built(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = native()
+    monkeypatch.setattr(native_rows, "native_library", lambda: library)
+
+
+class Served:
+    """What a producer made of some batches, and how many of their rows natively."""
+
+    def __init__(self, settings: ProducerSettings, batches: int) -> None:
+        producer, self.native = Producer(settings), 0
+        if producer._native is not None:
+            producer._native.fill = self._counted(producer._native.fill)
+        size = settings.pipeline.size
+        self.batches: list[tuple[Any, ...]] = []
+        for number in range(batches):
+            pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, ROW_DTYPE)
+            cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
+            bad, _ = producer.produce(cursor, pixels, rows, lambda sample: None)
+            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
+            self.batches.append((pixels.tobytes(), rows.tobytes(), bad, repaired))
+
+    def _counted(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            filled = fill(*arguments)
+            self.native += len(filled)
+            return filled
+
+        return counted
+
+    @property
+    def bad(self) -> list[BadSample]:
+        return [entry for batch in self.batches for entry in (*batch[2], *batch[3])]
+
+
+def both(source: Any, batches: int = 6, *, at_least: int, **changes: Any) -> Served:
+    """Serve batches on both paths, and demand that they are equal, and that the library made so many rows."""
+    order = {"batch_size": BATCH, "drop_last": False}
+    settings = producer_settings(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
+    made = Served(settings, batches)
+    python = Served(producer_settings(source, order, **{**_fields(settings), "decoder": "simplejpeg"}), batches)
+    assert python.native == 0
+    assert made.batches == python.batches
+    assert made.native >= at_least
+    return made
+
+
+def _fields(settings: ProducerSettings) -> dict[str, Any]:
+    names = ("pipeline", "substitute", "evaluation", "on_repaired")
+    return {name: getattr(settings, name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole corpus of odd images among sound photos, as files of one folder."""
+    root = write_folder(tmp_path_factory.mktemp("native") / "odd", 100)
+    small = (image for image in corpus() if len(image.data) < 60_000)
+    for number, image in enumerate(small):
+        (root / "class1" / f"odd{number:04d}.jpg").write_bytes(image.data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("native") / "photos", 70)
+
+
+PIPELINES = {
+    "crops": imagenet_train(32),
+    "upright crops": imagenet_train(32, exif="apply"),
+    "centre": imagenet_eval(48),
+    "whole, upright": ImagePipeline(crop="full", size=(40, 24), flip=0.0, exif="apply"),
+    "large": imagenet_train(160),
+    "of few pixels": imagenet_train(32, max_pixels=6000),
+}
+
+
+@pytest.mark.parametrize(("pipeline", "on_repaired"), [*((name, "count") for name in PIPELINES), ("crops", "replace")])
+def test_odd_images_among_others_are_served_alike(odd_folder: Path, pipeline: str, on_repaired: str) -> None:
+    source = ImageFolder(odd_folder)
+    batches = -(-len(source) // BATCH)
+    made = both(source, batches, at_least=60, pipeline=PIPELINES[pipeline], on_repaired=on_repaired)
+    assert len({entry.code for entry in made.bad}) >= 5
+
+
+def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:
+    source = ImageFolder(odd_folder)
+    both(source, -(-len(source) // BATCH), at_least=60, pipeline=imagenet_eval(32), evaluation=True)
+
+
+ENCODINGS = {
+    "lossless": Encoding(),
+    "lossy": Encoding(resize=64, quality=80),
+    "raw": Encoding(kind="raw"),
+    "raw, small": Encoding(kind="raw", resize=48),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+def test_caches_are_served_alike(tmp_path: Path, encoding: str, exif: str) -> None:
+    folder = write_odd_folder(tmp_path / "odd")
+    write_folder(folder, 30)
+    cache = open_cache(build_odd_cache(folder, tmp_path / "odd.h5", ENCODINGS[encoding]))
+    both(cache, 6, at_least=40, pipeline=imagenet_train(32, exif=exif))
+
+
+def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None:
+    from penstock.loaders.cache_build.build_set import build_cache
+
+    build_cache(open_source(photos), tmp_path / "set", shards=3, workers=0)
+    cache = open_cache(tmp_path / "set")
+    assert len(cache.files) == 3
+    both(cache, 5, at_least=70)
+
+
+def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path) -> None:
+    cache = open_cache(build_odd_cache(photos, tmp_path / "damaged.h5", Encoding()))
+    _, start = cache.files[0].payload
+    draw = np.random.default_rng(3)
+    with open(tmp_path / "damaged.h5", "r+b") as file:
+        for record in cache.records[::3].tolist():
+            at = start + int(record[0]) + int(draw.integers(record[1]))
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << int(draw.integers(8))]))
+    found = both(cache, 10, at_least=60)
+    assert {entry.code for entry in found.bad} == {"E-CACHE"}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_in_memory_are_served_alike(channels: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 50, 37, channels), np.uint8)
+    both(ArraySource(images, np.arange(40)), at_least=88 if channels == 3 else 0)
+
+
+def test_a_file_that_is_not_as_it_was_scanned_is_told_alike(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "photos", 30)
+    source = ImageFolder(folder)
+    files = sorted(folder.rglob("*.jpg"))
+    os.utime(files[0], ns=(1, 1))
+    files[5].unlink()
+    files[9].write_bytes(photo(3) + b"more")
+    found = both(source, 2, at_least=16)
+    assert {entry.code for entry in found.bad} == {"E-CHANGED", "E-MISSING"}
+
+
+def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest of a saved index says that it is whole, not that its maker meant well."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = ImageFolder(write_folder(tmp_path / "photos", 30))
+    index = source._index
+    for name, at, values in (  # the sizes are too many bytes for a batch
+        ("file_offsets", 5, [1 << 40, (1 << 40) + 9]),
+        ("file_offsets", 5, [2**64 - 2**32, 2**64 - 2**32 + 9]),
+        ("file_offsets", 30, [1 << 33]),
+        ("folder_offsets", 1, [1 << 41]),
+        ("file_sizes", 0, [1 << 29] * 30),
+    ):
+        column = index._columns[name].astype("<u8")
+        column[at : at + len(values)] = values
+        with (tmp_path / "lies.index").open("wb") as file:
+            write_index(file, replace(index.header, columns=[]), {**index._columns, name: column})
+        source._index = FolderIndex(os.fsencode(tmp_path / "lies.index"))
+        both(source, 2, at_least=0)
+
+
+def test_the_limit_of_a_files_size_holds(photos: Path) -> None:
+    sizes = sorted(path.stat().st_size for path in photos.rglob("*.jpg"))
+    found = both(ImageFolder(photos, max_file_bytes=sizes[35]), 4, at_least=16)
+    assert {entry.code for entry in found.bad} == {"E-BOMB"}
+
+
+def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path) -> None:
+    settings = producer_settings(ImageFolder(photos), {"batch_size": BATCH}, pipeline=imagenet_train(32))
+    producer, progress = Producer(settings), WorkerProgress(1, shared=False)
+    pixels, rows = np.zeros((BATCH, 32, 32, 3), np.uint8), np.zeros(BATCH, ROW_DTYPE)
+    producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, progress.addresses(0, 0))
+    assert progress.table[0, SAMPLE] == rows["index"][-1]
+    assert progress.table[0, MADE] == 0
+    wanted = progress.addresses(0, progress.generation)
+    progress.next_generation()
+    with pytest.raises(Aborted):
+        producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, wanted)
+
+
+def test_a_source_that_reads_in_a_way_of_its_own_is_not_read_natively(photos: Path) -> None:
+    class Grey(ImageFolder):
+        def read(self, index: int) -> bytes:
+            return photo(index % 3)
+
+    class Moved(ImageFolder):
+        def path(self, index: int) -> bytes:
+            return super().path(0)
+
+    source, patched = ImageFolder(photos), ImageFolder(photos)
+    patched.read = lambda index: photo(index % 3)  # type: ignore[method-assign]
+    assert is_located(source)
+    for other in (Grey(photos), Moved(photos), patched):
+        assert not is_located(other)
+    assert native_rows.native_rows(Grey(photos), imagenet_train(32), "auto") is None
+    for decoder, resample in (("pillow", "torch"), ("simplejpeg", "torch"), ("auto", "pillow")):
+        assert native_rows.native_rows(source, imagenet_train(32, resample=resample), decoder) is None
+    assert native_rows.native_rows(source, imagenet_train(32), "native") is not None
+
+
+def test_without_the_library_the_python_path_serves(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_rows, "native_library", lambda: None)
+    assert native_rows.native_rows(ImageFolder(photos), imagenet_train(32), "auto") is None
