@@ -8,8 +8,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.engine.native_rows import is_located
+from penstock.loaders.sources.contract import LocatedSource, Source, WindowSource
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.native.rows import Names, Rows
 
 Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
@@ -21,6 +23,7 @@ class WrappedSource:
         source: the wrapped source.
         classes, skipped: those of `source`.
         fingerprint: hex digest of that of `source` and of how it is wrapped.
+        locates: whether `source` says where its images lie.
     """
 
     def __init__(self, source: Source, num_images: int, wrapping: str) -> None:
@@ -28,6 +31,7 @@ class WrappedSource:
         self.source, self._num_images = source, num_images
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {wrapping}".encode(), digest_size=32).hexdigest()
+        self.locates = is_located(source)
 
     def _at(self, index: Index) -> Index:
         """Return the wrapped source's index of image `index`; for an int64 array, of each of its elements."""
@@ -39,6 +43,11 @@ class WrappedSource:
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """Return an encoded image, or pixels uint8 [height, width, 3]."""
         return self.source.read(self._at(index))
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie, for the native library."""
+        assert isinstance(self.source, LocatedSource)
+        return self.source.locate(self._at(indices), rows)
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices`."""
@@ -91,6 +100,10 @@ class RepeatedWindows(RepeatedSource):
     def read_window(self, index: int, window: Window) -> ImagePart:
         """Return the part of image `index` that holds `window`."""
         return self._windows.read_window(self._at(index), window)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie, for the native library."""
+        return super().locate(indices, rows)
 
 
 def repeated(source: Source, entries: int) -> RepeatedSource:

@@ -85,8 +85,8 @@ def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> Native
 
 def is_located(source: Source) -> bool:
     """Say whether `source` tells where its images lie, and reads them in no way of its own, as a subclass may."""
-    if not isinstance(source, LocatedSource):
-        return False
+    if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
+        return False  # one that wraps another says by `locates` whether that one does
     own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
     located = next(at for at, names in enumerate(own) if "locate" in names)
     return not any(name in names for names in own[:located] for name in _READING)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
-from penstock.bench.data.wrapped_sources import repeated
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeated
 from penstock.loaders import create_loader, open_source
+from penstock.loaders.engine.native_rows import is_located
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.native.rows import ROW
 
 PIXELS = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
 
@@ -32,6 +35,25 @@ def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
     assert source.describe().startswith("20 entries, repeating 6 images")
     with pytest.raises(ValueError, match="at least 1"):
         repeated(open_source(tmp_path), 0)
+
+
+def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a_way_of_its_own(
+    tmp_path: Path,
+) -> None:
+    class Slow(RepeatedSource):
+        def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+            return super().read(index)
+
+    files = open_source(write_folder(tmp_path / "photos", 6))
+    cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
+    for source in (files, cache):
+        assert is_located(repeated(source, 20))
+        assert is_located(SampledSource(source, 2))
+    assert not is_located(Slow(files, 20))
+    assert not is_located(repeated(Slow(files, 20), 30))
+    rows = np.zeros(2, ROW)
+    repeated(files, 20).locate(np.array([7, 1]), rows)
+    assert rows["name"][0] == rows["name"][1]
 
 
 def test_a_repeated_cache_still_hands_out_windows(tmp_path: Path) -> None:
