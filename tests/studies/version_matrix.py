@@ -33,6 +33,7 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
 # Left out: what takes long, and what no version changes; and the dali backend, which is no extra of these environments.
 LEFT_OUT = "dali or memory or bombs or flipped or million or leaks or missing_package"
 # Of a user, so that decoders, cache and exporters are there.
+_PATIENCE_S = 600.0
 EXTRAS = ("pillow", "hdf5", "prometheus")
 
 
@@ -103,10 +104,12 @@ def has_libjpeg_turbo_3() -> bool:
     return name is not None and hasattr(ctypes.CDLL(name), "tj3Init")
 
 
-def installed(name: str, environment: Environment, python: str, declared: dict[str, list[str]]) -> Path:
+def installed(
+    name: str, environment: Environment, python: str, declared: dict[str, list[str]], *, timeout_s: float | None = None
+) -> Path:
     """Return the interpreter of the environment, which is made unless it is there with these requirements.
 
-    Raises subprocess.CalledProcessError where pip fails.
+    Raises subprocess.CalledProcessError where pip fails, TimeoutExpired where one call of it takes longer.
     """
     folder, wanted = FOLDER / name, requirements(environment, declared)
     stamp, text = folder / "requirements.txt", "\n".join(wanted) + "\n"
@@ -115,24 +118,31 @@ def installed(name: str, environment: Environment, python: str, declared: dict[s
         subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
         pip = [str(inside), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
         torch = [line for line in wanted if line.startswith("torch")]
-        subprocess.run([*pip, *torch], check=True)  # alone: another's open range may fetch another build of it
-        subprocess.run([*pip, *wanted], check=True)
+        subprocess.run(
+            [*pip, *torch], check=True, timeout=timeout_s
+        )  # alone: another's open range may fetch another build of it
+        subprocess.run([*pip, *wanted], check=True, timeout=timeout_s)
         stamp.write_text(text)
     return inside
 
 
-def run(name: str, environment: Environment, declared: dict[str, list[str]], more: Sequence[str]) -> bool | None:
-    """Run the selection in one environment; None where its interpreter, or a library of the system, is missing."""
+def run(
+    name: str, environment: Environment, declared: dict[str, list[str]], more: Sequence[str], *, lenient: bool = False
+) -> bool | None:
+    """Run the selection in one environment; None where its interpreter, or a library of the system, is missing.
+
+    lenient: None, too, where the packages cannot be installed, as on a machine whose index does not hold them.
+    """
     python = interpreter(environment.python)
     if python is None or (environment.turbojpeg == "turbojpeg3" and not has_libjpeg_turbo_3()):
         missing = f"Python {environment.python}" if python is None else "libjpeg-turbo 3"
         print(f"matrix: {name}: left out, there is no {missing} on this machine", flush=True)
         return None
     try:
-        inside = installed(name, environment, python, declared)
-    except subprocess.CalledProcessError as error:
-        print(f"matrix: {name}: pip failed with {error.returncode}", flush=True)
-        return False
+        inside = installed(name, environment, python, declared, timeout_s=_PATIENCE_S if lenient else None)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        print(f"matrix: {name}: not installed: {error}", flush=True)
+        return None if lenient else False
     path = str(ROOT / "build" / "path")
     command = [
         str(inside),
@@ -156,12 +166,15 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}; all by default")
+    help_ = "leave out what cannot be installed here within ten minutes, instead of failing"
+    parser.add_argument("--if-installable", action="store_true", help=help_)
     arguments, more = parser.parse_known_args()
     unknown = set(arguments.names) - set(ENVIRONMENTS)
     if unknown:
         parser.error(f"no environment {', '.join(sorted(unknown))}: there are {', '.join(ENVIRONMENTS)}")
     declared = declared_requirements((ROOT / "pyproject.toml").read_text("utf-8"))
-    results = [run(name, ENVIRONMENTS[name], declared, more) for name in arguments.names or ENVIRONMENTS]
+    names, lenient = arguments.names or ENVIRONMENTS, arguments.if_installable
+    results = [run(name, ENVIRONMENTS[name], declared, more, lenient=lenient) for name in names]
     return int(False in results)
 
 
