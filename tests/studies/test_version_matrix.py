@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import Any
+
 import pytest
 import version_matrix as module
 from version_matrix import ENVIRONMENTS, SELECTION, Environment, declared_requirements, requirements
@@ -34,11 +38,25 @@ def test_a_missing_interpreter_is_said_and_no_failure(
 
 
 def test_one_failure_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "run", lambda name, *_: name != "simd")
+    monkeypatch.setattr(module, "run", lambda name, *_, lenient: name != "simd")
     monkeypatch.setattr("sys.argv", ["version_matrix.py"])
     assert module.main() == 1
     monkeypatch.setattr("sys.argv", ["version_matrix.py", "oldest"])
     assert module.main() == 0
+
+
+def test_what_cannot_be_installed_is_a_failure_unless_it_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, timeout_s: float | None) -> Path:
+        raise (
+            subprocess.CalledProcessError(1, "pip")
+            if timeout_s is None
+            else subprocess.TimeoutExpired("pip", timeout_s)
+        )
+
+    monkeypatch.setattr(module, "installed", fail)
+    monkeypatch.setattr(module, "interpreter", lambda version: "python")
+    assert module.run("oldest", module.ENVIRONMENTS["oldest"], {}, ()) is False
+    assert module.run("oldest", module.ENVIRONMENTS["oldest"], {}, (), lenient=True) is None
 
 
 def test_what_it_runs_is_there() -> None:

@@ -118,9 +118,8 @@ def installed(
         subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
         pip = [str(inside), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
         torch = [line for line in wanted if line.startswith("torch")]
-        subprocess.run(
-            [*pip, *torch], check=True, timeout=timeout_s
-        )  # alone: another's open range may fetch another build of it
+        # torch alone and first: another's open range may fetch another build of it
+        subprocess.run([*pip, *torch], check=True, timeout=timeout_s)
         subprocess.run([*pip, *wanted], check=True, timeout=timeout_s)
         stamp.write_text(text)
     return inside
