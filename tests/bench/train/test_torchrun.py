@@ -25,6 +25,7 @@ from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 
 torch.set_num_threads(1)
+KIND = {"workers_are": "processes", "prefetch": 1}  # a batch system's signal reaches them, too
 
 def run(photos, file, workers, wait_at=0):
     torch.manual_seed(0)
@@ -39,7 +40,7 @@ def run(photos, file, workers, wait_at=0):
                     time.sleep(0.01)
         model.register_forward_pre_hook(wait)
     plan = CheckpointPlan(file=Path(file), resume=True)
-    with create_loader(photos, pipeline=imagenet_train(16), batch_size=2, workers=workers, prefetch=1) as loader:
+    with create_loader(photos, pipeline=imagenet_train(16), batch_size=2, workers=workers, **KIND) as loader:
         report = train(model, loader, TrainSettings(epochs=2, lr=0.02), checkpoint=plan)
     weights = [parameter.double().sum().item() for parameter in model.parameters()]
     return [(epoch.epoch, epoch.loss, epoch.images) for epoch in report.epochs], weights

@@ -18,7 +18,7 @@ from processes import eventually
 NUM_PHOTOS = 30
 TMPFS_BYTES = 4 << 20
 # Room for this share of the file, and so much more: the last two have room for all that HDF5 may need around it.
-SHARES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.99, 2.5, 4.0)
+SHARES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.99, 3.0, 4.5)
 
 
 @pytest.fixture(scope="module")
