@@ -19,7 +19,7 @@ import torch
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
-from penstock.loaders.feed.copies import with_index
+from penstock.loaders.feed.copies import numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error
@@ -252,7 +252,7 @@ def usable_device(device: str | torch.device) -> torch.device:
         seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         fix = "see `nvidia-smi` and torch.version.cuda; a CPU build of torch has none. device='cpu' needs no GPU"
         raise LoaderError("E-DEPENDENCY", f"device '{named}': torch {torch.__version__} sees {seen}", fix=fix)
-    return with_index(named)
+    return numbered(named)
 
 
 def _parse(backend: str, options: dict[str, Any]) -> Any:

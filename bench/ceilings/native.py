@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle, islice
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.bench.ceilings.decode import MAX_CROPS, STEP, DecodeCeiling, on_one_thread
 from penstock.bench.measure.clock import Rate
@@ -15,7 +15,7 @@ from penstock.loaders.engine.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import CURE
-from penstock.pipelines.plan.crops import BatchPlan, plan_batch
+from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline
 
@@ -47,13 +47,11 @@ class NativeCeiling(DecodeCeiling):
         def step() -> int:
             batch = next(batches)
             self._epoch += 1
-            rows = self._rows.fill(batch, np.arange(len(batch)), self._plan, images)
+            plan = partial(plan_batch, self._pipeline, self._seed, self._epoch)
+            rows = self._rows.fill(batch, np.arange(len(batch)), plan, images)
             return 0 if rows is None else len(rows)
 
         return on_one_thread(step, seconds)
-
-    def _plan(self, samples: npt.NDArray[np.int64], *sizes: npt.NDArray[np.int64]) -> BatchPlan:
-        return plan_batch(self._pipeline, self._seed, self._epoch, samples, *sizes)
 
     def decode(self, seconds: float) -> Rate:
         """Measure images/s of reading and decoding alone on one thread."""

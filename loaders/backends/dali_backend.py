@@ -22,7 +22,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.feed.copies import with_index
+from penstock.loaders.feed.copies import numbered
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
@@ -174,7 +174,7 @@ class DaliEngine:
             batch_size=settings.schedule.batch_size,
             threads=self._threads_of_dali,
             depth=options.prefetch if self._num_readers else 1,
-            device_id=with_index(device).index if device.type == "cuda" else None,
+            device_id=numbered(device).index if device.type == "cuda" else None,
             hw_decoder_load=options.hw_decoder_load,
             preallocate=options.preallocate or (0, 0),
             device_memory_padding=options.device_memory_padding,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,7 @@ class Producer:
         progress: Progress | None,
     ) -> npt.NDArray[np.intp]:
         """Fill the rows `wanted` by the native library, and return those that it leaves to this class."""
-
-        def plan(samples: npt.NDArray[np.int64], *sizes: npt.NDArray[np.int64]) -> BatchPlan:
-            return plan_batch(self._settings.pipeline, self._settings.schedule.seed, epoch, samples, *sizes)
-
+        plan = partial(plan_batch, self._settings.pipeline, self._settings.schedule.seed, epoch)
         filled = native.fill(index[wanted], wanted, plan, pixels, progress)
         if filled is None:
             raise Aborted

@@ -34,7 +34,7 @@ class CopyEngine(Protocol):
         ...
 
 
-def with_index(device: torch.device) -> torch.device:
+def numbered(device: torch.device) -> torch.device:
     """Return `device` with the number of its GPU: "cuda" alone is another GPU whenever the process chooses one."""
     bare = device == torch.device("cuda")
     return torch.device("cuda", torch.cuda.current_device()) if bare else device
@@ -54,7 +54,7 @@ class CudaCopyEngine:
     """Copy to a CUDA device; CopyEngine describes the methods. purpose: as side_stream takes it."""
 
     def __init__(self, device: torch.device, purpose: str = "feed") -> None:
-        self._device = with_index(device)
+        self._device = numbered(device)
         self._stream = side_stream(self._device, purpose)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:

@@ -77,34 +77,34 @@ static void join(const uint64_t *single, pn_huffman *table) {
   }
 }
 
+void pn_order_codes(const pn_code *code, pn_code_order *order) {
+  uint32_t next = 0; /* the next code, as the first of 16 bits */
+  int32_t place = 0;
+  memcpy(order->symbols, code->symbols, sizeof order->symbols);
+  for (int length = 1; length <= 16; length++) {
+    order->first[length] = place - (int32_t)(next >> (16 - length));
+    place += code->counts[length - 1];
+    next += (uint32_t)code->counts[length - 1] << (16 - length);
+    order->ends[length] = next;
+  }
+}
+
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table) {
   uint64_t single[1 << PN_FAST_BITS], *entries = is_ac ? single : table->fast, *filled = entries;
-  uint32_t next = 0; /* the next code, as the first of 16 bits */
-  int place = 0;
-  memcpy(table->symbols, code->symbols, sizeof table->symbols);
+  const uint8_t *symbol = code->symbols;
   table->is_ac = is_ac;
-  for (int length = 1; length <= 16; length++) {
-    uint32_t step = 1u << (16 - length);
-    table->first[length] = place - (int32_t)(next / step);
-    for (int i = 0; i < code->counts[length - 1]; i++, place++, next += step)
-      if (length <= PN_FAST_BITS) filled = tell(filled, code->symbols[place], length, is_ac);
-    table->ends[length] = next;
-  }
+  pn_order_codes(code, &table->order);
+  for (int length = 1; length <= PN_FAST_BITS; length++)
+    for (int i = 0; i < code->counts[length - 1]; i++) filled = tell(filled, *symbol++, length, is_ac);
   while (filled < entries + (1 << PN_FAST_BITS)) *filled++ = make_entry(0, NOT_TOLD, 0);
   if (is_ac) join(single, table);
 }
 
 /* Return the entry of the first code of `bits` alone; `entry` is what the table says of it. */
 static __attribute__((noinline)) uint64_t full_entry(const pn_huffman *table, uint64_t bits, uint64_t entry) {
-  int length = advance_of(entry) == NOT_TOLD ? (int)(entry >> 40 & 255) : 0;
-  if (length > 0) return symbol_entry((int)(entry >> 32 & 255), length, table->is_ac, bits);
-  uint32_t code = (uint32_t)(bits >> 48);
-  for (length = 1; length <= 16; length++) {
-    if (code >= table->ends[length]) continue;
-    int32_t place = (int32_t)(code >> (16 - length)) + table->first[length];
-    return symbol_entry(table->symbols[place & 255], length, table->is_ac, bits);
-  }
-  return make_entry(0, BAD_CODE, 0);
+  int length = advance_of(entry) == NOT_TOLD ? (int)(entry >> 40 & 255) : 0, symbol = (int)(entry >> 32 & 255);
+  if (length == 0) length = pn_find_code(&table->order, bits, &symbol);
+  return length == 0 ? make_entry(0, BAD_CODE, 0) : symbol_entry(symbol, length, table->is_ac, bits);
 }
 
 #define REFILL()                      \
@@ -188,17 +188,11 @@ int pn_skip_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int
   return follow(bits, dc, ac, prediction, NULL, 0);
 }
 
-#if defined(__x86_64__) /* BMI2 has shifts by a variable that take one operation instead of three */
-#define FAST __attribute__((target("avx2,bmi,bmi2")))
-#else
-#define FAST
-#endif
-
-FAST int pn_decode_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction,
+PN_FAST int pn_decode_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction,
                               int16_t *block) {
   return follow(bits, dc, ac, prediction, block, 1);
 }
 
-FAST int pn_skip_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction) {
+PN_FAST int pn_skip_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction) {
   return follow(bits, dc, ac, prediction, NULL, 0);
 }

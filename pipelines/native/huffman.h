@@ -7,13 +7,32 @@
 
 #define PN_FAST_BITS 10 /* with 11 or 12 as fast, but two threads of a core share 48 KB of its cache */
 
+/* The codes of a pn_code in their order, to find those that a lookup of PN_FAST_BITS bits does not tell. */
+typedef struct {
+  uint32_t ends[17]; /* behind the last code of a length, as the first of 16 bits; codes of at most that length */
+  int32_t first[17]; /* add this to a code of that length for its symbol's place */
+  uint8_t symbols[256];
+} pn_code_order;
+
+void pn_order_codes(const pn_code *code, pn_code_order *order);
+
+/* Return the length of the code at the front of `bits`, and its symbol; 0 where there is none. */
+static inline int pn_find_code(const pn_code_order *order, uint64_t bits, int *symbol) {
+  uint32_t code = (uint32_t)(bits >> 48);
+  for (int length = 1; length <= 16; length++) {
+    if (code >= order->ends[length]) continue;
+    int32_t place = (int32_t)(code >> (16 - length)) + order->first[length];
+    *symbol = order->symbols[place & 255];
+    return length;
+  }
+  return 0;
+}
+
 /* A table made for decoding from a pn_code. Each entry of `fast` tells all of the code that begins its bits. */
 typedef struct {
   uint64_t fast[1 << PN_FAST_BITS];
   uint16_t skip[1 << PN_FAST_BITS]; /* all the codes that are told in full, for passing over an AC coefficient */
-  uint32_t ends[17];    /* behind the last code of a length, as the first of 16 bits; codes of at most that length */
-  int32_t first[17];    /* add this to a code of that length for its symbol's place */
-  uint8_t symbols[256];
+  pn_code_order order;
   int is_ac;
 } pn_huffman;
 

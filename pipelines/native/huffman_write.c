@@ -118,13 +118,7 @@ uint8_t *pn_write_symbols(const pn_symbol *symbols, const pn_symbol *end, const 
   return write(symbols, end, words, to);
 }
 
-#if defined(__x86_64__)
-#define FAST __attribute__((target("avx2,bmi,bmi2")))
-#else
-#define FAST
-#endif
-
-FAST uint8_t *pn_write_symbols_fast(const pn_symbol *symbols, const pn_symbol *end, const pn_code_words words,
+PN_FAST uint8_t *pn_write_symbols_fast(const pn_symbol *symbols, const pn_symbol *end, const pn_code_words words,
                                     uint8_t *to) {
   return write(symbols, end, words, to);
 }

@@ -38,4 +38,11 @@ typedef struct {
 PN_EXPORT int pn_has_avx2(void);
 PN_EXPORT void pn_use_avx2(int allowed);
 
+/* Code for processors of which pn_has_avx2 tells: their BMI2 has shifts by a variable in one operation, not three. */
+#if defined(__x86_64__)
+#define PN_FAST __attribute__((target("avx2,bmi,bmi2")))
+#else
+#define PN_FAST
+#endif
+
 #endif

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.image_types import Pixels
-
-_OK, _NO_MEMORY = 0, 2  # pn_result of native.h
+from penstock.pipelines.native.library import NO_MEMORY, OK
 
 
 class _Memory(ctypes.Structure):
@@ -73,9 +72,9 @@ class NativeRecoder:
 
 
 def _taken(result: int) -> bool:
-    if result == _NO_MEMORY:
+    if result == NO_MEMORY:
         raise MemoryError("the native library got no memory for an image")
-    return result == _OK
+    return result == OK
 
 
 def _release(library: ctypes.CDLL, memory: _Recoder) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.native.library import OK
+
 # How the bytes of a row are stored; batch.h says more.
 ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY = range(6)
 # pn_row of batch.h.
@@ -42,7 +44,6 @@ ROW = np.dtype(
     align=True,
 )
 Rows = npt.NDArray[np.void]
-_OK = 0  # pn_result of native.h
 
 
 class Names(NamedTuple):
@@ -176,7 +177,7 @@ class NativeStage:
         assert rows.dtype == ROW
         assert rows.flags.c_contiguous
         result = function(self._worker, ctypes.byref(self._task), rows.ctypes.data, len(rows))
-        return bool(result == _OK)
+        return bool(result == OK)
 
     @property
     def read_s(self) -> float:

@@ -1,6 +1,4 @@
 /* Reads what a crop needs of an image that a cache stores in strips, and checks it. */
-#include <string.h>
-
 #include "batch.h"
 #include "crc32.h"
 #include "window.h"

@@ -59,19 +59,15 @@ static void make_pairs(pn_symbol_table *table) {
 }
 
 void pn_make_symbol_table(const pn_code *code, int number, pn_symbol_table *table) {
-  uint32_t next = 0, filled = 0; /* the next code, as the first of 16 bits */
-  int place = 0;
-  memcpy(table->symbols, code->symbols, sizeof table->symbols);
+  uint32_t filled = 0;
+  const uint8_t *symbol = code->symbols;
   table->number = (uint32_t)number << 8;
-  for (uint32_t length = 1; length <= 16; length++) {
-    uint32_t step = 1u << (16 - length);
-    table->first[length] = place - (int32_t)(next / step);
-    for (int i = 0; i < code->counts[length - 1]; i++, place++, next += step) {
-      if (length > PN_FAST_BITS) continue;
-      uint32_t entry = single_entry(table, code->symbols[place], length);
+  pn_order_codes(code, &table->order);
+  for (uint32_t length = 1; length <= PN_FAST_BITS; length++) {
+    for (int i = 0; i < code->counts[length - 1]; i++) {
+      uint32_t entry = single_entry(table, *symbol++, length);
       for (int n = 1 << (PN_FAST_BITS - length); n > 0; n--) table->singles[filled++] = entry;
     }
-    table->ends[length] = next;
   }
   while (filled < 1 << PN_FAST_BITS) table->singles[filled++] = not_told;
   if (number >= 2) make_pairs(table);
@@ -79,13 +75,8 @@ void pn_make_symbol_table(const pn_code *code, int number, pn_symbol_table *tabl
 
 /* Return the entry of the code at the front of `bits`; of no bits where there is none. */
 static uint32_t long_entry(const pn_symbol_table *table, uint64_t bits) {
-  uint32_t code = (uint32_t)(bits >> 48);
-  for (uint32_t length = 1; length <= 16; length++) {
-    if (code >= table->ends[length]) continue;
-    int32_t place = (int32_t)(code >> (16 - length)) + table->first[length];
-    return single_entry(table, table->symbols[place & 255], length);
-  }
-  return not_told;
+  int symbol = 0, length = pn_find_code(&table->order, bits, &symbol);
+  return length == 0 ? not_told : single_entry(table, (uint32_t)symbol, (uint32_t)length);
 }
 
 #define REFILL()                         \
@@ -175,13 +166,7 @@ pn_symbol *pn_read_symbols(pn_bits *bits, const pn_symbol_table *dc, const pn_sy
   return follow(bits, dc, ac, before, to);
 }
 
-#if defined(__x86_64__)
-#define FAST __attribute__((target("avx2,bmi,bmi2")))
-#else
-#define FAST
-#endif
-
-FAST pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
+PN_FAST pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
                                      pn_predictions *before, pn_symbol *to) {
   return follow(bits, dc, ac, before, to);
 }

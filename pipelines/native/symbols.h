@@ -23,9 +23,7 @@ static inline int pn_value_bits(int32_t value) {
 typedef struct {
   uint64_t pairs[1 << PN_FAST_BITS];   /* one or two AC symbols */
   uint32_t singles[1 << PN_FAST_BITS]; /* one symbol */
-  uint32_t ends[17];                   /* as in pn_huffman */
-  int32_t first[17];
-  uint8_t symbols[256];
+  pn_code_order order;
   uint32_t number; /* bits 8 to 9 of its symbols */
 } pn_symbol_table;
 
