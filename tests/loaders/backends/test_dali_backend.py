@@ -135,7 +135,7 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(photos: Path, tmp_path: Path
     """Each way of ending several times, with threads and without; DALI has an atexit handler of its own."""
     script = Path(dali_endings.__file__)
     command = [sys.executable, "-W", "error", str(script), str(photos), "6", str(tmp_path / "told")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=True)
     ends = {
         "leaves": (0, 0, ""),
         "raises": (1, 1, "ValueError: of the user's own"),

@@ -6,6 +6,7 @@ was written to stderr].
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import os
@@ -17,12 +18,14 @@ from pathlib import Path
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 
+HUNG_S = 100  # of a child, after which it says where it stands
 CASES = tuple((ending, workers) for workers in (0, 2) for ending in ("leaves", "raises", "interrupted"))
 
 
 def act(ending: str, workers: int, ready: int) -> None:
     """Serve three batches, say so, and come to an end."""
     global loader  # still open when the interpreter ends
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)  # to standard error, which the parent prints
     loader = create_loader(sys.argv[1], backend="dali", workers=workers, batch_size=8, pipeline=imagenet_train(64))
     batches = itertools.chain.from_iterable(loader for _ in itertools.count())
     for _ in itertools.islice(batches, 3):
