@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ class Permutation:
     keys: tuple[int, ...]
 
     @classmethod
+    @functools.lru_cache(maxsize=8)
     def of_epoch(cls, n: int, seed: int, epoch: int) -> Permutation:
         """Return the permutation that shuffles `epoch` under `seed`. Raises ValueError unless 0 < n <= 2**62."""
         if not 0 < n <= 1 << 62:
