@@ -18,6 +18,7 @@ from penstock.pipelines.native.rows import (
     ROW,
     STORED,
     STRIPS,
+    Names,
     NativeStage,
     Progress,
     Rows,
@@ -53,12 +54,10 @@ class NativeRows:
 
     Attributes:
         stage: the library's calls.
-        read_s: seconds of the latest batch that were spent reading.
     """
 
     def __init__(self, source: LocatedSource, stage: NativeStage) -> None:
-        self._source, self.stage, self._names = source, stage, NO_NAMES
-        self.read_s = 0.0
+        self._source, self.stage = source, stage
 
     def fill(
         self,
@@ -74,14 +73,13 @@ class NativeRows:
         Returns what was filled: ROW [m], with `sample`, `row`, `window` and `flip`; None if the batch is not wanted any
         more.
         """
-        rows = self._located(samples, places)
-        wanted = self._load(rows, progress)
-        rows = rows[rows["result"] == 0]
+        rows, names = self._located(samples, places)
+        wanted = self.stage.load(rows, names, progress)
+        rows = _taken(rows)
         if wanted and len(rows):
             _draw(rows, plan)
             wanted = self.stage.fill(rows, images)
-        self.read_s = self.stage.read_s
-        return rows[rows["result"] == 0] if wanted else None
+        return _taken(rows) if wanted else None
 
     def prepare(
         self,
@@ -95,46 +93,47 @@ class NativeRows:
 
         Whole files are taken of those samples alone that `sound`, bool [all samples], says need no repair.
         """
-        rows = self._located(samples, places)
+        rows, names = self._located(samples, places)
         if sound is not None:
             rows = rows[~_is_whole(rows) | sound[rows["sample"]]]
         try:
             sizes = np.where(_is_whole(rows), rows["size"], 0).clip(0, _MOST_FILE_BYTES)
             files = np.empty(min(int(sizes.sum()), _MOST_FILE_BYTES), np.uint8)
-            wanted = self._load(rows, progress, files)
-            rows = rows[rows["result"] == 0]
+            if not self.stage.load(rows, names, progress, files):
+                return None
+            rows = _taken(rows)
             drawn = _draw(rows, plan)
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
             parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
         except MemoryError:  # the Python path takes one image at a time
             return Prepared(rows[:0], [], [])
-        wanted = wanted and self.stage.cut(rows, parts)
-        self.read_s = self.stage.read_s
-        done = rows["result"] == 0
-        rows, drawn = rows[done], drawn[done]
+        if not self.stage.cut(rows, parts):
+            return None
+        drawn, rows = drawn[rows["result"] == 0], _taken(rows)
         data, inside = _views(rows, files, parts), list(map(tuple, rows["window"].tolist()))
         rows["window"] = drawn
-        return Prepared(rows, data, inside) if wanted else None
+        return Prepared(rows, data, inside)
 
     def takes(self, samples: npt.NDArray[np.int64]) -> int:
         """Count those of `samples` (int64 [n]) whose images the library can make, as far as their headers tell."""
-        rows = self._located(samples, np.zeros(len(samples), np.intp))
-        self._load(rows)
+        rows, names = self._located(samples, np.zeros(len(samples), np.intp))
+        self.stage.load(rows, names)
         return int(np.count_nonzero(rows["result"] == 0))
 
-    def _located(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> Rows:
+    def _located(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> tuple[Rows, Names]:
         """Return a row of each sample that says where it lies; none where the source cannot tell."""
         rows = np.zeros(len(samples), ROW)
         rows["sample"], rows["row"] = samples, places
         try:
-            self._names = self._source.locate(samples, rows)
+            return rows, self._source.locate(samples, rows)
         except LoaderError:  # a cache that was replaced: the Python path says of which sample
-            return rows[:0]
-        return rows
+            return rows[:0], NO_NAMES
 
-    def _load(self, rows: Rows, progress: Progress | None = None, files: npt.NDArray[np.uint8] | None = None) -> bool:
-        return self.stage.load(rows, self._names, progress, files)
+
+def _taken(rows: Rows) -> Rows:
+    taken = rows["result"] == 0
+    return rows if taken.all() else rows[taken]
 
 
 def _draw(rows: Rows, plan: Plan) -> npt.NDArray[np.int32]:

@@ -123,7 +123,7 @@ class Producer:
         left, native_s = np.flatnonzero(index >= 0), 0.0
         if self._native is not None:
             left = self._fill_natively(self._native, cursor.epoch, index, left, pixels, rows, progress)
-            native_s = self._native.read_s
+            native_s = self._native.stage.read_s
         self._reader.will_need(index[left])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
