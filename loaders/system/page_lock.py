@@ -22,14 +22,16 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
     """
     try:
         with torch.cuda.device(device):  # no context on another GPU
-            status = int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
+            cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            status = int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
+            why = f"CUDA error {status}" if status else ""
             if status:  # CUDA reports it once more, to the next kernel that is started: let that be none of the user's
                 with contextlib.suppress(RuntimeError):
                     torch.ones(1, device=device)
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA, a forked process
-        status = str(error)
-    if status:
-        text = f"batch slots cannot be page-locked (CUDA error {status}): each batch is copied once more on the host"
+        why = str(error)
+    if why:
+        text = f"batch slots cannot be page-locked ({why}): each batch is copied once more on the host"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
     # By then no copy out of it is under way: whoever starts one holds a view until it is done.
@@ -39,4 +41,4 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
 
 def _unlock(address: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child has no CUDA, and the parent goes on
-        torch.cuda.cudart().cudaHostUnregister(address)
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]

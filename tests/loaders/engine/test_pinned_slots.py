@@ -7,7 +7,6 @@ import itertools
 import os
 import tracemalloc
 import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -154,8 +153,8 @@ def test_memory_of_a_cpu_loader_is_not_locked(source: MemorySource, cudart: Stub
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCudart]:
-    yield StubCudart(monkeypatch, status=2)
+def refused(monkeypatch: pytest.MonkeyPatch) -> StubCudart:
+    return StubCudart(monkeypatch, status=2)
 
 
 def test_where_locking_fails_the_feed_copies_as_before_and_says_so(source: MemorySource, refused: StubCudart) -> None:

@@ -73,13 +73,13 @@ class StubCudart:
         self.kernels += 1
         raise RuntimeError("CUDA error: of the call before")
 
-    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
         assert (address % 4096, flags) == (0, 1), "the pages must be its own, and every device's"
         if not self.status:
             self.locked[address] = num_bytes
         return self.status
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+    def cudaHostUnregister(self, address: int) -> int:
         del self.locked[address]
         return 0
 
