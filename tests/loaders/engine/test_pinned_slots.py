@@ -6,7 +6,6 @@ import gc
 import itertools
 import os
 import tracemalloc
-import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -195,11 +194,3 @@ def test_slots_under_way_at_a_fork_are_used_again(source: MemorySource, cudart: 
         recycled_memory._leave_all_to_children()
         del batch
     engine.close()
-
-
-def test_no_warning_without_a_reason(source: MemorySource, cudart: StubCudart) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        engine = engine_of(source, "threads")
-        engine.seek(Cursor(0, 0))
-        engine.close()
