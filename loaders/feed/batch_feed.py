@@ -162,8 +162,8 @@ class DeviceFeed:
         slot = self._slots[-1]
         slot.fill(batch)
         plan = self._plan(batch)
+        assert slot.images is not None
         with self._copies.side():
-            assert slot.images is not None
             images = slot.images.to(self._stage.device, non_blocking=True)
             labels = slot.labels.to(self._stage.device, non_blocking=True)
             if not batch.resident:
