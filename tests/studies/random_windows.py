@@ -2,7 +2,8 @@
 
 `python random_windows.py PHOTOS --count 100000`: photos and made images of every subsampling, as files, in a lossless
 cache and in one of pixels; each window with AVX2 and without; one in four resized, the others as they are; half of them
-flipped, half of images that are turned upright. It ends with exit code 1 at the first difference. The same seed draws the same windows.
+flipped, half of images that are turned upright. It ends with exit code 1 at the first difference; the same seed draws
+the same windows.
 """
 
 from __future__ import annotations
