@@ -205,7 +205,7 @@ def check_arguments(
     backend: str = "torch",
     decoder: str | None = None,
     on_bad_sample: str = "raise",
-    on_repaired: str = "count",
+    on_repaired: str | None = None,
     max_bad: int | float | None = None,
     **options: Any,
 ) -> None:
@@ -216,7 +216,7 @@ def check_arguments(
     if backend not in BACKEND_NAMES:
         raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
     choose_jpeg_decoder(decoder or "auto")
-    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired, max_bad=max_bad)
+    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired or "count", max_bad=max_bad)
     if backend != "auto":
         for_source = getattr(import_module(_BACKENDS[backend][0]), "SOURCE_OPTIONS", ())
         _parse(backend, {name: value for name, value in options.items() if name not in for_source})

@@ -35,9 +35,7 @@ def iterate(
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
     drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
-    on_repaired: Annotated[
-        str, typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.")
-    ] = "count",
+    on_repaired: common.OnRepaired = None,
     max_bad: common.MaxBad = None,
     cache: common.Cache = None,
     prefetch: common.Prefetch = None,

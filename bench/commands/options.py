@@ -50,6 +50,10 @@ Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; each makes every measurement once, in turn.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
+OnRepaired = Annotated[
+    str | None,
+    typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.", show_default="count, where told"),
+]
 MaxBad = Annotated[
     float | None, typer.Option(min=0, help="Most bad samples that are replaced in an epoch; below 1 a share.")
 ]

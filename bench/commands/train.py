@@ -53,6 +53,7 @@ def train(
     label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
     seed: common.Seed = 0,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
+    on_repaired: common.OnRepaired = None,
     max_bad: common.MaxBad = 0.01,
     rank_timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds that ranks wait for each other.", show_default="torch's")
@@ -138,8 +139,7 @@ def train(
                 "mixup": mixup,
                 "cutmix": cutmix,
             },
-            on_bad_sample=on_bad_sample,
-            max_bad=max_bad,
+            policy={"on_bad_sample": on_bad_sample, "on_repaired": on_repaired, "max_bad": max_bad},
             loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
         )

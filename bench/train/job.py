@@ -48,7 +48,7 @@ class TrainingJob:
         settings: how to train, with batch_size.
         size: height and width of the crops, in pixels.
         training: further arguments of imagenet_train.
-        max_bad: training samples of an epoch that may be replaced, as create_loader takes it.
+        policy: on_bad_sample, on_repaired and max_bad of the training loader, as create_loader takes them.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
     """
@@ -58,13 +58,12 @@ class TrainingJob:
     settings: TrainSettings
     size: int
     training: dict[str, Any]
-    on_bad_sample: str
+    policy: dict[str, Any]
     loading: dict[str, Any]
     cache: Path | None
-    max_bad: float | None = None
 
     def __post_init__(self) -> None:
-        check_arguments(**self.loading, on_bad_sample=self.on_bad_sample, max_bad=self.max_bad)
+        check_arguments(**self.loading, **self.policy)
         check_model(self.settings.model)
         imagenet_train(self.size, **self.training)
         if self.held_out is not None and self.held_out.classes != self.source.classes:
@@ -136,8 +135,7 @@ class TrainingJob:
 
     def _training_loader(self) -> Loader:
         pipeline = imagenet_train(self.size, **self.training)
-        policy = {"on_bad_sample": self.on_bad_sample, "max_bad": self.max_bad}
-        return self._loader(self.source, pipeline, cache="train.h5", **policy)
+        return self._loader(self.source, pipeline, cache="train.h5", **self.policy)
 
     def _loader(self, source: Source, pipeline: ImagePipeline, *, cache: str, **more: Any) -> Loader:
         if self.cache is not None:

@@ -29,10 +29,18 @@ class BatchQueue:
         closed: whether the threads are to end.
     """
 
-    def __init__(self, settings: ProducerSettings, workers: int, ahead: int, cursor: Cursor) -> None:
-        """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered."""
+    def __init__(
+        self, settings: ProducerSettings, workers: int, ahead: int, cursor: Cursor, *, pinned: bool = False
+    ) -> None:
+        """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered.
+
+        pinned: whether a GPU may copy out of the slots.
+        """
         self._settings, self._ahead = settings, ahead
-        self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.schedule.batch_size, settings.pipeline, shared=False)
+        batch_size = settings.schedule.batch_size
+        self.slots = BatchSlots(ahead + SPARE_SLOTS, batch_size, settings.pipeline, shared=pinned)
+        if pinned:
+            self.slots.pin(settings.device)
         self.recycler = Recycler(ahead + SPARE_SLOTS)
         self.progress = WorkerProgress(workers + 1, shared=False)
         self.changed = threading.Condition()

@@ -146,7 +146,8 @@ class ProcessEngine:
         ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
-        self._recycler = Recycler(count, shared=shared)
+        # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
+        self._recycler = Recycler(count, shared=shared and torch.device(self._settings.device).type == "cpu")
         self._progress = WorkerProgress(max(1, self._workers), shared=shared)
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
@@ -164,6 +165,8 @@ class ProcessEngine:
             if isinstance(found, LoaderError):
                 raise found.located(backend=self.name, rank=schedule.rank) from error
             raise
+        if shared:
+            self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
 
     def _start_workers(self, dataset: BatchMaker) -> Any:
         """Return the iterator of torch over `dataset`, its workers running."""

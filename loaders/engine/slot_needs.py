@@ -20,14 +20,12 @@ def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_byt
 
 
 def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
-    """Return host bytes beside the slots: two batches of `dtype` on a CPU, none for uint8; three pinned for a GPU.
+    """Return host bytes beside the slots: two batches of `dtype` on a CPU, none for uint8.
 
-    torch rounds pinned memory up to a power of two, and so does this.
+    None for a GPU, which copies out of the slots: what is pinned is counted with them.
     """
     values = batch_size * math.prod(size) * 3
-    if torch.device(device).type != "cpu":
-        return 3 * (1 << (values - 1).bit_length())
-    return 0 if dtype == torch.uint8 else 2 * values * dtype.itemsize
+    return 0 if dtype == torch.uint8 or torch.device(device).type != "cpu" else 2 * values * dtype.itemsize
 
 
 def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:

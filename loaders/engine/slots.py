@@ -11,12 +11,13 @@ import torch
 from penstock.loaders.engine.producer import ROW_DTYPE
 from penstock.loaders.stream.contract import BadSample, Cursor, HostBatch
 from penstock.loaders.system.machine import ensure_memory
+from penstock.loaders.system.page_lock import page_lock
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
-SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received
+SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
 
 
 class WorkItem(NamedTuple):
@@ -68,7 +69,10 @@ class BatchSlots:
     Attributes:
         pixels: uint8 [count, batch, height, width, 3].
         rows: ROW_DTYPE [count, batch].
+        pinned: whether a GPU copies out of the slots by itself.
     """
+
+    pinned = False
 
     def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
         shape = (count, batch_size)
@@ -95,6 +99,16 @@ class BatchSlots:
         self._shared = shared
         self.pixels, self.rows = (part.array for part in shared)
 
+    def pin(self, device: str) -> None:
+        """Page-lock the pixels where batches go to a CUDA device: such slots are in shared memory, in threads too.
+
+        Raises LoaderError E-MEM where that fails and there is no room for the copies that the feed then makes.
+        """
+        if torch.device(device).type == "cuda":
+            self.pinned = page_lock(self.pixels, device)
+            if not self.pinned:  # torch rounds pinned memory up to a power of two
+                ensure_memory(SPARE_SLOTS << (self.pixels[0].nbytes - 1).bit_length(), "pinned copies of batches")
+
     def hand_out(self, produced: Produced, recycler: Recycler, images: torch.Tensor | None = None) -> HostBatch:
         """Make a batch of a filled slot, which is free again when no tensor looks at the batch's images any more.
 
@@ -103,15 +117,16 @@ class BatchSlots:
         slot = produced.item.slot
         pixels, rows = self.pixels[slot], self.rows[slot]
         index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
+        pinned = self.pinned and images is None
         if images is not None:
             recycler.give_back(slot)
-        elif len(recycler):
+        elif pinned or len(recycler):  # pinned: the feed lets it go when it is copied, and the consumer never has it
             images = recycler.tensor(pixels, slot)
         else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
             images = torch.from_numpy(pixels.copy())
             recycler.give_back(slot)
         resident = images.device.type != "cpu"
-        about = (produced.bad, produced.produce_s, resident, produced.read_s, produced.repaired)
+        about = (produced.bad, produced.produce_s, resident, produced.read_s, produced.repaired, pinned)
         return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *about)
 
     def close(self) -> None:

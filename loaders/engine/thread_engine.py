@@ -86,7 +86,9 @@ class ThreadEngine:
         schedule = self._settings.schedule
         needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size, self.consumer_bytes)
         ensure(needs, backend=self.name, rank=schedule.rank)
-        queue = self.queue = BatchQueue(self._settings, self._workers, self._ahead, cursor)
+        # Another engine's tasks leave most slots empty.
+        pinned = self._make_task is None and torch.device(self._settings.device).type == "cuda"
+        queue = self.queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         makers = [queue.maker(worker, self._make_task) for worker in range(max(1, self._workers))]

@@ -35,11 +35,11 @@ class DeviceBatch(NamedTuple):
 class _PinnedSlot:
     """Hold pinned images and labels of one batch until the device has read them.
 
-    For a resident batch (made on the device) it holds the batch's own images instead of a copy: without this
-    reference the backend would write the next batch into their memory while the device still reads them.
+    Of a batch that is pinned or resident (made on the device) it holds the images themselves instead of a copy:
+    without this reference the backend would write the next batch into their memory while the device still reads them.
 
     Attributes:
-        images: uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident.
+        images: uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident; None when free.
         labels: int64 [batch], pinned.
         busy_until: event after the last work that reads this slot; None before the first.
     """
@@ -47,26 +47,26 @@ class _PinnedSlot:
     def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
         self._copies = copies
         self._pinned: torch.Tensor | None = None
-        self.images = batch.images
+        self.images: torch.Tensor | None = None
         self.labels = copies.pinned(torch.from_numpy(batch.labels))
         self.busy_until: Any = None
 
     def fill(self, batch: HostBatch) -> None:
-        """Copy `batch` in, once the device has read what was there."""
-        self.wait()
+        """Take `batch` in; what was there is gone already."""
         self.labels.copy_(torch.from_numpy(batch.labels))
-        if batch.resident:
+        if batch.resident or batch.pinned:
             self.images = batch.images
             return
         if self._pinned is None:
             self._pinned = self._copies.pinned(batch.images)
         self.images = self._pinned.copy_(batch.images)
 
-    def wait(self) -> None:
-        """Block the host until the device has read what lies here."""
+    def free(self) -> None:
+        """Block the host until the device has read what lies here, and let go of it."""
         if self.busy_until is not None:
             self._copies.wait_on_host(self.busy_until)
             self.busy_until = None
+        self.images = None
 
 
 class DeviceFeed:
@@ -124,6 +124,8 @@ class DeviceFeed:
 
     def _fetch(self) -> None:
         try:
+            if len(self._slots) > self._ahead:  # first, because the source may have to make a batch where this one lies
+                self._slots[0].free()
             self._waiting.append(self._send(self._source()))
         except Exception as error:
             self._waiting.append(error)
@@ -160,6 +162,7 @@ class DeviceFeed:
         slot = self._slots[-1]
         slot.fill(batch)
         plan = self._plan(batch)
+        assert slot.images is not None
         with self._copies.side():
             images = slot.images.to(self._stage.device, non_blocking=True)
             labels = slot.labels.to(self._stage.device, non_blocking=True)
@@ -178,7 +181,7 @@ class DeviceFeed:
 
 def _release(slots: deque[_PinnedSlot], owner: int) -> None:
     while slots and os.getpid() == owner:  # in a forked child the device is the parent's
-        slots[0].wait()
+        slots[0].free()
         slots.popleft()
 
 

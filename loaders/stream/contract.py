@@ -70,6 +70,7 @@ class HostBatch:
             over it is gone.
         read_s: seconds of produce_s that were spent inside the source.
         repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
+        pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
     """
 
     cursor: Cursor
@@ -83,6 +84,7 @@ class HostBatch:
     resident: bool = False
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
+    pinned: bool = False
 
 
 class Engine(Protocol):

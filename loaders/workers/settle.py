@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -13,6 +15,8 @@ import threading
 from types import FrameType
 
 import torch
+
+from penstock.loaders.workers.leftovers import mark_temporary_folder, remove_folder
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
@@ -55,16 +59,22 @@ def _end_with_parent() -> None:
     """End this process with its parent, whatever ends that.
 
     A fork server lives as long as its workers, since each holds the pipe that keeps it alive. Torch's own check sees
-    only that the server still lives. So a thread waits until the parent's end of this process's pipe closes.
+    only that the server still lives. So a thread waits until the parent's end of this process's pipe closes. Without a
+    fork server, which removes its parent's temporary folder, each worker has one of its own and removes that.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if os.getppid() != parent.pid:  # forked by the fork server: this process ends if the server ends, too
+    if served := os.getppid() != parent.pid:  # forked by the fork server: this process ends if the server ends, too
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        mark_temporary_folder()
 
     def follow() -> None:
         parent.join()
+        if not served:
+            with contextlib.suppress(OSError):
+                remove_folder(multiprocessing.util.get_temp_dir())
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=follow, name="penstock-parent", daemon=True).start()

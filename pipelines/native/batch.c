@@ -13,7 +13,7 @@ pn_worker *pn_worker_new(void) { return calloc(1, sizeof(pn_worker)); }
 
 void pn_worker_free(pn_worker *worker) {
   if (worker == NULL) return;
-  pn_memory *all[] = {&worker->files, &worker->part, &worker->pixels, &worker->decoding, &worker->resizing};
+  pn_memory *all[] = {&worker->files, &worker->head, &worker->part, &worker->pixels, &worker->decoding, &worker->resizing};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) pn_release(all[i]);
   free(worker);
 }
@@ -88,6 +88,7 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
 /* Find where a window of the upright image lies in the stored one. */
 static int stored_window(const pn_row *row, pn_window *out) {
   int swap = swaps_sides(row->orientation);
+  if (row->width < 1 || row->height < 1 || row->width > PN_LONGEST_SIDE || row->height > PN_LONGEST_SIDE) return 0;
   int32_t width = swap ? row->height : row->width, height = swap ? row->width : row->height;
   pn_window w = row->window;
   if (w.x < 0 || w.y < 0 || w.width < 1 || w.height < 1 || w.width > width - w.x || w.height > height - w.y) return 0;
@@ -106,6 +107,8 @@ pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
     return PN_OK;
   }
   if (row->kind == PN_PIXELS) return pn_stored_pixels(worker, task, row, window, view);
+  /* A block of 64 pixels takes a bit at least: no memory by a header's word alone. */
+  if ((int64_t)window.width * window.height / 512 > row->size) return PN_ODD;
   view->stride = 3 * (size_t)window.width;
   uint8_t *pixels = pn_take(&worker->pixels, view->stride * (size_t)window.height);
   if (pixels == NULL) return PN_NO_MEMORY;

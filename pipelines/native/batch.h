@@ -53,7 +53,7 @@ typedef struct {
 
 /* Memory of one thread. */
 typedef struct {
-  pn_memory files, part, pixels, decoding, resizing;
+  pn_memory files, head, part, pixels, decoding, resizing;
   pn_jpeg jpeg; /* of the image at hand */
 } pn_worker;
 

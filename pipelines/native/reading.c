@@ -52,7 +52,8 @@ static int join_path(const pn_task *task, const pn_row *row, char *path) {
 static int is_as_scanned(int fd, const pn_row *row) {
   struct stat status;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != row->size) return 0;
-  return (int64_t)status.st_mtim.tv_sec * 1000000000 + status.st_mtim.tv_nsec == row->mtime_ns;
+  /* A file system holds times that 64 bits do not: unsigned, they wrap. */
+  return (uint64_t)status.st_mtim.tv_sec * 1000000000 + (uint64_t)status.st_mtim.tv_nsec == (uint64_t)row->mtime_ns;
 }
 
 pn_result pn_read_file(const pn_task *task, const pn_row *row, uint8_t *out) {

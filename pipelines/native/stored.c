@@ -17,9 +17,14 @@ static pn_result read_part(pn_task *task, const pn_row *row, size_t begin, size_
   return result;
 }
 
-/* Read the head, which holds `entry_bytes` for each strip, and check it. */
-static pn_result read_head(pn_task *task, const pn_row *row, int32_t rows, size_t entry_bytes, uint8_t *head) {
-  if (row->strip_rows == 0 || (size_t)up(rows, row->strip_rows) * entry_bytes > row->head) return PN_ODD;
+/* Whether the head lies in the image and can hold `entry_bytes` for each strip. */
+static int sound_head(const pn_row *row, int32_t rows, size_t entry_bytes) {
+  if (row->strip_rows == 0 || row->head > row->size) return 0;
+  return (size_t)up(rows, row->strip_rows) * entry_bytes <= row->head;
+}
+
+/* Read the head and check it. */
+static pn_result read_head(pn_task *task, const pn_row *row, uint8_t *head) {
   pn_result result = read_part(task, row, 0, row->head, head);
   return result != PN_OK ? result : pn_crc32(head, row->head, 0) == row->crc ? PN_OK : PN_ODD;
 }
@@ -35,11 +40,11 @@ static pn_result parse_stored_header(const pn_row *row, const uint8_t *header, s
 }
 
 pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_strips *strips) {
-  if (row->mcu_width == 0 || row->mcu_height == 0 || row->height <= 0) return PN_ODD;
-  int32_t mcu_rows = up(row->height, row->mcu_height);
-  uint8_t *head = pn_take(&worker->part, (size_t)row->size); /* of the whole image: so much is allowed by the file */
+  int32_t mcu_rows = row->mcu_height > 0 ? up(row->height, row->mcu_height) : 0;
+  if (mcu_rows == 0 || !sound_head(row, mcu_rows, 8)) return PN_ODD;
+  uint8_t *head = pn_take(&worker->head, row->head);
   if (head == NULL) return PN_NO_MEMORY;
-  pn_result result = read_head(task, row, mcu_rows, 8, head);
+  pn_result result = read_head(task, row, head);
   if (result != PN_OK) return result;
   size_t table = 8 * (size_t)up(mcu_rows, row->strip_rows);
   strips->header = head + table;
@@ -57,7 +62,8 @@ pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn
   uint32_t before = first > 0 ? word(head + 8 * (size_t)(first - 1) + 4) : 0;
   uint32_t stop = word(head + 8 * (size_t)(end - 1)), after = word(head + 8 * (size_t)(end - 1) + 4);
   if (start > stop || stop > row->size - row->head) return PN_ODD;
-  uint8_t *coded = head + row->head;
+  uint8_t *coded = pn_take(&worker->part, stop - start);
+  if (coded == NULL) return PN_NO_MEMORY;
   result = read_part(task, row, (size_t)row->head + start, stop - start, coded);
   if (result != PN_OK) return result;
   if (pn_crc32(coded, stop - start, before) != after) return PN_ODD;
@@ -75,17 +81,16 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
 }
 
 pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
-  if (row->strip_rows == 0 || row->width <= 0 || row->height <= 0) return PN_ODD;
+  if (!sound_head(row, row->height, 4)) return PN_ODD;
   size_t stride = 3 * (size_t)row->width;
   int32_t first = window.y / row->strip_rows, end = up(window.y + window.height, row->strip_rows);
   int32_t y = first * row->strip_rows;
   int32_t y_end = end * row->strip_rows < row->height ? end * row->strip_rows : row->height;
   size_t size = stride * (size_t)(y_end - y);
-  if (size > (size_t)row->size || row->head > (size_t)row->size) return PN_ODD;
-  uint8_t *rows = pn_take(&worker->part, size + row->head);
-  if (rows == NULL) return PN_NO_MEMORY;
-  uint8_t *head = rows + size;
-  pn_result result = read_head(task, row, row->height, 4, head);
+  if (size > (size_t)row->size) return PN_ODD;
+  uint8_t *head = pn_take(&worker->head, row->head), *rows = pn_take(&worker->part, size);
+  if (head == NULL || rows == NULL) return PN_NO_MEMORY;
+  pn_result result = read_head(task, row, head);
   if (result != PN_OK) return result;
   result = read_part(task, row, (size_t)row->head + stride * (size_t)y, size, rows);
   if (result != PN_OK) return result;

@@ -21,8 +21,9 @@ _ATEN_OUT: Any | None = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa
 
 def as_nchw(pixels: Pixels) -> torch.Tensor:
     """Return pixels as a channels_last tensor [1, 3, height, width] that shares their memory if it is contiguous."""
-    dense = np.ascontiguousarray(pixels) if pixels.flags.writeable else pixels.copy()  # torch warns of read-only memory
-    return torch.from_numpy(dense).permute(2, 0, 1).unsqueeze(0)
+    # torch warns of read-only memory, and takes no negative stride, not even one of an axis of length 1.
+    shared = pixels.flags.writeable and pixels.flags.c_contiguous and min(pixels.strides) >= 0
+    return torch.from_numpy(pixels if shared else pixels.copy()).permute(2, 0, 1).unsqueeze(0)
 
 
 def resize_torch(pixels: Pixels, slot: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Feeds mutated and truncated JPEGs to the native window decoder, built with AddressSanitizer and UBSan.
+"""Feeds mutated and truncated JPEGs and cached images to the native library, built with AddressSanitizer and UBSan.
 
 `python fuzz_native.py --count 200000 --truncations 2000000`; it ends with exit code 1 at the first fault, whose report
 it prints. The same seed gives the same inputs.
@@ -21,14 +21,13 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 HARNESS = SUPPORT / "native/fuzz.c"
 SANITIZERS = ("-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_FILES = ("exif.c", "huffman.c", "idct.c", "idct_avx2.c", "jpeg_header.c", "memory.c", "pixels.c", "pixels_avx2.c")
-_FILES = (*_FILES, "planes.c", "scan_bits.c", "window.c", "symbols.c", "huffman_write.c", "recode.c")
 
 
 def build(program: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
-    """Compile the harness with the decoder's files."""
-    sources = [str(SOURCES / name) for name in _FILES]
-    subprocess.run([*compiler(), *flags, f"-I{SOURCES}", str(HARNESS), *sources, "-lm", "-o", str(program)], check=True)
+    """Compile the harness with the library's files."""
+    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    command = [*compiler(), *flags, f"-I{SOURCES}", "-Wl,--wrap=pn_take", str(HARNESS), *sources, "-o", str(program)]
+    subprocess.run(command, check=True)
     return program
 
 

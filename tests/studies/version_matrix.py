@@ -26,6 +26,9 @@ TOOLS = ("pytest>=8", "pytest-timeout>=2.3")
 SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop-in
     "tests/pipelines/sample/test_decode.py",
     "tests/pipelines/jpeg/test_strips.py",
+    "tests/pipelines/native/test_resize.py",
+    "tests/pipelines/native/test_window.py",
+    "tests/loaders/engine/test_native_rows.py",
     "tests/loaders/cache/test_hdf5_cache.py",
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",

@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer
 from photo_folder import write_folder
+from repaired_jpegs import cut
 from typer.testing import CliRunner
 
 from penstock.bench.commands import train as command_train
@@ -93,6 +94,15 @@ def test_what_was_replaced_is_printed_and_in_the_report(tmp_path: Path) -> None:
         counts = {name: epoch["ledger"][name] for name in ("epoch", "planned", "delivered", "replaced")}
         assert counts == {"epoch": 0, "planned": 24, "delivered": 23, "replaced": 1}
         assert [line["path"].endswith("0003.jpg") for line in epoch["ledger"]["bad"]] == [True]
+
+
+def test_repaired_images_are_left_out_if_asked_for(tmp_path: Path) -> None:
+    photo = write_folder(tmp_path / "photos", 24) / "class0" / "0003.jpg"
+    photo.write_bytes(cut(photo.read_bytes(), 0))
+    for option, told in (("count", "replaced=0 repaired=1"), ("replace", "replaced=1 (E-REPAIRED")):
+        code, output = train(tmp_path, "--on-repaired", option, "--max-bad", "1", fresh=False)
+        assert code == 0, output
+        assert told in output
 
 
 @pytest.mark.parametrize(

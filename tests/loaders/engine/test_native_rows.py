@@ -28,6 +28,7 @@ from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.workers.progress import MADE, SAMPLE, WorkerProgress
 from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.native.rows import ROW
 from penstock.pipelines.spec import ImagePipeline
 
 BATCH = 16
@@ -162,6 +163,19 @@ def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path) -> None:
             file.write(bytes([byte ^ 1 << int(draw.integers(8))]))
     found = both(cache, 10, at_least=60)
     assert {entry.code for entry in found.bad} == {"E-CACHE"}
+
+
+def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, photos: Path) -> None:
+    cache = open_cache(build_odd_cache(photos, tmp_path / "cache.h5", Encoding()))
+    made = native_rows.native_rows(cache, imagenet_train(32), "auto")
+    assert made is not None
+    stage, rows = made.stage, np.zeros(1, ROW)
+    names = cache.locate(np.array([0]), rows)
+    rows["size"] = 1 << 45
+    assert stage.load(rows, names)
+    rows["window"] = (0, 0, 9, 9)
+    assert stage.fill(rows, np.zeros((1, 32, 32, 3), np.uint8))
+    assert rows["result"] == 0
 
 
 @pytest.mark.parametrize("channels", [1, 3])

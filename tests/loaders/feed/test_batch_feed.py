@@ -131,16 +131,17 @@ def test_order_and_values_are_the_sources_whatever_is_ready(ahead: int) -> None:
 
 
 class ResidentNumbers(Numbers):
-    """The same batches, made on the device: in memory that is used again when the last tensor over it is gone."""
+    """The same batches, made on the device or pinned: in memory that is used again when no tensor over it is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "resident") -> None:
         super().__init__()
+        self._kind = kind
         self.alive: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def __call__(self) -> HostBatch:
         number, batch = self.taken, super().__call__()
         self.alive[number] = weakref.ref(batch.images)
-        return replace(batch, resident=True)
+        return replace(batch, **{self._kind: True})
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
@@ -163,6 +164,26 @@ def test_a_resident_batch_is_kept_until_the_device_has_read_it_and_its_pixels_ta
     storages = {batch.images.untyped_storage().data_ptr() for batch in handed_out}
     assert len(storages) == len(handed_out)
     assert not storages & {images().untyped_storage().data_ptr() for k, images in source.alive.items() if k > 4}  # type: ignore[union-attr]
+
+
+def test_a_pinned_batch_is_copied_from_where_it_lies_and_let_go_once_that_is_done() -> None:
+    source, copies = ResidentNumbers("pinned"), RecordedCopies()
+    feed = DeviceFeed(source, lambda: 1, stage(), ahead=1, copies=copies)
+    here = []
+    undisturbed = source.__call__
+
+    def look() -> HostBatch:  # how many batches lie in slots of the engine when it is asked for another one
+        here.append(sum(images() is not None for images in source.alive.values()))
+        return undisturbed()
+
+    feed._source = look
+    for number in range(6):
+        check(feed.next(), number)
+    assert {tuple(memory.shape) for memory in copies.memory} == {(BATCH,)}  # labels alone are copied on the host
+    assert here == [0, 1, 1, 1, 1, 1, 1]  # fewer than the spare slots
+    assert copies.of("wait") == [0, 2, 4, 6, 8]  # the events behind the copies, not those behind the batch stage
+    feed.close()
+    assert not any(images() is not None for images in source.alive.values())
 
 
 def test_resident_and_host_batches_may_alternate() -> None:
@@ -331,17 +352,21 @@ def test_on_a_cpu_memory_of_results_is_used_again() -> None:
 # ---- a device without values ----
 
 
-@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "pinned", "resident"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("augmented", [False, True])
 def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
-    augmented: bool, dtype: torch.dtype, resident: bool
+    augmented: bool, dtype: torch.dtype, kind: str
 ) -> None:
     augment = AUGMENTS["operations"] if augmented else Augmentations()
     copies, source = StrictCopies(), Numbers()
     staged = BatchStage(imagenet_train(SIZE, augment=augment), dtype, META)
-    made = lambda: replace(batch := source(), images=batch.images.to(META), resident=True)  # noqa: E731
-    feed = DeviceFeed(made if resident else source, lambda: 1, staged, ahead=2, copies=copies)
+    made = {
+        "plain": source,
+        "pinned": lambda: replace(batch := source(), images=copies.lock(batch.images), pinned=True),
+        "resident": lambda: replace(batch := source(), images=batch.images.to(META), resident=True),
+    }
+    feed = DeviceFeed(made[kind], lambda: 1, staged, ahead=2, copies=copies)
     with torch.inference_mode():
         feed.next()
     for _ in range(9):
@@ -349,7 +374,7 @@ def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
         assert (batch.images.shape, batch.images.dtype) == ((BATCH, 3, SIZE, SIZE), dtype)
         assert batch.images.is_contiguous(memory_format=torch.channels_last)
     feed.close()
-    assert copies.uploaded == (0 if resident else 12 * BATCH * SIZE * SIZE * 3)
+    assert copies.uploaded == (0 if kind == "resident" else 12 * BATCH * SIZE * SIZE * 3)
     assert copies.handed_over == sorted(copies.handed_over)
     assert len(copies.waited) == 12  # each slot's last use
 

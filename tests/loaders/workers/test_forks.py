@@ -205,3 +205,23 @@ def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_
         assert names_left(child.pid) == []
         assert names_left(os.getpid()) == mine
         assert len(list(loader)) == len(loader)
+
+
+def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of them multiprocessing listens in a folder that the parent does not know of, and cannot remove."""
+    with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+
+        def serve(wait: Wait) -> None:
+            with DataLoader(
+                Numbered(24), 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+            ) as it:
+                next(iter(it))
+                wait()
+
+        child = ForkedChild(serve, group=True)
+        child.waits()
+        assert len(list(Path(folder).glob("pymp-*/listener-*"))) == 2
+        os.killpg(child.pid, signal.SIGTERM)  # which the workers leave to their parent
+        os.waitpid(child.pid, 0)
+        assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)

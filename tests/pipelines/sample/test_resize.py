@@ -157,3 +157,10 @@ def test_one_colour_stays_that_colour() -> None:
         pixels = np.full((301, 299, 3), value, np.uint8)
         for resize in RESIZERS.values():
             assert (resized(pixels, (64, 96), resize) == value).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 3), (5, 1, 3)])
+def test_a_mirrored_row_of_pixels(shape: tuple[int, ...]) -> None:
+    """numpy calls it contiguous whatever the stride of an axis of one pixel, and torch takes no negative one."""
+    pixels = np.flip(np.arange(15, dtype=np.uint8).reshape(shape), shape.index(1))
+    assert np.array_equal(as_nchw(pixels)[0].permute(1, 2, 0).numpy(), pixels)

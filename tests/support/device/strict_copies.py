@@ -40,6 +40,10 @@ class StrictCopies(TorchDispatchMode):
         assert like.device.type == "cpu", "only host memory is pinned"
         assert not torch.is_inference_mode_enabled(), "pinned memory is written to again, outside inference mode"
         memory = torch.zeros_like(like)
+        return self.lock(memory)
+
+    def lock(self, memory: torch.Tensor) -> torch.Tensor:
+        """Count memory as pinned that is there already."""
         self._pinned.append(StorageWeakRef(memory.untyped_storage()))
         return memory
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -52,6 +52,41 @@ class StubCuda:
         if pin_memory and memory.device.type != "cpu":
             raise RuntimeError("only dense CPU tensors can be pinned")
         return memory
+
+
+class StubCudart:
+    """The part of CUDA's runtime that page-locks memory: notes what is locked; `status` other than 0 refuses.
+
+    Attributes:
+        locked: address -> bytes.
+        kernels: that were started to clear a refusal.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
+        self.locked: dict[int, int] = {}
+        self.status, self.kernels = status, 0
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
+        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        monkeypatch.setattr(torch, "ones", self._kernel)
+
+    def _kernel(self, *_: Any, **__: Any) -> None:
+        self.kernels += 1
+        raise RuntimeError("CUDA error: of the call before")
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
+        assert (address % 4096, flags) == (0, 1), "the pages must be its own, and every device's"
+        if not self.status:
+            self.locked[address] = num_bytes
+        return self.status
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.locked[address]
+        return 0
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Say whether all of a tensor is page-locked."""
+        start = tensor.data_ptr()
+        return any(at <= start and start + tensor.nbytes <= at + size for at, size in self.locked.items())
 
 
 class Stream:

@@ -498,9 +498,11 @@ def _corrupt() -> list[OddImage]:
 
     deflated, stored = png(rgb, depth=8, colour=2), png(rgb, depth=8, colour=2, level=0)
     middle = deflated.index(b"IDAT") + (len(deflated) - deflated.index(b"IDAT")) // 2
+    lying = deflated[:8] + png_chunk(b"gAMA", struct.pack(">II", 50, 37)) + deflated[8:]
     return [
         _reject("png_bit_flipped", flipped(deflated, middle), "E-CORRUPT", "the CRC of IDAT is wrong"),
         _reject("png_stored_bit_flipped", flipped(stored, len(stored) // 2), "E-CORRUPT", "only the CRC shows it"),
+        _reject("png_other_chunk_first", lying, "E-CORRUPT", "a chunk before IHDR, with a size where that of IHDR is"),
         _reject("jpeg_no_sof", jp.without(whole, jp.SOF0), "E-CORRUPT", "no frame header, but EOI"),
         _reject("jpeg_no_sos", jp.without(whole, jp.SOS), "E-CORRUPT", "no scan, but EOI"),
         _reject("jpeg_no_segments", jp.SOI + jp.EOI, "E-CORRUPT", "SOI and EOI only"),

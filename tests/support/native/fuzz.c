@@ -1,9 +1,17 @@
-/* Feeds damaged JPEGs to the window decoder: `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it
- * at the first fault; inputs and pixels lie in memory of exactly their size. Prints how many were decoded. */
+/* Feeds damaged JPEGs to the window decoder, the re-coder, and as rows of batches to the calls that make these:
+ * `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault; inputs, pixels and the
+ * library's own memory are of exactly the size that was asked for. Prints how many were decoded. */
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "batch.h"
+#include "crc32.h"
 #include "recode.h"
 #include "window.h"
 
@@ -17,12 +25,25 @@ typedef struct {
 static bytes seeds[MAX_SEEDS];
 static size_t num_seeds;
 static uint64_t state;
+static const char file_name[] = "row.jpg";
+static char file_path[PATH_MAX]; /* beside the first seed */
 
 static uint32_t draw(uint32_t below) { /* xorshift64* */
   state ^= state >> 12;
   state ^= state << 25;
   state ^= state >> 27;
   return (uint32_t)((state * 2685821657736338717ull) >> 33) % (below == 0 ? 1 : below);
+}
+
+/* In the place of pn_take: no more than what is asked for, and nothing of what was there before. */
+uint8_t *__wrap_pn_take(pn_memory *memory, size_t size);
+uint8_t *__wrap_pn_take(pn_memory *memory, size_t size) {
+  void *found = NULL;
+  pn_release(memory);
+  if (posix_memalign(&found, 64, size + (size == 0)) != 0) return NULL;
+  memory->data = found;
+  memory->size = size;
+  return found;
 }
 
 static bytes read_file(const char *path) {
@@ -127,14 +148,166 @@ static int recode(bytes input, pn_recoder *recoder) {
   return result == PN_OK;
 }
 
+static void put32(uint8_t *at, uint32_t value) {
+  for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* Write the checksums of a cache's image: one of all strips so far for each of them, and one of the head. */
+static void seal(bytes stored, pn_row *row, int32_t strips, size_t entry) {
+  uint32_t crc = 0, begin = 0;
+  for (int32_t i = 0; i < strips; i++) {
+    uint8_t *at = stored.data + entry * (size_t)i;
+    uint32_t end = (uint32_t)(stored.size - row->head), rows = row->strip_rows * 3u * (uint32_t)row->width;
+    if (entry == 8) end = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    else if (end - begin > rows) end = begin + rows;
+    if (end < begin || end > stored.size - row->head) return;
+    crc = pn_crc32(stored.data + row->head + begin, end - begin, crc);
+    put32(at + entry - 4, crc);
+    begin = end;
+  }
+  row->crc = pn_crc32(stored.data, row->head, 0);
+}
+
+static void damage(bytes stored, size_t begin) {
+  for (uint32_t times = draw(3); times > 0; times--) {
+    uint8_t *at = stored.data + begin + draw((uint32_t)(stored.size - begin));
+    *at = (uint8_t)(draw(2) ? *at ^ 1 << draw(8) : draw(3) ? draw(256) : 0xFF);
+  }
+}
+
+/* Return what a cache stores of a JPEG, strips with restart markers, with a row that tells of it; empty if nothing. */
+static bytes as_strips(bytes input, pn_row *row, pn_recoder *recoder) {
+  bytes none = {NULL, 0};
+  pn_jpeg jpeg;
+  pn_recoded made;
+  if (pn_parse_jpeg(input.data, input.size, &jpeg) != PN_OK || jpeg.mcus_high * jpeg.mcus_wide > 10000) return none;
+  int32_t mcus = 1 + (int32_t)draw((uint32_t)jpeg.mcus_wide);
+  while (jpeg.mcus_wide % mcus) mcus++;
+  int32_t a_row = jpeg.mcus_wide / mcus, segments = a_row * jpeg.mcus_high;
+  uint32_t ends[10000];
+  if (pn_recode(input.data, input.size, mcus, ends, segments, recoder, &made) != PN_OK) return none;
+  pn_parse_jpeg(recoder->copy.data, made.size, &jpeg);
+  row->strip_rows = (uint16_t)(1 + draw(3));
+  int32_t strips = (jpeg.mcus_high + row->strip_rows - 1) / row->strip_rows;
+  row->width = jpeg.width, row->height = jpeg.height, row->mcu_width = (uint8_t)jpeg.mcu_width;
+  row->mcu_height = (uint8_t)jpeg.mcu_height, row->segment_mcus = (uint16_t)mcus;
+  row->height_offset = (uint16_t)jpeg.height_offset, row->head = (uint32_t)(8 * (size_t)strips + made.scan_offset);
+  bytes stored = {malloc(row->head + made.size), row->head + made.size - made.scan_offset - 2};
+  memcpy(stored.data + 8 * (size_t)strips, recoder->copy.data, made.size);
+  for (int32_t i = 0; i < strips; i++) {
+    int32_t end = (i + 1) * row->strip_rows;
+    put32(stored.data + 8 * (size_t)i, ends[a_row * (end < jpeg.mcus_high ? end : jpeg.mcus_high) - 1]);
+  }
+  if (draw(2)) damage(stored, draw(2) ? row->head : 0);
+  seal(stored, row, strips, 8);
+  return stored;
+}
+
+/* Return pixels as a cache stores them. */
+static bytes as_pixels(pn_row *row) {
+  row->width = 1 + (int32_t)draw(40), row->height = 1 + (int32_t)draw(40), row->strip_rows = (uint16_t)(1 + draw(20));
+  int32_t strips = (row->height + row->strip_rows - 1) / row->strip_rows;
+  row->head = 4 * (uint32_t)strips;
+  size_t size = row->head + 3 * (size_t)row->width * (size_t)row->height;
+  bytes stored = {calloc(size, 1), size};
+  seal(stored, row, strips, 4);
+  return stored;
+}
+
+/* Overwrite a field that a cache's maker may have set: not the numbers and addresses that Python finds by itself. */
+static void lie(pn_row *row, int in_memory) {
+  static const int64_t lies[] = {0,     1,         -1,        8,          255,       65535,
+                                 65536, INT32_MAX, INT32_MIN, UINT32_MAX, INT64_MAX, INT64_MIN};
+  int64_t word = draw(3) ? lies[draw(12)] : (int64_t)draw(1u << 30) - 1000;
+  switch (in_memory ? 12 + draw(6) : draw(18)) {
+    case 0: row->offset = word; break;
+    case 1: row->size = word; break;
+    case 2: row->mtime_ns = word; break;
+    case 3: row->fd = -1; break;
+    case 4: row->width = (int32_t)word; break;
+    case 5: row->height = (int32_t)word; break;
+    case 6: row->head = (uint32_t)word; break;
+    case 7: row->segment_mcus = (uint16_t)word; break;
+    case 8: row->strip_rows = (uint16_t)word; break;
+    case 9: row->height_offset = (uint16_t)word; break;
+    case 10: row->mcu_width = (uint8_t)word; break;
+    case 11: row->mcu_height = (uint8_t)word; break;
+    case 12: row->orientation = (uint8_t)word; break;
+    case 13: row->window.x = (int32_t)word; break;
+    case 14: row->window.y = (int32_t)word; break;
+    case 15: row->window.width = (int32_t)word; break;
+    case 16: row->window.height = (int32_t)word; break;
+    default: row->row = 0;
+  }
+}
+
+/* Load and fill a batch of one row that is stored in one of five ways; 1 if its pixels were made. */
+static int batch(bytes input, pn_recoder *recoder) {
+  static int fd = -1;
+  if (fd < 0) fd = memfd_create("fuzz", 0);
+  static const int kinds[] = {PN_FILE, PN_STORED, PN_STRIPS, PN_STRIPS, PN_STRIPS, PN_PIXELS, PN_MEMORY, PN_ELSEWHERE};
+  pn_row row = {.kind = (uint8_t)kinds[draw(8)], .fd = fd, .offset = draw(3), .orientation = (uint8_t)(1 + draw(8))};
+  bytes stored = input;
+  if (row.kind == PN_STRIPS) stored = as_strips(input, &row, recoder);
+  if (row.kind >= PN_PIXELS) stored = as_pixels(&row);
+  if (stored.data == NULL) return 0;
+  row.size = (int64_t)stored.size;
+  row.name_bytes = (int32_t)sizeof file_name - 1;
+  if (row.kind == PN_STORED) row.crc = pn_crc32(stored.data, stored.size, 0);
+  if (row.kind == PN_MEMORY) row.offset = (int64_t)(uintptr_t)(stored.data + row.head);
+  int out = row.kind == PN_FILE ? open(file_path, O_CREAT | O_TRUNC | O_WRONLY, 0600) : fd;
+  size_t cut = draw(8) ? stored.size : draw((uint32_t)stored.size);
+  if (ftruncate(out, 0) != 0 || pwrite(out, stored.data, cut, out == fd ? row.offset : 0) != (ssize_t)cut) exit(2);
+  struct timespec far[2] = {{.tv_sec = 12000000000}, {.tv_sec = 12000000000}}; /* in ns not 64 bits */
+  struct stat status;
+  fstat(out, &status);
+  if (draw(64) == 0) futimens(out, far);
+  row.mtime_ns = (int64_t)status.st_mtim.tv_sec * 1000000000 + status.st_mtim.tv_nsec;
+  if (out != fd) close(out);
+
+  int64_t progress[3] = {0, 0, 0};
+  pn_task task = {.root = (const uint8_t *)file_path, .root_bytes = (int32_t)(strlen(file_path) - sizeof file_name + 1),
+                  .folders = (const uint8_t *)"", .names = (const uint8_t *)file_name, .sample_now = progress,
+                  .since_ns = progress + 1, .generation = progress + 2, .max_pixels = draw(4) ? 1 << 24 : INT64_MAX,
+                  .apply_exif = (int)draw(2), .width = 1 + (int32_t)draw(40), .height = 1 + (int32_t)draw(40)};
+  pn_worker *worker = pn_worker_new();
+  pn_use_avx2((int)draw(2));
+  if (draw(4) == 0) lie(&row, row.kind == PN_MEMORY);
+  pn_load(worker, &task, &row, 1);
+  if (row.result == PN_OK) {
+    int swap = row.orientation >= 5;
+    int32_t wide = swap ? row.height : row.width, high = swap ? row.width : row.height;
+    row.window = (pn_window){place(9), place(9), 1 + place(9), 1 + place(9)};
+    if (wide > 0 && high > 0) {
+      row.window.x = place(wide), row.window.y = place(high);
+      row.window.width = 1 + place(wide - row.window.x), row.window.height = 1 + place(high - row.window.y);
+    }
+    row.flip = (uint8_t)draw(2);
+    if (draw(8) == 0) lie(&row, 1);
+    task.images = draw(16) ? malloc(3 * (size_t)task.width * (size_t)task.height) : NULL;
+    pn_fill(worker, &task, &row, 1);
+    free(task.images);
+  }
+  if (row.result < PN_OK || row.result > PN_UNREADABLE || row.result == PN_STOPPED) abort();
+  if (row.size <= (int64_t)stored.size) { /* memory for what is there, not for what a header says */
+    if (worker->head.size + worker->part.size > 2 * stored.size) abort();
+    if (worker->pixels.size > 3 * 512 * (1 + stored.size)) abort();
+  }
+  pn_worker_free(worker);
+  if (stored.data != input.data) free(stored.data);
+  return row.result == PN_OK;
+}
+
 int main(int count, char **words) {
   if (count < 5) return 2;
   long mutated = atol(words[1]), truncated = atol(words[2]), sound = 0, sound_truncated = 0;
   state = strtoull(words[3], NULL, 10) * 2 + 1;
   for (int i = 4; i < count && num_seeds < MAX_SEEDS; i++) seeds[num_seeds++] = read_file(words[i]);
+  const char *slash = strrchr(words[4], '/');
+  snprintf(file_path, sizeof file_path, "%.*s%s", slash == NULL ? 0 : (int)(slash + 1 - words[4]), words[4], file_name);
   pn_memory scratch = {NULL, 0};
   pn_recoder recoder = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
-  long recoded = 0;
+  long recoded = 0, rows = 0;
   for (long i = 0; i < mutated; i++) {
     bytes input = damaged(seeds[draw((uint32_t)num_seeds)]);
     if (draw(5) == 0 && input.size > 0) {
@@ -144,6 +317,7 @@ int main(int count, char **words) {
     }
     sound += attempt(input, &scratch);
     recoded += recode(input, &recoder);
+    rows += batch(draw(2) ? input : seeds[draw((uint32_t)num_seeds)], &recoder);
     if (i % 64 == 0) pn_release(&recoder.scratch), pn_release(&recoder.copy);
     if (i % 64 == 0) pn_release(&scratch); /* so that memory is of just the size that an image asks for */
     free(input.data);
@@ -154,7 +328,7 @@ int main(int count, char **words) {
     input.data = malloc(input.size + (input.size == 0));
     memcpy(input.data, from->data, input.size);
     sound_truncated += attempt(input, &scratch);
-    if (i % 8 == 0) recode(input, &recoder);
+    if (i % 8 == 0) recode(input, &recoder), batch(input, &recoder);
     free(input.data);
   }
   pn_release(&scratch);
@@ -163,6 +337,6 @@ int main(int count, char **words) {
   for (size_t i = 0; i < num_seeds; i++) free(seeds[i].data);
   printf("%ld of %ld mutated and %ld of %ld truncated files were decoded\n", sound, mutated, sound_truncated,
          truncated);
-  printf("%ld were re-coded\n", recoded);
+  printf("%ld were re-coded, %ld made as rows of batches\n", recoded, rows);
   return 0;
 }

@@ -1,0 +1,214 @@
+"""Rows of batches that lie about what is stored, where and how: the library leaves them to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from native_windows import info
+from odd_images import jpeg, textured
+
+from penstock.pipelines.native.recode import NativeRecoder
+from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage
+
+OK, ODD, UNREADABLE = 0, 1, 4
+MCUS, STRIP_ROWS, SIDES = 2, 2, (90, 128)  # of one segment, of one strip, height and width of the image
+WINDOW = (3, 35, 40, 20)
+
+
+class Stored:
+    """A file with an image of one kind as a cache stores it, and the row that tells of it."""
+
+    def __init__(self, folder: Path, native: ctypes.CDLL, kind: int) -> None:
+        self.pixels, self.row = textured(*SIDES), np.zeros(1, ROW)
+        self.kind, self.library = kind, native
+        entry, header = "<I", b""
+        parts = [self.pixels[y : y + STRIP_ROWS].tobytes() for y in range(0, SIDES[0], STRIP_ROWS)]
+        if kind == STRIPS:
+            data = jpeg(self.pixels, quality=90, subsampling=2)
+            self.pixels = simplejpeg.decode_jpeg(data, "RGB")
+            made = NativeRecoder(native).recode(data, MCUS, 8 * 6 // MCUS)
+            assert made is not None
+            about = info(native, made.data)
+            assert about is not None
+            header, ends = made.data[: about.scan_offset], made.segment_ends[7::8].tolist()
+            parts = [made.data[about.scan_offset :][a:b] for a, b in zip([0, *ends], ends, strict=False)]
+            self.row["height_offset"], entry = about.height_offset, "<II"
+        self.entries, self.entry, self.header = len(parts), struct.Struct(entry), header
+        self.parts = b"".join(parts)
+        self.table, done = [], b""
+        for part in parts:
+            done += part
+            self.table.append((len(done), zlib.crc32(done))[-len(entry) + 1 :])
+        self.path = folder / "stored"
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT)
+        self.row["fd"], self.row["kind"], self.row["offset"], self.row["orientation"] = self.descriptor, kind, 5, 1
+        self.row["height"], self.row["width"] = SIDES
+        self.row["strip_rows"], self.row["segment_mcus"] = STRIP_ROWS, MCUS
+        self.row["mcu_width"] = self.row["mcu_height"] = 16
+        self.seal()
+
+    def seal(self) -> None:
+        """Write table, header and parts, and set what follows from them in the row."""
+        head = b"".join(self.entry.pack(*words) for words in self.table) + self.header
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, head + self.parts, 5)
+        self.row["head"], self.row["crc"], self.row["size"] = len(head), zlib.crc32(head), len(head + self.parts)
+
+    def result(self, window: Any = WINDOW, max_pixels: int = 2**62, **lies: Any) -> int:
+        """The result of the row with other fields; of an image that is made the pixels are compared."""
+        stage = NativeStage(self.library, (window[3], window[2]), max_pixels, apply_exif=False)
+        rows = self.row.copy()
+        for name, value in lies.items():
+            rows[name] = value
+        assert stage.load(rows, NO_NAMES)
+        rows["window"], images = window, np.zeros((1, max(window[3], 1), max(window[2], 1), 3), np.uint8)
+        assert stage.fill(rows, images if images.shape[1:3] == (window[3], window[2]) else None)
+        if rows["result"][0] == OK:
+            x, y, w, h = window
+            assert np.array_equal(images[0], self.pixels[y : y + h, x : x + w])
+        return int(rows["result"][0])
+
+
+@pytest.fixture(params=[STRIPS, PIXELS], ids=["strips", "pixels"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path, native: ctypes.CDLL) -> Iterator[Stored]:
+    made = Stored(tmp_path, native, request.param)
+    yield made
+    os.close(made.descriptor)
+
+
+# Field, value, results of strips and of pixels; None: the same image.
+LIES: list[tuple[str, int, int | None, int | None]] = [
+    ("size", 1 << 45, None, None),
+    ("size", 0, ODD, ODD),
+    ("size", -1, ODD, ODD),
+    ("size", 900, ODD, ODD),
+    ("head", 0, ODD, ODD),
+    ("head", 11, ODD, ODD),
+    ("head", 2**32 - 1, ODD, ODD),
+    ("crc", 77, ODD, ODD),
+    ("fd", -1, UNREADABLE, UNREADABLE),
+    ("offset", -1, UNREADABLE, UNREADABLE),
+    ("offset", 2**63 - 1, UNREADABLE, UNREADABLE),
+    ("offset", 1 << 40, UNREADABLE, UNREADABLE),
+    ("offset", 6, ODD, ODD),
+    ("width", 0, ODD, ODD),
+    ("width", -(2**31), ODD, ODD),
+    ("width", 129, ODD, ODD),
+    ("height", 0, ODD, ODD),
+    ("height", -(2**31), ODD, ODD),
+    ("height", 2**31 - 1, ODD, ODD),
+    ("height", 91, ODD, ODD),
+    ("strip_rows", 0, ODD, ODD),
+    ("strip_rows", 1, ODD, ODD),
+    ("mcu_height", 0, ODD, None),
+    ("mcu_height", 255, ODD, None),
+    ("mcu_width", 0, ODD, None),
+    ("segment_mcus", 1, ODD, None),
+    ("height_offset", 0, ODD, None),
+    ("orientation", 77, None, None),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "of_strips", "of_pixels"), LIES)
+def test_a_record_that_lies_is_not_believed(
+    stored: Stored, field: str, value: int, of_strips: int | None, of_pixels: int | None
+) -> None:
+    expected = of_strips if stored.kind == STRIPS else of_pixels
+    assert stored.result() == OK
+    assert stored.result(**{field: value}) == (expected or OK)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [(-1, 0, 4, 4), (0, -1, 4, 4), (0, 0, 0, 4), (0, 0, 4, 0), (125, 0, 4, 4), (0, 87, 4, 4), (2**31 - 1, 0, 4, 4)],
+)
+def test_a_window_outside_is_not_made(stored: Stored, window: tuple[int, int, int, int]) -> None:
+    assert stored.result(window) == ODD
+
+
+def test_images_of_too_many_pixels_are_left(stored: Stored) -> None:
+    assert stored.result(max_pixels=90 * 128 - 1) == ODD
+    assert stored.result(max_pixels=90 * 128) == OK
+
+
+def test_damage_is_left_to_python(stored: Stored) -> None:
+    whole = 5 + int(stored.row["size"][0])
+    assert stored.result((0, 80, 9, 10)) == stored.result((0, 0, 128, 90)) == OK
+    os.pwrite(stored.descriptor, b"\xa5", whole - 40)
+    assert stored.result((0, 80, 9, 10)) == ODD
+    assert stored.result((0, 0, 9, 9)) == OK  # it is not looked at
+    os.ftruncate(stored.descriptor, whole - 40)
+    assert stored.result((0, 80, 9, 10)) == UNREADABLE
+    os.ftruncate(stored.descriptor, 9)
+    assert stored.result((0, 0, 9, 9)) == UNREADABLE
+
+
+def test_strips_that_end_where_they_should_not(tmp_path: Path, native: ctypes.CDLL) -> None:
+    """The checksum says that a table is whole, not that its maker meant well."""
+    stored = Stored(tmp_path, native, STRIPS)
+    table = list(stored.table)
+    for number, end in ((0, 2**32 - 1), (0, table[2][0] + 1), (2, 0), (2, 2**32 - 1), (2, len(stored.parts) + 1)):
+        stored.table = list(table)
+        stored.table[number] = (end, table[number][1])
+        stored.seal()
+        assert stored.result((0, 40, 128, 50)) == ODD, (number, end)
+    os.close(stored.descriptor)
+
+
+def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, native: ctypes.CDLL) -> None:
+    data, root = jpeg(textured(*SIDES), quality=90, subsampling=2), os.fsencode(tmp_path) + b"/"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "name").write_bytes(data)
+    (tmp_path / "name").write_bytes(data)
+    os.mkfifo(tmp_path / "pipe")
+    names = Names(root, np.frombuffer(b"sub\0", np.uint8), np.frombuffer(b"namepipe\0", np.uint8))
+
+    times = [(tmp_path / name).stat().st_mtime_ns for name in ("name", "sub/name")]
+
+    def result(*, names: Names = names, images: bool = True, **fields: int) -> int:
+        rows = np.zeros(1, ROW)
+        rows["kind"], rows["size"], rows["name_bytes"] = FILE, len(data), 4
+        rows["mtime_ns"] = times[fields.get("folder_bytes", 0) > 0]
+        for name, value in fields.items():
+            rows[name] = value
+        stage = NativeStage(native, (8, 8), 10**8, apply_exif=False)
+        assert stage.load(rows, names)
+        rows["window"] = (0, 0, 8, 8)
+        assert stage.fill(rows, np.zeros((1, 8, 8, 3), np.uint8) if images else None)
+        return int(rows["result"][0])
+
+    assert result() == result(folder_bytes=3) == result(images=False) == OK
+    lies = {"name_bytes": (0, -1, 5000, 9), "folder_bytes": (-1, 4, 2), "name": (4,), "mtime_ns": (0,), "size": (5,)}
+    for field, values in lies.items():
+        for value in values:
+            assert result(**{field: value}) == UNREADABLE, (field, value)
+    assert result(size=3) == result(size=-1) == result(size=1 << 40) == ODD
+    assert result(names=names._replace(root=root + b"x" * 5000)) == UNREADABLE
+    os.utime(tmp_path / "name", (12 * 10**9, 12 * 10**9))  # in ns more than 64 bits
+    assert result() == UNREADABLE
+
+
+def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> None:
+    data = jpeg(textured(*SIDES), quality=90, subsampling=2)
+    huge = info(native, data)
+    assert huge is not None
+    claimed = data[: huge.height_offset] + struct.pack(">HH", 60000, 1600) + data[huge.height_offset + 4 :]
+    (tmp_path / "cache").write_bytes(data + claimed)
+    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, (8, 8), 10**8, apply_exif=False)
+    for offset, crc, expected in ((0, zlib.crc32(data), OK), (0, 1, ODD), (len(data), zlib.crc32(claimed), ODD)):
+        rows = np.zeros(1, ROW)
+        rows["kind"], rows["fd"], rows["size"], rows["offset"], rows["crc"] = STORED, descriptor, len(data), offset, crc
+        assert stage.load(rows, NO_NAMES)
+        rows["window"] = (0, 0, *((1600, 60000) if offset else (8, 8)))
+        assert stage.fill(rows, np.zeros((1, 8, 8, 3), np.uint8))
+        assert rows["result"] == expected
+    os.close(descriptor)
