@@ -141,7 +141,8 @@ class Schedule:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
         steps = max(1, _AT_ONCE // self.batch_size)
         step = position // self.global_batch % steps
-        return _batches(self, epoch, position - step * self.global_batch, steps)[step].copy()
+        indices: Index = _batches(self, epoch, position - step * self.global_batch, steps)[step].copy()
+        return indices
 
 
 @lru_cache(maxsize=16)
