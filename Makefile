@@ -6,8 +6,7 @@ BIN := $(VENV)/bin
 # The interpreter of `bench-gpu`: a GPU machine without a network runs the tree with the Python it has (PY=python3).
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
-# What bench-gpu feeds, served as so many entries: a folder of images, and its cache, which is built unless it is there
-# (where jpegtran is missing: GPU_DATA=photos GPU_CACHE=photos.h5, built elsewhere of the same files).
+# What bench-gpu feeds, served as so many entries: a folder of images, and its cache, which is built unless it is there.
 GPU_DATA ?= $(DEMO)/train
 GPU_CACHE ?= build/gpu.h5
 GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
@@ -45,7 +44,7 @@ help: ## list the targets
 
 setup: system $(STAMP) $(NATIVE) ## system libraries and .venv with penstock in it (quick when done)
 
-# libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes JPEGs without loss. Both are optional, so only a missing
+# libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes progressive JPEGs. Both are optional, so only a missing
 # `venv` stops here. Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
 system:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \

@@ -85,6 +85,8 @@ class RepeatedSource(WrappedSource):
 class RepeatedWindows(RepeatedSource):
     """Serves a small cache again and again: its images can be read in part."""
 
+    locate = RepeatedSource.locate  # of the images whose windows it reads; see is_located
+
     def __init__(self, source: WindowSource, entries: int) -> None:
         super().__init__(source, entries)
         self._windows = source
@@ -100,10 +102,6 @@ class RepeatedWindows(RepeatedSource):
     def read_window(self, index: int, window: Window) -> ImagePart:
         """Return the part of image `index` that holds `window`."""
         return self._windows.read_window(self._at(index), window)
-
-    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where images `indices` lie, for the native library."""
-        return super().locate(indices, rows)
 
 
 def repeated(source: Source, entries: int) -> RepeatedSource:

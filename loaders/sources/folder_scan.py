@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
-from penstock.loaders.system.file_read import read_error, with_retries
+from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
@@ -119,7 +119,7 @@ class FolderScan:
                 self.skipped[known] += 1
                 return None
             self._visited.add(identity)
-            stamps = status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+            stamps = mtime_ns(status), status.st_ino, status.st_ctime_ns
             number = self.builder.add_folder(folder, label, *stamps)
             subfolders, settled = self._list(fd, folder, number, images)
         except OSError as error:
@@ -153,7 +153,7 @@ class FolderScan:
                         settled = False
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        images.add((prefix + os.fsencode(name), number, status.st_size, status.st_mtime_ns))
+                        images.add((prefix + os.fsencode(name), number, status.st_size, mtime_ns(status)))
                         self._count_image()
                     else:
                         skipped[NOT_REGULAR] += 1

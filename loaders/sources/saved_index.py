@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.system.durable_file import replace_file
+from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
 
 Write = Callable[[BinaryIO], None]
@@ -87,7 +88,7 @@ def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> 
                 return False
         for image in range(count) if every_file else some:
             status = os.stat(prefix + index.relative_path(image))
-            if status.st_size != index.size(image) or status.st_mtime_ns != index.mtime_ns(image):
+            if status.st_size != index.size(image) or mtime_ns(status) != index.mtime_ns(image):
                 return False
     except OSError:
         return False

@@ -41,8 +41,13 @@ def open_regular(path: bytes) -> int:
     return fd
 
 
-def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
-    """Read the content of a regular file of `size` bytes, last modified at `mtime_ns`.
+def mtime_ns(status: os.stat_result) -> int:
+    """Return a file's modification time in ns; of those beyond the year 2262 the last that 64 bits hold."""
+    return min(status.st_mtime_ns, 2**63 - 1)
+
+
+def read_unchanged(path: bytes, size: int, modified_ns: int) -> bytes:
+    """Read the content of a regular file of `size` bytes, last modified at `modified_ns`.
 
     Raises LoaderError E-CHANGED where it is no longer that file, or is written to meanwhile; OSError where it cannot be
     read. Five system calls.
@@ -50,7 +55,7 @@ def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
     fd = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(fd)
-        if status.st_size != size or status.st_mtime_ns != mtime_ns or not stat.S_ISREG(status.st_mode):
+        if status.st_size != size or mtime_ns(status) != modified_ns or not stat.S_ISREG(status.st_mode):
             raise LoaderError("E-CHANGED", _difference(status, size), path=path)
         content = os.read(fd, size)
         while len(content) < size:  # beyond 2 GiB, or a signal during a read over the network
@@ -59,7 +64,7 @@ def read_unchanged(path: bytes, size: int, mtime_ns: int) -> bytes:
                 raise LoaderError("E-CHANGED", f"the file shrank from {size:,} bytes while it was read", path=path)
             content += more
         after = os.fstat(fd)
-        if after.st_size != size or after.st_mtime_ns != mtime_ns:
+        if after.st_size != size or mtime_ns(after) != modified_ns:
             raise LoaderError("E-CHANGED", "the file was written to while it was read", path=path)
         return content
     finally:

@@ -12,8 +12,8 @@
 pn_worker *pn_worker_new(void) { return calloc(1, sizeof(pn_worker)); }
 
 void pn_worker_free(pn_worker *worker) {
-  if (worker == NULL) return;
-  pn_memory *all[] = {&worker->files, &worker->head, &worker->part, &worker->pixels, &worker->decoding, &worker->resizing};
+  pn_memory *all[] = {&worker->files,  &worker->head,     &worker->part,
+                      &worker->pixels, &worker->decoding, &worker->resizing};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) pn_release(all[i]);
   free(worker);
 }

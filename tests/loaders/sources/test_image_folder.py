@@ -54,6 +54,18 @@ def test_positions_outside_are_index_errors(source: ImageFolder) -> None:
             source.path(index)
 
 
+def test_a_file_of_a_later_century_is_read(tmp_path: Path) -> None:
+    """In ns its time takes more than 64 bits."""
+    root = plant(tmp_path, NAMES)
+    for path in (root / NAMES[1], root / "b"):
+        os.utime(path, (12 * 10**9, 12 * 10**9))
+    source = ImageFolder(root)
+    assert source.read(1) == b"a/2.jpg"
+    assert source.refreshed() is not None
+    os.utime(root / NAMES[1], (1, 1))
+    assert error_of(source, 1).code == "E-CHANGED"
+
+
 def test_an_empty_file_reads_as_nothing(tmp_path: Path) -> None:
     assert ImageFolder(plant(tmp_path, {"a/1.jpg": b""})).read(0) == b""
 
