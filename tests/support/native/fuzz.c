@@ -243,7 +243,7 @@ static void lie(pn_row *row, int in_memory) {
 
 /* Prepare a loaded row for another decoder, in as much memory as Python gives it or less. */
 static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
-  int64_t room = row->kind == PN_STRIPS ? row->size + 2 : 3 * (int64_t)row->window.width * row->window.height;
+  int64_t room = row->kind == PN_STRIPS ? row->size % (1 << 21) + 2 : 3 * (int64_t)row->window.width * row->window.height;
   if (room < 0 || room > 1 << 20) room = 1 << 20;
   if (draw(8) == 0) room = draw((uint32_t)room);
   task->parts = malloc((size_t)room + (room == 0));
