@@ -18,7 +18,7 @@ from photo_folder import write_folder
 from strict_copies import META, StrictCopies
 
 from penstock.loaders import create_loader
-from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.feed.batch_feed import CANARY, DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
 from penstock.loaders.stream.contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
@@ -164,6 +164,18 @@ def test_a_resident_batch_is_kept_until_the_device_has_read_it_and_its_pixels_ta
     storages = {batch.images.untyped_storage().data_ptr() for batch in handed_out}
     assert len(storages) == len(handed_out)
     assert not storages & {images().untyped_storage().data_ptr() for k, images in source.alive.items() if k > 4}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+def test_resident_memory_goes_back_as_a_canary_and_no_batch_shows_it(dtype: torch.dtype) -> None:
+    source = ResidentNumbers()
+    memory = []
+    feed = DeviceFeed(
+        lambda: memory.append(made := source()) or made, lambda: 1, stage(dtype), ahead=1, copies=RecordedCopies()
+    )
+    batches = [feed.next() for _ in range(5)]
+    assert all((made.images == CANARY).all() for made in memory)
+    assert not any((batch.images == CANARY).any() for batch in batches)
 
 
 def test_a_pinned_batch_is_copied_from_where_it_lies_and_let_go_once_that_is_done() -> None:
