@@ -117,7 +117,7 @@ static pn_result find_pixels(pn_worker *worker, pn_task *task, const pn_row *row
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, jpeg);
   if (result != PN_OK) return result;
   pn_scan scan = {data + jpeg->scan_offset, (size_t)row->size - jpeg->scan_offset, 0, 0, 1, 1};
-  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding, NULL);
+  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding);
 }
 
 static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {

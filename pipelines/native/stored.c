@@ -68,7 +68,7 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
   if (pn_crc32(coded, stop - start, before) != after) return PN_ODD;
   int at_end = end * row->strip_rows >= mcu_rows;
   pn_scan scan = {coded, stop - start, first * row->strip_rows, row->segment_mcus, at_end, 0};
-  return pn_decode_window(&worker->jpeg, &scan, window, pixels, 3 * (size_t)window.width, &worker->decoding, NULL);
+  return pn_decode_window(&worker->jpeg, &scan, window, pixels, 3 * (size_t)window.width, &worker->decoding);
 }
 
 pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
