@@ -18,6 +18,7 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
 from penstock.loaders.engine.batch_queue import BatchQueue
+from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
@@ -143,6 +144,7 @@ class DaliEngine:
         import_dali()
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
+        self._reads_natively = native_rows(settings.source, settings.pipeline, settings.decoder) is not None
         self._settings, self._options = settings, options
         self.consumer_bytes = 0
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
@@ -214,6 +216,7 @@ class DaliEngine:
             "readers": self._num_readers,
             "prefetch": options.prefetch,
             "workers_are": "threads",
+            "readers_are": "native" if self._reads_natively else "Python",
             "decodes_on": device.type,
             "dali": import_dali().__version__,
             "batches_refused": self._stage.refused if self._stage is not None else 0,

@@ -84,13 +84,13 @@ class DaliStage:
     def _start(self, produced: Produced) -> _Sent:
         rows: dict[bool, list[int]] = {}
         for row, task in produced.tasks:
-            rows.setdefault(isinstance(task.data, bytes), []).append(row)
+            rows.setdefault(task.coded, []).append(row)
         sent = _Sent(produced, tuple(rows.items()))
         try:
             for coded in rows:
                 if coded not in self._graphs:
                     self._graphs[coded] = DaliGraph(self._settings, coded=coded)
-                self._graphs[coded].feed([task for _, task in produced.tasks if isinstance(task.data, bytes) == coded])
+                self._graphs[coded].feed([task for _, task in produced.tasks if task.coded == coded])
         except Exception as error:
             if isinstance(error, LoaderError) and error.code == "E-CORRUPT":  # perhaps the error of an earlier batch
                 return sent._replace(refusal=error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.loaders.engine.producer import MakeTask
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
-def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
+def _task_of_row(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
     """Make a task for DALI of a row; None where DALI would decode it differently from the other decoders.
 
     It would for images that are no ordinary JPEGs, images to be turned, and windows of a single column, whose chroma
@@ -36,9 +37,13 @@ def crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) ->
     return CropTask(np.ascontiguousarray(data[y - top : y - top + h, x - left : x - left + w]), (0, 0, w, h), flip)
 
 
-def checked_crop_task(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
-    """Make a task as crop_task does, but only of a sample that our own decoder accepts: DALI has refused the batch."""
-    task = crop_task(reader, item, window, flip)
+def _checked_task_of_row(reader: SampleReader, item: Loaded, window: Window, flip: bool) -> CropTask | None:
+    task = _task_of_row(reader, item, window, flip)
     if task is not None:
         reader.crop(item, window)
     return task
+
+
+crop_task = MakeTask(_task_of_row, CropTask)
+# The same, but only of a sample that our own decoder accepts: DALI has refused the batch.
+checked_crop_task = MakeTask(_checked_task_of_row)

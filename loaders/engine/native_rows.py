@@ -1,16 +1,29 @@
-"""NativeRows has the native library fill the rows of a batch that it can; the others are left to the Python path."""
+"""NativeRows has the native library make the rows of a batch that it can; the others are left to the Python path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import LocatedSource, Source
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.native.library import native_library
-from penstock.pipelines.native.rows import ROW, NativeStage, Progress, Rows, upright_sizes
+from penstock.pipelines.native.rows import (
+    FILE,
+    NO_NAMES,
+    ROW,
+    STORED,
+    STRIPS,
+    Names,
+    NativeStage,
+    Progress,
+    Rows,
+    upright_sizes,
+)
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
@@ -18,19 +31,33 @@ from penstock.pipelines.spec import ImagePipeline
 Plan = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
 _READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
+_MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
+
+
+class Prepared(NamedTuple):
+    """Hold the rows of a batch that are ready for another decoder.
+
+    Attributes:
+        rows: ROW [m], with `sample`, `row`, `window` and `flip`.
+        data: of each a JPEG, uint8 [bytes], or its window's pixels, uint8 [height, width, 3]; views of memory that is
+            theirs alone.
+        inside: of each the window in that.
+    """
+
+    rows: Rows
+    data: list[Pixels]
+    inside: list[Window]
 
 
 class NativeRows:
-    """Fill rows by the native library; belongs to one thread.
+    """Fill rows by the native library, or prepare them for another decoder; belongs to one thread.
 
     Attributes:
         stage: the library's calls.
-        read_s: seconds of the latest batch that were spent reading.
     """
 
     def __init__(self, source: LocatedSource, stage: NativeStage) -> None:
         self._source, self.stage = source, stage
-        self.read_s = 0.0
 
     def fill(
         self,
@@ -46,30 +73,92 @@ class NativeRows:
         Returns what was filled: ROW [m], with `sample`, `row`, `window` and `flip`; None if the batch is not wanted any
         more.
         """
-        rows, wanted = self._load(samples, places, progress)
+        rows, names = self._located(samples, places)
+        wanted = self.stage.load(rows, names, progress)
+        rows = _taken(rows)
         if wanted and len(rows):
-            drawn = plan(rows["sample"].astype(np.int64), *upright_sizes(rows))
-            rows["window"], rows["flip"] = drawn.windows, drawn.flips
+            _draw(rows, plan)
             wanted = self.stage.fill(rows, images)
-        self.read_s = self.stage.read_s
-        return rows[rows["result"] == 0] if wanted else None
+        return _taken(rows) if wanted else None
+
+    def prepare(
+        self,
+        samples: npt.NDArray[np.int64],
+        places: npt.NDArray[np.intp],
+        plan: Plan,
+        progress: Progress | None = None,
+        sound: npt.NDArray[np.bool_] | None = None,
+    ) -> Prepared | None:
+        """Prepare `samples` (int64 [n]) for another decoder, at the rows `places` of the batch; None as fill().
+
+        Whole files are taken of those samples alone that `sound`, bool [all samples], says need no repair.
+        """
+        rows, names = self._located(samples, places)
+        if sound is not None:
+            rows = rows[~_is_whole(rows) | sound[rows["sample"]]]
+        try:
+            sizes = np.where(_is_whole(rows), rows["size"], 0).clip(0, _MOST_FILE_BYTES)
+            files = np.empty(min(int(sizes.sum()), _MOST_FILE_BYTES), np.uint8)
+            if not self.stage.load(rows, names, progress, files):
+                return None
+            rows = _taken(rows)
+            drawn = _draw(rows, plan)
+            pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
+            room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
+            parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
+        except MemoryError:  # the Python path takes one image at a time
+            return Prepared(rows[:0], [], [])
+        if not self.stage.cut(rows, parts):
+            return None
+        drawn, rows = drawn[rows["result"] == 0], _taken(rows)
+        data, inside = _views(rows, files, parts), list(map(tuple, rows["window"].tolist()))
+        rows["window"] = drawn
+        return Prepared(rows, data, inside)
 
     def takes(self, samples: npt.NDArray[np.int64]) -> int:
         """Count those of `samples` (int64 [n]) whose images the library can make, as far as their headers tell."""
-        return len(self._load(samples, np.zeros(len(samples), np.intp), None)[0])
+        rows, names = self._located(samples, np.zeros(len(samples), np.intp))
+        self.stage.load(rows, names)
+        return int(np.count_nonzero(rows["result"] == 0))
 
-    def _load(
-        self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp], progress: Progress | None
-    ) -> tuple[Rows, bool]:
-        """Return the rows that were loaded, and whether the batch is still wanted."""
+    def _located(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> tuple[Rows, Names]:
+        """Return a row of each sample that says where it lies; none where the source cannot tell."""
         rows = np.zeros(len(samples), ROW)
         rows["sample"], rows["row"] = samples, places
         try:
-            names = self._source.locate(samples, rows)
+            return rows, self._source.locate(samples, rows)
         except LoaderError:  # a cache that was replaced: the Python path says of which sample
-            return rows[:0], True
-        wanted = self.stage.load(rows, names, progress)
-        return rows[rows["result"] == 0], wanted
+            return rows[:0], NO_NAMES
+
+
+def _taken(rows: Rows) -> Rows:
+    taken = rows["result"] == 0
+    return rows if taken.all() else rows[taken]
+
+
+def _draw(rows: Rows, plan: Plan) -> npt.NDArray[np.int32]:
+    """Draw crops and flips of rows that are loaded, and return the crops, int32 [m, 4]."""
+    drawn = plan(rows["sample"].astype(np.int64), *upright_sizes(rows))
+    rows["window"], rows["flip"] = drawn.windows, drawn.flips
+    return drawn.windows
+
+
+def _is_whole(rows: Rows) -> npt.NDArray[np.bool_]:
+    kinds = rows["kind"]
+    whole: npt.NDArray[np.bool_] = (kinds == FILE) | (kinds == STORED)
+    return whole
+
+
+def _views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
+    """Return a view of each row's bytes, where load() and cut() put them."""
+    whole, ends = _is_whole(rows), rows["at"] + rows["size"]
+    views = [
+        (files if from_files else parts)[begin:end]
+        for from_files, begin, end in zip(whole.tolist(), rows["at"].tolist(), ends.tolist(), strict=True)
+    ]
+    for row in np.flatnonzero(~whole & (rows["kind"] != STRIPS)).tolist():
+        views[row] = views[row].reshape(rows["window"][row, 3], rows["window"][row, 2], 3)
+    return views
 
 
 def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> NativeRows | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Window
+from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.sample.decode import ImageDecoder
@@ -27,10 +27,20 @@ from penstock.pipelines.spec import ImagePipeline
 
 # What is noted of each row beside its pixels: int64 index and label, crop window (x, y, width, height), mirror flag.
 ROW_DTYPE = np.dtype([("index", "<i8"), ("label", "<i8"), ("window", "<i4", (4,)), ("flip", "?")])
-# Turns a row into a task for another decoder: (reader, sample, window, mirrored) -> task, or None to decode it here.
-MakeTask = Callable[[SampleReader, Loaded, Window, bool], Any]
-
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
+
+
+class MakeTask(NamedTuple):
+    """Say how rows become tasks for another decoder.
+
+    Attributes:
+        of_row: (reader, sample, window, mirrored) -> task, or None to decode the row here.
+        of_data: (JPEG or pixels as in Prepared, window in them, mirrored) -> the task of a row that the native library
+            has prepared, of which of_row would make one too; None to ask of_row about every row.
+    """
+
+    of_row: Callable[[SampleReader, Loaded, Window, bool], Any]
+    of_data: Callable[[Pixels, Window, bool], Any] | None = None
 
 
 class Aborted(Exception):
@@ -81,7 +91,9 @@ class Producer:
         decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
         self._reader = SampleReader(settings.source, decoder, settings.sound)
         self._resize = RESIZERS[settings.pipeline.resample]
-        self._native = native_rows(settings.source, settings.pipeline, settings.decoder) if make_task is None else None
+        natively = make_task is None or make_task.of_data is not None
+        self._native = native_rows(settings.source, settings.pipeline, settings.decoder) if natively else None
+        self._sound = settings.sound.of(settings.source) if settings.on_repaired != "ignore" else None
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
         self.read_s = 0.0
@@ -111,7 +123,7 @@ class Producer:
         left, native_s = np.flatnonzero(index >= 0), 0.0
         if self._native is not None:
             left = self._fill_natively(self._native, cursor.epoch, index, left, pixels, rows, progress)
-            native_s = self._native.read_s
+            native_s = self._native.stage.read_s
         self._reader.will_need(index[left])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
@@ -121,8 +133,9 @@ class Producer:
                 loaded[row] = self._reader.load(sample)
             except LoaderError as error:
                 bad[row] = self._bad(row, sample, error)
-        plan = self._plan(cursor.epoch, list(loaded.values()))
+        plan = self._plan(cursor.epoch, list(loaded.values())) if loaded else None
         for place, (row, item) in enumerate(loaded.items()):
+            assert plan is not None
             working_on(item.sample)
             try:
                 self._write(item, plan, place, images, row)
@@ -146,17 +159,26 @@ class Producer:
         rows: npt.NDArray[np.void],
         progress: Progress | None,
     ) -> npt.NDArray[np.intp]:
-        """Fill the rows `wanted` by the native library, and return those that it leaves to this class."""
+        """Fill the rows `wanted` by the native library, or make tasks of them; return those that are left to Python."""
         plan = partial(plan_batch, self._settings.pipeline, self._settings.schedule.seed, epoch)
-        filled = native.fill(index[wanted], wanted, plan, pixels, progress)
+        task_of = self._make_task.of_data if self._make_task is not None else None
+        if task_of is None:
+            filled = native.fill(index[wanted], wanted, plan, pixels, progress)
+        else:
+            prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound)
+            filled = prepared.rows if prepared is not None else None
         if filled is None:
             raise Aborted
+        if task_of is not None and prepared is not None:
+            made = map(task_of, prepared.data, prepared.inside, (filled["flip"] != 0).tolist())
+            self.tasks.update(zip(filled["row"].tolist(), made, strict=True))
         done = filled["row"]
         for name, column in (("index", "sample"), ("window", "window"), ("flip", "flip")):
             rows[name][done] = filled[column]
         rows["label"][done] = -1
-        left: npt.NDArray[np.intp] = np.setdiff1d(wanted, done, assume_unique=True)
-        return left
+        is_left = np.ones(len(index), bool)
+        is_left[done] = False
+        return wanted[is_left[wanted]]
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
         served = rows["index"] >= 0
@@ -175,7 +197,7 @@ class Producer:
 
     def _write(self, item: Loaded, plan: BatchPlan, place: int, images: torch.Tensor, row: int) -> None:
         window, flip = tuple(plan.windows[place].tolist()), bool(plan.flips[place])
-        task = self._make_task(self._reader, item, window, flip) if self._make_task is not None else None
+        task = self._make_task.of_row(self._reader, item, window, flip) if self._make_task is not None else None
         if task is not None:
             self.tasks[row] = task
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from penstock.pipelines.plan.philox import STREAM_ORDER, random_words
 SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new name
 _ROUNDS = 12
 _MIN_BITS = 6  # smaller domains leave a measurable bias over the permutations of a handful of samples
+_AT_ONCE = 1024  # samples whose order is computed at once: for fewer, numpy's calls take longer than their work
 _MIX1, _MIX2, _SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53), np.uint64(32)
 
 Index = npt.NDArray[np.int64]
@@ -137,10 +139,19 @@ class Schedule:
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
-        positions = position + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
-        inside = positions < self.n
-        if self.shuffle:
-            indices = np.full(self.batch_size, -1, np.int64)
-            indices[inside] = Permutation.of_epoch(self.n, self.seed, epoch)(positions[inside])
-            return indices
-        return np.where(inside, positions, -1)
+        steps = max(1, _AT_ONCE // self.batch_size)
+        step = position // self.global_batch % steps
+        indices: Index = _batches(self, epoch, position - step * self.global_batch, steps)[step].copy()
+        return indices
+
+
+@lru_cache(maxsize=16)
+def _batches(schedule: Schedule, epoch: int, position: int, steps: int) -> Index:
+    """Return the sample indices, int64 [steps, batch_size], of the steps from `position` on, as Schedule.batch."""
+    firsts = position + schedule.rank * schedule.batch_size + schedule.global_batch * np.arange(steps, dtype=np.int64)
+    positions = firsts[:, None] + np.arange(schedule.batch_size, dtype=np.int64)
+    inside = positions < schedule.n
+    indices = np.where(inside, positions, -1)
+    if schedule.shuffle:
+        indices[inside] = Permutation.of_epoch(schedule.n, schedule.seed, epoch)(positions[inside])
+    return indices

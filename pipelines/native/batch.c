@@ -6,7 +6,6 @@
 
 #include "crc32.h"
 #include "resize.h"
-#include "window.h"
 
 #define MOST_FILE_BYTES ((uint64_t)256 << 20) /* of a batch; what is more is read an image at a time, by Python */
 
@@ -24,20 +23,23 @@ pn_memory *pn_resizing_memory(pn_worker *worker) { return &worker->resizing; }
 size_t pn_row_bytes(void) { return sizeof(pn_row); }
 size_t pn_task_bytes(void) { return sizeof(pn_task); }
 
-/* Note what is worked on; say whether the batch is still wanted. */
-static int goes_on(pn_task *task, const pn_row *row) {
+int pn_goes_on(pn_task *task, const pn_row *row) {
   *task->sample_now = row->sample;
   *task->since_ns = pn_now_ns();
   return *task->generation == task->wanted;
 }
 
-static int has_bytes(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED; }
+int pn_is_whole(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED; }
+
+uint8_t *pn_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row) {
+  return (task->files != NULL ? task->files : worker->files.data) + row->at;
+}
 
 static int swaps_sides(int orientation) { return orientation >= 5; }
 
 /* Read a whole file to its place and find the size of its image. */
 static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
-  uint8_t *data = worker->files.data + row->at;
+  uint8_t *data = pn_file_bytes(worker, task, row);
   size_t size = (size_t)row->size;
   int64_t begin = pn_now_ns();
   pn_result result = row->kind == PN_FILE ? pn_read_file(task, row, data) : pn_read_at(row->fd, row->offset, size, data);
@@ -61,7 +63,7 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     pn_row *row = &rows[i];
     if (row->kind == PN_STRIPS || row->kind == PN_PIXELS) posix_fadvise(row->fd, row->offset, row->size, POSIX_FADV_WILLNEED);
     row->result = row->kind == PN_ELSEWHERE ? PN_ODD : PN_OK;
-    if (!has_bytes(row)) {
+    if (!pn_is_whole(row)) {
       if (row->kind != PN_MEMORY && (int64_t)row->width * row->height > task->max_pixels) row->result = PN_ODD;
       if (!task->apply_exif || row->orientation < 1 || row->orientation > 8) row->orientation = 1;
       continue;
@@ -73,10 +75,11 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     row->at = (int64_t)total;
     total += (size_t)row->size;
   }
-  int no_memory = total > 0 && pn_take(&worker->files, total) == NULL;
+  int no_memory = task->files != NULL ? total > (uint64_t)task->files_bytes
+                                      : total > 0 && pn_take(&worker->files, total) == NULL;
   for (int32_t i = 0; i < count; i++) {
-    if (rows[i].result != PN_OK || !has_bytes(&rows[i])) continue;
-    if (!goes_on(task, &rows[i])) return PN_STOPPED;
+    if (rows[i].result != PN_OK || !pn_is_whole(&rows[i])) continue;
+    if (!pn_goes_on(task, &rows[i])) return PN_STOPPED;
     rows[i].result = no_memory ? PN_NO_MEMORY : load_file(worker, task, &rows[i]);
   }
   return PN_OK;
@@ -97,8 +100,7 @@ static int stored_window(const pn_row *row, pn_window *out) {
   return 1;
 }
 
-/* Point `view` at the pixels of a stored window, decoding them where they are coded. */
-static pn_result find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
+pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
   if (row->kind == PN_MEMORY) {
     view->stride = 3 * (size_t)row->width;
     view->pixels = (const uint8_t *)(uintptr_t)row->offset + (size_t)window.y * view->stride + 3 * (size_t)window.x;
@@ -112,7 +114,7 @@ static pn_result find_pixels(pn_worker *worker, pn_task *task, const pn_row *row
   if (pixels == NULL) return PN_NO_MEMORY;
   view->pixels = pixels;
   if (row->kind == PN_STRIPS) return pn_stored_strips(worker, task, row, window, pixels);
-  const uint8_t *data = worker->files.data + row->at;
+  const uint8_t *data = pn_file_bytes(worker, task, row);
   pn_jpeg *jpeg = &worker->jpeg;
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, jpeg);
   if (result != PN_OK) return result;
@@ -124,7 +126,7 @@ static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {
   pn_window window;
   pn_view view;
   if (!stored_window(row, &window)) return PN_ODD;
-  pn_result result = find_pixels(worker, task, row, window, &view);
+  pn_result result = pn_find_pixels(worker, task, row, window, &view);
   if (result != PN_OK) return result;
   if (task->images == NULL) return PN_OK;
   uint8_t *out = task->images + (size_t)row->row * 3 * (size_t)task->width * (size_t)task->height;
@@ -135,7 +137,7 @@ static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {
 int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
     if (rows[i].result != PN_OK) continue;
-    if (!goes_on(task, &rows[i])) return PN_STOPPED;
+    if (!pn_goes_on(task, &rows[i])) return PN_STOPPED;
     rows[i].result = fill_row(worker, task, &rows[i]);
   }
   return PN_OK;

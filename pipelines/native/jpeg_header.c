@@ -16,7 +16,8 @@ enum {
 
 /* What the segments say that is needed only until the last of them is read. */
 typedef struct {
-  int frame, jfif, adobe, exif;
+  int frame, jfif, adobe, exif; /* adobe: the last transform, -1 for none */
+  int adobe_rgb;                /* whether any of them is 0 */
   uint8_t ids[3], quant[3];
   int icc_chunks, icc_seen; /* chunks of a colour profile: announced, and read so far */
 } state;
@@ -124,6 +125,11 @@ static int is_ycc(const state *seen) {
   return seen->jfif || memcmp(seen->ids, "RGB", 3) != 0;
 }
 
+/* Whether no decoder can take three components for RGB, whatever it guesses from; dali_can_decode asks the same. */
+static int is_surely_ycc(const state *seen) {
+  return seen->adobe >= 0 ? !seen->adobe_rgb : seen->jfif || memcmp(seen->ids, "\1\2\3", 3) == 0;
+}
+
 static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const state *seen) {
   int count = jpeg->components;
   if (!seen->frame || size != 4 + 2 * (size_t)count || body[0] != count) return 0;
@@ -137,6 +143,7 @@ static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const stat
   }
   const uint8_t *last = body + 1 + 2 * count;
   if (last[0] != 0 || last[1] != 63 || last[2] != 0) return 0;
+  jpeg->surely_ycc = count == 1 || is_surely_ycc(seen);
   return (count == 1 || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
 }
 
@@ -171,6 +178,7 @@ static int note_application(int marker, const uint8_t *body, size_t size, pn_jpe
   }
   if (marker == APP14 && size >= 12 && memcmp(body, "Adobe", 5) == 0) {
     seen->adobe = body[11];
+    seen->adobe_rgb |= body[11] == 0;
     return body[11] <= 1;
   }
   return 1;

@@ -27,6 +27,7 @@ typedef struct {
   size_t scan_offset;       /* where the entropy-coded data begin */
   int32_t orientation;      /* EXIF orientation, 1 to 8; 1 where none is given */
   int32_t exif_odd;         /* whether only Python can tell the orientation */
+  int32_t surely_ycc;       /* whether no decoder can take it for RGB: grey, or markers or component numbers say YCbCr */
   uint16_t quant[4][64];    /* quantisation tables in zigzag order; 0, 0, ... where none is given */
   pn_code dc[4], ac[4];
 } pn_jpeg;

@@ -87,12 +87,16 @@ class _Task(ctypes.Structure):
         ("folders", ctypes.c_void_p),
         ("names", ctypes.c_void_p),
         ("images", ctypes.c_void_p),
+        ("files", ctypes.c_void_p),
+        ("parts", ctypes.c_void_p),
         ("sample_now", ctypes.c_void_p),
         ("since_ns", ctypes.c_void_p),
         ("generation", ctypes.c_void_p),
         ("wanted", ctypes.c_int64),
         ("max_pixels", ctypes.c_int64),
         ("read_ns", ctypes.c_int64),
+        ("files_bytes", ctypes.c_int64),
+        ("parts_bytes", ctypes.c_int64),
         ("root_bytes", ctypes.c_int32),
         ("apply_exif", ctypes.c_int32),
         ("width", ctypes.c_int32),
@@ -112,7 +116,7 @@ class NativeStage:
     def __init__(self, library: ctypes.CDLL, size: tuple[int, int], max_pixels: int, *, apply_exif: bool) -> None:
         library.pn_worker_new.restype = ctypes.c_void_p
         library.pn_row_bytes.restype = library.pn_task_bytes.restype = ctypes.c_size_t
-        for call in (library.pn_load, library.pn_fill):
+        for call in (library.pn_load, library.pn_fill, library.pn_cut):
             call.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Task), ctypes.c_void_p, ctypes.c_int32]
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)
@@ -130,12 +134,16 @@ class NativeStage:
         if getattr(self, "_worker", None):
             self._library.pn_worker_free(self._worker)
 
-    def load(self, rows: Rows, names: Names, progress: Progress | None = None) -> bool:
+    def load(
+        self, rows: Rows, names: Names, progress: Progress | None = None, files: npt.NDArray[np.uint8] | None = None
+    ) -> bool:
         """Read whole files, and find the sizes of their images: `width`, `height`, `orientation`; False when stopped.
 
-        rows: ROW [n] as a source has filled it. `result` is 0 for a row that goes on to fill().
+        rows: ROW [n] as a source has filled it. `result` is 0 for a row that goes on to fill() or cut(). The files'
+        bytes go to `files`, uint8, row["size"] of them from row["at"] on; by default to memory of the stage's own.
         """
         task, watched = self._task, progress or self._nobody
+        task.files, task.files_bytes = (None, 0) if files is None else (files.ctypes.data, files.size)
         task.root, task.root_bytes = names.root, len(names.root)
         task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
         task.sample_now, task.since_ns, task.generation, task.wanted = watched
@@ -154,6 +162,16 @@ class NativeStage:
             assert not len(rows) or 0 <= rows["row"].min() <= rows["row"].max() < len(images)
         self._task.images = None if images is None else images.ctypes.data
         return self._call(self._library.pn_fill, rows)
+
+    def cut(self, rows: Rows, parts: npt.NDArray[np.uint8]) -> bool:
+        """Prepare each row of `result` 0 for another decoder; as load, which was given `files`.
+
+        rows: as load() left them, with `window`. Of the rows of kind FILE and STORED nothing changes, for the others
+        `parts`, uint8, holds row["size"] bytes from row["at"] on: of STRIPS a JPEG in which the window begins at
+        row["window"], else the window's pixels. A row whose `result` is not 0 afterwards is left to Python.
+        """
+        self._task.parts, self._task.parts_bytes = parts.ctypes.data, parts.size
+        return self._call(self._library.pn_cut, rows)
 
     def resize(self, pixels: npt.NDArray[np.uint8], flip: bool, out: npt.NDArray[np.uint8]) -> None:
         """Resize pixels, uint8 [h, w, 3], to `out`, uint8 [height, width, 3], and mirror them if `flip`."""

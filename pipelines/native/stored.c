@@ -1,7 +1,6 @@
 /* Reads what a crop needs of an image that a cache stores in strips, and checks it. */
 #include "batch.h"
 #include "crc32.h"
-#include "window.h"
 
 static uint32_t word(const uint8_t *at) {
   return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
@@ -40,7 +39,7 @@ static pn_result parse_stored_header(const pn_row *row, const uint8_t *header, s
   return same ? PN_OK : PN_ODD;
 }
 
-pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, uint8_t *pixels) {
+pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_strips *strips) {
   int32_t mcu_rows = row->mcu_height > 0 ? up(row->height, row->mcu_height) : 0;
   if (mcu_rows == 0 || !sound_head(row, mcu_rows, 8)) return PN_ODD;
   uint8_t *head = pn_take(&worker->head, row->head);
@@ -48,7 +47,9 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
   pn_result result = read_head(task, row, head);
   if (result != PN_OK) return result;
   size_t table = 8 * (size_t)up(mcu_rows, row->strip_rows);
-  result = parse_stored_header(row, head + table, row->head - table, &worker->jpeg);
+  strips->header = head + table;
+  strips->header_bytes = row->head - table;
+  result = parse_stored_header(row, strips->header, strips->header_bytes, &worker->jpeg);
   if (result != PN_OK) return result;
   /* Upsampling of halved chroma reads one pixel more above and below. */
   int32_t margin = row->mcu_height > 8;
@@ -67,8 +68,16 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
   if (result != PN_OK) return result;
   if (pn_crc32(coded, stop - start, before) != after) return PN_ODD;
   int at_end = end * row->strip_rows >= mcu_rows;
-  pn_scan scan = {coded, stop - start, first * row->strip_rows, row->segment_mcus, at_end, 0};
-  return pn_decode_window(&worker->jpeg, &scan, window, pixels, 3 * (size_t)window.width, &worker->decoding);
+  strips->scan = (pn_scan){coded, stop - start, first * row->strip_rows, row->segment_mcus, at_end, 0};
+  return PN_OK;
+}
+
+pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, uint8_t *pixels) {
+  pn_strips strips;
+  pn_result result = pn_read_strips(worker, task, row, window, &strips);
+  if (result != PN_OK) return result;
+  size_t stride = 3 * (size_t)window.width;
+  return pn_decode_window(&worker->jpeg, &strips.scan, window, pixels, stride, &worker->decoding);
 }
 
 pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {

@@ -3,9 +3,6 @@
 
 #include "planes.h"
 
-#define RST0 0xD0
-#define EOI 0xD9
-
 typedef struct {
   pn_huffman tables[8]; /* DC, then AC */
   uint8_t bytes[PN_SCAN_BUFFER];
@@ -29,11 +26,10 @@ static int finish_row(task *work, int32_t row) {
   return 1;
 }
 
-/* Whether the first marker from `at` on is the end of the image, restart markers aside where the file has them. */
-static int leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
+int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
   while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
-    if (at[1] == EOI) return 1;
-    if (at[1] != 0 && !(restarts && (at[1] & 0xF8) == RST0)) return 0;
+    if (at[1] == PN_EOI) return 1;
+    if (at[1] != 0 && !(restarts && (at[1] & 0xF8) == PN_RST0)) return 0;
     at += 2;
   }
   return 0;
@@ -51,7 +47,7 @@ static pn_result decode_file(task *work) {
   for (int32_t row = 0; row < rows; row++) {
     for (int32_t mcu = 0, run; mcu < jpeg->mcus_wide; mcu += run) {
       if (interval > 0 && left == 0) {
-        if (!pn_bits_done(&bits) || bits.marker != RST0 + (restarts++ & 7)) return PN_ODD;
+        if (!pn_bits_done(&bits) || bits.marker != PN_RST0 + (restarts++ & 7)) return PN_ODD;
         pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), work->bytes);
         pn_reset_predictions(&work->planes);
         left = interval;
@@ -63,14 +59,13 @@ static pn_result decode_file(task *work) {
     }
     if (!finish_row(work, row)) return PN_ODD;
   }
-  if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == EOI ? PN_OK : PN_ODD;
-  return pn_bits_sound(&bits) && leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
+  if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == PN_EOI ? PN_OK : PN_ODD;
+  return pn_bits_sound(&bits) && pn_leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
 }
 
-/* Return where the restart marker is that ends a segment, NULL if there is none. */
-static const uint8_t *segment_end(const uint8_t *at, const uint8_t *end) {
+const uint8_t *pn_segment_end(const uint8_t *at, const uint8_t *end) {
   while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
-    if ((at[1] & 0xF8) == RST0) return at;
+    if ((at[1] & 0xF8) == PN_RST0) return at;
     at++;
   }
   return NULL;
@@ -99,7 +94,7 @@ static pn_result decode_strips(task *work) {
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     for (int32_t segment = 0; segment < segments; segment++) {
-      const uint8_t *stop = segment_end(at, end);
+      const uint8_t *stop = pn_segment_end(at, end);
       int is_last = row == jpeg->mcus_high - 1 && segment == segments - 1;
       if ((stop == NULL) != is_last || (is_last && !work->scan->at_end)) return PN_ODD;
       if (is_last) stop = end;

@@ -4,6 +4,9 @@
 
 #include "jpeg_header.h"
 
+#define PN_RST0 0xD0
+#define PN_EOI 0xD9
+
 /* Entropy-coded bytes. */
 typedef struct {
   const uint8_t *data;
@@ -23,5 +26,11 @@ typedef struct {
  * have the restart markers that the image's size demands. `rgb` may have been written to then. */
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
                            pn_memory *scratch);
+
+/* Whether the first marker from `at` on is the end of the image, restart markers aside where the file has them. */
+int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts);
+
+/* Return where the restart marker is that ends a segment, NULL if there is none. */
+const uint8_t *pn_segment_end(const uint8_t *at, const uint8_t *end);
 
 #endif

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
@@ -25,18 +25,13 @@ def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDA
 
     counter: uint64 [4, n], four words below 2**32 for each; key: two words of 32 bits. Returns uint64 [4, n], likewise.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    multiplied, mixed = counter[::2], counter[1::2]  # words 0 and 2, 1 and 3: two rows at a time
+    keys = np.array(key, np.uint64).reshape(2, 1)
     for _ in range(_ROUNDS):
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            (product1 >> _SHIFT) ^ c1 ^ np.uint64(k0),
-            product1 & _LOW,
-            (product0 >> _SHIFT) ^ c3 ^ np.uint64(k1),
-            product0 & _LOW,
-        )
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
-    return np.stack((c0, c1, c2, c3))
+        products = (multiplied * _MULTIPLIERS)[::-1]
+        multiplied, mixed = (products >> _SHIFT) ^ mixed ^ keys, products & _LOW
+        keys = (keys + _WEYL) & _LOW
+    return np.stack((multiplied[0], mixed[0], multiplied[1], mixed[1]))
 
 
 def random_words(

@@ -46,7 +46,8 @@ class CropTask(NamedTuple):
     """Hold what DALI needs to make one row of a batch.
 
     Attributes:
-        data: a JPEG that holds the window, or the window's pixels, contiguous uint8 [height, width, 3].
+        data: a JPEG that holds the window, bytes or uint8 [bytes]; or the window's pixels, contiguous uint8 [height,
+            width, 3].
         window: the crop in `data` (of pixels: all of it).
         flip: whether to mirror the crop left to right.
     """
@@ -54,6 +55,11 @@ class CropTask(NamedTuple):
     data: bytes | Pixels
     window: Window
     flip: bool
+
+    @property
+    def coded(self) -> bool:
+        """Whether `data` is a JPEG."""
+        return isinstance(self.data, bytes) or self.data.ndim == 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,10 @@ BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "hdf5, in the process": ("hdf5", {"workers": 0, **NATIVE}),
     "hdf5, 2 threads": ("hdf5", {**THREADS, **PYTHON}),
     "hdf5, 2 threads, native": ("hdf5", {**THREADS, **NATIVE}),
-    "dali, in the process": ("dali", {"workers": 0}),
-    "dali, 2 threads": ("dali", {"workers": 2, "readers": 2}),
+    "dali, in the process": ("dali", {"workers": 0, **PYTHON}),
+    "dali, in the process, native": ("dali", {"workers": 0, **NATIVE}),
+    "dali, 2 threads": ("dali", {"workers": 2, "readers": 2, **PYTHON}),
+    "dali, 2 threads, native": ("dali", {"workers": 2, "readers": 2, **NATIVE}),
     "hdf5, 2 processes, native": ("hdf5", {**PROCESSES, **NATIVE}),
 }
 NUM_PHOTOS = 61

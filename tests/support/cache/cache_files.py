@@ -14,7 +14,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import FILE, PIXELS, RECORD, About, Encoding
+from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, About, Encoding
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.strips import StripGeometry, mcu_size, restart_interval, segment_ends
 
 
 class Item(NamedTuple):
@@ -34,6 +36,22 @@ def pixel_item(pixels: npt.NDArray[np.uint8], label: int = 0, orientation: int =
     height, width = pixels.shape[:2]
     fields = {"kind": PIXELS, "width": width, "height": height, "strip_rows": strip_rows}
     return Item({**fields, "label": label, "orientation": orientation}, head, pixels.tobytes())
+
+
+def strip_item(data: bytes, strip_rows: int = 2, scan: bytes | None = None) -> Item:
+    """A JPEG with restart markers, or its header with another `scan`, cut where its markers are."""
+    header = parse_header(data)
+    scan = data[header.scan_offset : -2] if scan is None else scan
+    geometry = StripGeometry(header.width, header.height, *mcu_size(header), restart_interval(data, header))
+    ends = [*segment_ends(np.frombuffer(scan, np.uint8)).tolist(), len(scan)]
+    step, crc, head, begin = strip_rows * geometry.segments, 0, b"", 0
+    for strip in range(-(-geometry.rows // strip_rows)):
+        end = ends[min((strip + 1) * step, len(ends)) - 1]
+        crc = zlib.crc32(scan[begin:end], crc)
+        head += struct.pack("<II", end, crc)
+        begin = end
+    fields = {"kind": STRIPS, "orientation": 1, "strip_rows": strip_rows, "height_offset": header.height_offset}
+    return Item({**fields, **geometry._asdict()}, head + data[: header.scan_offset], scan)
 
 
 def file_item(data: bytes, label: int = 0) -> Item:

@@ -241,7 +241,25 @@ static void lie(pn_row *row, int in_memory) {
   }
 }
 
-/* Load and fill a batch of one row that is stored in one of five ways; 1 if its pixels were made. */
+/* Prepare a loaded row for another decoder, in as much memory as Python gives it or less. */
+static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
+  int64_t room = row->kind == PN_STRIPS ? row->size % (1 << 21) + 2 : 3 * (int64_t)row->window.width * row->window.height;
+  if (room < 0 || room > 1 << 20) room = 1 << 20;
+  if (draw(8) == 0) room = draw((uint32_t)room);
+  task->parts = malloc((size_t)room + (room == 0));
+  task->parts_bytes = room;
+  pn_cut(worker, task, row, 1);
+  if (row->result == PN_OK && row->kind == PN_STRIPS) {
+    pn_jpeg made;
+    const uint8_t *end = task->parts + row->size;
+    if (row->size > room || pn_parse_jpeg(task->parts, (size_t)row->size, &made) != PN_OK) abort();
+    if (end[-2] != 0xFF || end[-1] != PN_EOI) abort();
+    if (row->window.x > made.width - row->window.width || row->window.y > made.height - row->window.height) abort();
+  }
+  free(task->parts);
+}
+
+/* Load and fill a batch of one row that is stored in one of five ways, or cut it; 1 if that was done. */
 static int batch(bytes input, pn_recoder *recoder) {
   static int fd = -1;
   if (fd < 0) fd = memfd_create("fuzz", 0);
@@ -273,6 +291,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   pn_worker *worker = pn_worker_new();
   pn_use_avx2((int)draw(2));
   if (draw(4) == 0) lie(&row, row.kind == PN_MEMORY);
+  if (draw(2)) task.files = malloc(stored.size + (stored.size == 0)), task.files_bytes = (int64_t)stored.size;
   pn_load(worker, &task, &row, 1);
   if (row.result == PN_OK) {
     int swap = row.orientation >= 5;
@@ -284,10 +303,15 @@ static int batch(bytes input, pn_recoder *recoder) {
     }
     row.flip = (uint8_t)draw(2);
     if (draw(8) == 0) lie(&row, 1);
-    task.images = draw(16) ? malloc(3 * (size_t)task.width * (size_t)task.height) : NULL;
-    pn_fill(worker, &task, &row, 1);
-    free(task.images);
+    if (draw(3) == 0) {
+      prepare(worker, &task, &row);
+    } else {
+      task.images = draw(16) ? malloc(3 * (size_t)task.width * (size_t)task.height) : NULL;
+      pn_fill(worker, &task, &row, 1);
+      free(task.images);
+    }
   }
+  free(task.files);
   if (row.result < PN_OK || row.result > PN_UNREADABLE || row.result == PN_STOPPED) abort();
   if (row.size <= (int64_t)stored.size) { /* memory for what is there, not for what a header says */
     if (worker->head.size + worker->part.size > 2 * stored.size) abort();

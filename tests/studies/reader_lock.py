@@ -1,0 +1,137 @@
+"""Measures how long the dali backend's readers hold the interpreter lock for an image; DALI itself is left out.
+
+`python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--json OUT]` reads and plans batches on one thread and
+prints microseconds an image, the least of some epochs: processor time outside of the native library's calls (those run
+without the lock) and inside, and what a loop in pure Python on another thread loses to the reader. Each with the
+library and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.loaders.backends.dali_tasks import crop_task
+from penstock.loaders.engine.producer import ROW_DTYPE, Producer, ProducerSettings
+from penstock.loaders.open_source import open_source
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.order import Schedule
+from penstock.loaders.system.json_file import write_json
+from penstock.pipelines import imagenet_train
+
+BATCH, EPOCHS, LOOPS = 64, 7, 2_000_000
+PATHS = {"native": "auto", "Python": "simplejpeg"}
+
+
+class Reader:
+    """A producer of crop tasks, as the dali backend's readers have it."""
+
+    def __init__(self, source: Source, decoder: str) -> None:
+        schedule = Schedule(n=len(source), batch_size=BATCH, seed=7)
+        settings = ProducerSettings(
+            source=source,
+            pipeline=imagenet_train(),
+            schedule=schedule,
+            decoder=decoder,
+            substitute=False,
+            evaluation=False,
+            on_repaired="ignore",
+        )
+        self._producer, self._settings = Producer(settings, crop_task), settings
+        self._pixels = np.zeros((BATCH, *settings.pipeline.size, 3), np.uint8)
+        self._rows: np.ndarray[Any, Any] = np.zeros(BATCH, ROW_DTYPE)
+        self.in_library_s = 0.0
+        if self._producer._native is not None:
+            stage = self._producer._native.stage
+            stage._call, self._undisturbed = self._timed, stage._call  # type: ignore[method-assign]
+
+    def _timed(self, *arguments: Any) -> bool:
+        began = time.thread_time()
+        done = self._undisturbed(*arguments)
+        self.in_library_s += time.thread_time() - began
+        return done
+
+    def batches(self, epochs: Iterator[int]) -> Iterator[int]:
+        """Make batches, and yield the number of images that became tasks in each."""
+        for epoch in epochs:
+            for step in range(self._settings.schedule.steps()):
+                cursor = Cursor(epoch, step * BATCH)
+                self._producer.produce(cursor, self._pixels, self._rows, lambda sample: None)
+                yield len(self._producer.tasks)
+
+
+def processor_us(source: Source, decoder: str) -> tuple[float, float]:
+    """Return (with the lock, in the library) of an image."""
+    reader, found = Reader(source, decoder), []
+    for epoch in range(EPOCHS):
+        began, reader.in_library_s = time.thread_time(), 0.0
+        images = sum(reader.batches(iter([epoch])))
+        spent = time.thread_time() - began
+        found.append((1e6 * (spent - reader.in_library_s) / images, 1e6 * reader.in_library_s / images))
+    return min(found)
+
+
+def lost_us(source: Source, decoder: str) -> float:
+    """Return by how much an image delays a loop on another thread, which needs the lock all the time."""
+
+    def loop() -> float:
+        began = time.perf_counter()
+        for _ in range(LOOPS):
+            pass
+        return time.perf_counter() - began
+
+    alone, made, end, found = min(loop() for _ in range(EPOCHS)), [0], threading.Event(), []
+    reader = Reader(source, decoder)
+
+    def read() -> None:
+        torch.set_num_threads(1)
+        for images in reader.batches(count()):
+            made[0] += images
+            if end.is_set():
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(EPOCHS):
+        before = made[0]
+        spent = loop()
+        if made[0] > before:
+            found.append(1e6 * (spent - alone) / (made[0] - before))
+    end.set()
+    thread.join()
+    return min(found)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("photos")
+    parser.add_argument("--cache")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    rows: dict[str, dict[str, float]] = {}
+    for name, path in (("files", options.photos), ("cache", options.cache)):
+        for way, decoder in PATHS.items() if path else ():
+            source = open_source(path)
+            held, inside = processor_us(source, decoder)
+            rows[f"{name}, {way}"] = {"held_us": held, "in_library_us": inside, "lost_us": lost_us(source, decoder)}
+    for name, row in rows.items():
+        print(f"{name:15}", *(f"{key} {value:7.1f}" for key, value in row.items()), sep="  ")
+    if options.json:
+        write_json(options.json, {"batch": BATCH, "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
