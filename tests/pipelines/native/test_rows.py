@@ -135,6 +135,17 @@ def test_a_window_outside_is_not_made(stored: Stored, window: tuple[int, int, in
     assert stored.result(window) == ODD
 
 
+def test_what_is_cut_has_the_bounds_of_what_is_filled(stored: Stored) -> None:
+    """An image as high as its record says would overflow where its rows are rounded up: tell UBSan by $CFLAGS."""
+    for height, window, expected in ((SIDES[0], WINDOW, OK), (2**31 - 1, WINDOW, ODD), (SIDES[0], (0, 87, 4, 4), ODD)):
+        stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+        rows["height"] = height
+        assert stage.load(rows, NO_NAMES)
+        rows["window"] = window
+        assert stage.cut(rows, np.empty(1 << 20, np.uint8))
+        assert rows["result"] == expected
+
+
 def test_memory_that_cannot_be_had(tmp_path: Path, native: ctypes.CDLL) -> None:
     stored, side = Stored(tmp_path, native, PIXELS), 1 << 20
     stage, rows = NativeStage(native, (8, 8), 2**62, apply_exif=False), stored.row.copy()
