@@ -35,11 +35,11 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import NATIVE, choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
-# name -> (module, engine class, options class); a new backend is one line here, one file, one line in its tests
+# name -> (module, engine, options); a new backend is one line here, one file, one line in its tests
 _BACKENDS: dict[str, tuple[str, str, str]] = {
     "torch": ("penstock.loaders.backends.torch_backend", "TorchEngine", "TorchOptions"),
     "hdf5": ("penstock.loaders.backends.hdf5_backend", "Hdf5Engine", "Hdf5Options"),
-    "dali": ("penstock.loaders.backends.dali_backend", "DaliEngine", "DaliOptions"),
+    "dali": ("penstock.loaders.backends.dali_backend", "open_engine", "DaliOptions"),
 }
 BACKEND_NAMES = ("auto", *_BACKENDS)
 TELL_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that tell what libjpeg repairs, at no cost

@@ -210,6 +210,7 @@ class Loader:
         assert batch.host.cursor == self._cursor, "the engine left the order"
         self._fed = self._schedule.after(batch.host.cursor)
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
+        self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
         self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
         ledger.add(batch.host)
         self._count(batch, ready, started)
@@ -224,7 +225,7 @@ class Loader:
             ready=ready,
             produce_s=host.produce_s,
             read_s=host.read_s,
-            repaired=len(host.repaired),
+            repaired=len(host.repaired) + len(host.misread),
             replaced=len(host.bad),
         )
 

@@ -60,6 +60,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-FD": ErrorCode(7, "raise the limit of open files (ulimit -n 4096)"),
     "E-MEM": ErrorCode(7, "lower prefetch, workers or batch_size, or raise the memory limit"),
     "E-NOSPC": ErrorCode(7, "free disk space or choose another folder"),
+    "E-DECODER": ErrorCode(
+        7, "pass decode='whole' or 'ours' to the backend, or on_bad_sample='replace'; penstock selftest --device cuda"
+    ),
     "E-DEPENDENCY": ErrorCode(7, "install the package named here"),
 }
 

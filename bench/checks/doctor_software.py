@@ -15,6 +15,7 @@ from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
+from penstock.loaders.backends.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
@@ -22,8 +23,6 @@ from penstock.pipelines.native import library as native
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
 from penstock.pipelines.sample.decode import JPEG_DECODERS, ImageDecoder, choose_jpeg_decoder
 
-# Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 was well.
-CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
 _DECODE_S = 0.12  # seconds of measuring each decoder
 _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 

@@ -21,12 +21,14 @@ from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
-from penstock.loaders.create import create_loader
+from penstock.loaders.backends.dali_probe import told, versions, working_way
+from penstock.loaders.create import create_loader, usable_device
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.needs import ensure_temporary_folder
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
+from penstock.pipelines.sample.dali_graph import import_dali
 from penstock.pipelines.spec import imagenet_train
 
 CLASSES, IMAGES, SIZE, BATCH = 2, 24, 96, 8
@@ -40,12 +42,15 @@ class SelftestFailure(RuntimeError):
     """Says in one line which engines serve different streams, or which step does not do its work."""
 
 
-def selftest() -> Iterator[Finding]:
+def selftest(device: str = "cpu") -> Iterator[Finding]:
     """Yield one finding for each part that works, or that is not installed ("warn").
 
+    device: of a GPU it is found out first what DALI's decoder does there, since it may end the process that tries it.
     Raises SelftestFailure for a wrong result and LoaderError for what fails; any other exception of a library becomes
     LoaderError E-DEPENDENCY.
     """
+    if device != "cpu":
+        yield check_gpu_decoder(usable_device(device))
     ensure_loader_fits(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
     folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
@@ -58,6 +63,16 @@ def selftest() -> Iterator[Finding]:
             yield from check_engines(source, cache)
         yield _guarded("DataLoader", check_data_loader)
         yield _guarded("training step", lambda: check_training_step(source))
+
+
+def check_gpu_decoder(device: torch.device) -> Finding:
+    """Try DALI's ways of decoding on `device`, in processes of their own; loaders go by what is found."""
+    try:
+        import_dali()
+        verdict = working_way(device, again=True)
+    except LoaderError as error:
+        return Finding("GPU decoder", "warn", error.cause, error.fix)
+    return Finding("GPU decoder", "warn", *told(verdict)) if verdict.why else Finding("GPU decoder", "ok", versions())
 
 
 def _guarded(what: str, check: Callable[[], Value]) -> Value:

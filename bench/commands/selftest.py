@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from penstock.bench.commands import options as common
@@ -10,11 +12,16 @@ from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA
 
 
-def selftest(json_file: common.JsonFile = None) -> None:
+def selftest(
+    json_file: common.JsonFile = None,
+    device: Annotated[
+        str, typer.Option(help="A GPU, such as cuda: try first, in a process of its own, what DALI decodes there.")
+    ] = "cpu",
+) -> None:
     """Make a few images, load them with everything that is installed, compare the streams, train for one step.
 
-    Needs no data, HOME, network or GPU, and writes to the temporary folder alone. Exit code 3 if two engines serve
-    different streams, otherwise that of the error.
+    Needs no data, HOME, network or GPU, and writes to the temporary folder alone, but for what is found about --device.
+    Exit code 3 if two engines serve different streams, otherwise that of the error.
     """
     from penstock.bench.checks.selftest import SelftestFailure
     from penstock.bench.checks.selftest import selftest as findings_of_selftest
@@ -26,7 +33,7 @@ def selftest(json_file: common.JsonFile = None) -> None:
     typer.echo(f"python {environment['python']}, " + ", ".join(f"{name} {v}" for name, v in packages.items()))
     findings = []
     try:
-        for finding in findings_of_selftest():
+        for finding in findings_of_selftest(device):
             findings.append(finding)
             print_finding(finding)
     except SelftestFailure as error:

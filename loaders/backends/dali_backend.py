@@ -7,25 +7,30 @@ import math
 import os
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
+from penstock.loaders.backends.dali_probe import OURS, REGIONS, WHOLE, chosen_way
 from penstock.loaders.backends.dali_stage import DaliStage, Finished
 from penstock.loaders.backends.dali_tasks import crop_task
+from penstock.loaders.backends.dali_verify import Verifier
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
 from penstock.loaders.engine.batch_queue import BatchQueue
+from penstock.loaders.engine.choose import open_engine as open_own_engine
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.options import WorkerOptions
+from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.feed.copies import numbered
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.contract import Cursor, Engine, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
@@ -47,6 +52,9 @@ class DaliOptions(WorkerOptions):
         device_memory_padding: bytes of device memory that each nvJPEG thread allocates at the start, None for DALI's
             own figure.
         host_memory_padding: likewise, bytes of host memory.
+        decode: what decodes a window: "regions" (DALI, the window alone), "whole" (DALI, the whole image), "ours"
+            (Penstock, on the CPU), or "auto" for the first of these that works on this GPU, tried once a machine.
+        verify: samples of each batch that are compared with our own decoder's, None for 1 on a GPU and 0 on a CPU.
     """
 
     readers: int | None = None
@@ -55,6 +63,8 @@ class DaliOptions(WorkerOptions):
     preallocate: tuple[int, int] | None = None
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
+    decode: str = "auto"
+    verify: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +75,10 @@ class DaliOptions(WorkerOptions):
         hint = self.preallocate
         if hint is not None and not (isinstance(hint, (tuple, list)) and len(hint) == 2 and min(hint) >= 0):
             raise ValueError(f"preallocate is (width, height) in pixels, not {self.preallocate!r}")
+        if self.decode not in ("auto", REGIONS, WHOLE, OURS):
+            raise ValueError(f"decode is auto, {REGIONS}, {WHOLE} or {OURS}, not {self.decode!r}")
+        if (self.verify or 0) < 0:
+            raise ValueError(f"verify is at least 0 samples a batch, not {self.verify}")
         for name in ("device_memory_padding", "host_memory_padding"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} is at least 0 bytes, not {getattr(self, name)}")
@@ -112,6 +126,18 @@ def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], d
     finished.clear()
 
 
+def open_engine(settings: ProducerSettings, options: DaliOptions) -> Engine:
+    """Return the engine that decodes as `options` say, or for "auto" on a GPU as works there."""
+    device, way = torch.device(settings.device), options.decode
+    if way == "auto":
+        import_dali()
+        way = chosen_way(numbered(device)) if device.type == "cuda" else REGIONS
+    if way != OURS:
+        return DaliEngine(settings, replace(options, decode=way))
+    own = ProcessOptions(workers=options.workers, prefetch=options.prefetch, watchdog_s=options.watchdog_s)
+    return open_own_engine(DaliEngine.name, settings, own)
+
+
 _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open_engines.clear)  # DALI's threads are the parent's
 
@@ -135,7 +161,8 @@ class DaliEngine:
 
         readers' threads -> Produced with CropTasks -> DALI's thread -> Finished -> consumer -> HostBatch
 
-    With workers=0 all of it happens in the consumer. Raises LoaderError E-DEPENDENCY where DALI is not installed.
+    One thread more compares some of what DALI made. With workers=0 all of it happens in the consumer. Raises
+    LoaderError E-DEPENDENCY where DALI is not installed.
     """
 
     name = "dali"
@@ -150,6 +177,8 @@ class DaliEngine:
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
         self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_task=crop_task)
         self._stage: DaliStage | None = None
+        per_batch = (torch.device(settings.device).type != "cpu") if options.verify is None else options.verify
+        self._verifier = Verifier(settings, int(per_batch)) if per_batch else None
         self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
         _close_at_exit(self)
 
@@ -161,10 +190,14 @@ class DaliEngine:
         queue = self._readers.queue
         assert queue is not None
         if self._stage is None:
-            self._stage = DaliStage(self._graph_settings(), queue.slots, partial(queue.maker, self._num_readers))
+            again = partial(queue.maker, self._num_readers)
+            self._stage = DaliStage(self._graph_settings(), queue.slots, again, verifier=self._verifier)
             if self._num_readers:
-                job = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
-                self._readers.run({"penstock-dali": job})
+                run = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
+                jobs: dict[str, Callable[[], None]] = {"penstock-dali": run}
+                if self._verifier is not None:
+                    jobs["penstock-verify"] = partial(self._verifier.run, queue)
+                self._readers.run(jobs)
         with queue.changed:
             while self._finished and not queue.is_wanted(self._finished[0].produced.item):
                 queue.recycler.give_back(self._finished.popleft().produced.item.slot)
@@ -177,6 +210,7 @@ class DaliEngine:
             threads=self._threads_of_dali,
             depth=options.prefetch if self._num_readers else 1,
             device_id=numbered(device).index if device.type == "cuda" else None,
+            whole=options.decode == WHOLE,
             hw_decoder_load=options.hw_decoder_load,
             preallocate=options.preallocate or (0, 0),
             device_memory_padding=options.device_memory_padding,
@@ -186,7 +220,8 @@ class DaliEngine:
     def next(self) -> HostBatch:
         done = self._readers.wait_for(self._take) if self._num_readers else self._make()
         try:
-            return self._readers.deliver(*done)
+            batch = self._readers.deliver(*done)
+            return replace(batch, misread=self._verifier.take_wrong()) if self._verifier is not None else batch
         except LoaderError:
             self.close()
             raise
@@ -199,7 +234,10 @@ class DaliEngine:
         assert stage is not None
         try:
             stage.send(produced)
-            return stage.receive()
+            done = stage.receive()
+            if self._verifier is not None:
+                self._verifier.compare()
+            return done
         except BaseException:  # Ctrl-C
             stage.close()
             self._readers.take_back(produced.item)
@@ -220,10 +258,15 @@ class DaliEngine:
             "decodes_on": device.type,
             "dali": import_dali().__version__,
             "batches_refused": self._stage.refused if self._stage is not None else 0,
+            "decode": options.decode if options.decode != "auto" else REGIONS,
         }
+        if self._verifier is not None:
+            about |= self._verifier.describe()
         return about if device.type == "cpu" else {**about, "hw_decoder_load": options.hw_decoder_load}
 
     def close(self) -> None:
         self._readers.close()
+        if self._verifier is not None:
+            self._verifier.tell_the_rest()
         if not self._num_readers and self._stage is not None:
             self._stage.close()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.backends.dali_tasks import checked_crop_task
+from penstock.loaders.backends.dali_verify import Verifier
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
 from penstock.loaders.engine.producer import MakeTask
@@ -54,6 +55,7 @@ class DaliStage:
     Args:
         make_again: returns a maker of batches, with crop tasks or (None) without, for batches that DALI refused.
         copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
+        verifier: looks at what DALI made; None for nobody.
 
     Attributes:
         refused: number of batches that DALI refused.
@@ -66,9 +68,10 @@ class DaliStage:
         make_again: Callable[[MakeTask | None], BatchMaker],
         *,
         copies: CopyEngine | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self._settings, self._slots, self._make_again = settings, slots, make_again
-        self._copies = copies
+        self._copies, self._verifier = copies, verifier
         self._graphs: dict[bool, DaliGraph] = {}  # True: decodes JPEGs; False: crops pixels
         self._under_way: deque[_Sent] = deque()
         self.refused = 0
@@ -82,6 +85,8 @@ class DaliStage:
         self._under_way.append(self._start(produced))
 
     def _start(self, produced: Produced) -> _Sent:
+        if self._verifier is not None and self._verifier.moved:
+            produced = self._without_moved(produced, self._verifier)
         rows: dict[bool, list[int]] = {}
         for row, task in produced.tasks:
             rows.setdefault(task.coded, []).append(row)
@@ -102,10 +107,37 @@ class DaliStage:
         sent = self._under_way[0]
         try:
             done = self._complete(sent)
+            if self._verifier is not None:
+                self._look_at(done, self._verifier)
         except Exception as error:
             done = Finished(_ended(sent.produced, error))
         self._under_way.popleft()
         return done._replace(produced=done.produced._replace(tasks=()))
+
+    def _without_moved(self, produced: Produced, verifier: Verifier) -> Produced:
+        """Make the rows of samples here that DALI is known to decode wrongly; return the others as tasks."""
+        pixels, rows = self._slots.pixels[produced.item.slot], self._slots.rows[produced.item.slot]
+        left = []
+        for row, task in produced.tasks:
+            own = verifier.own(task) if int(rows["index"][row]) in verifier.moved else None
+            if own is None:
+                left.append((row, task))
+            else:
+                pixels[row] = own
+        return produced._replace(tasks=tuple(left))
+
+    def _look_at(self, done: Finished, verifier: Verifier) -> None:
+        slot = done.produced.item.slot
+        samples = self._slots.rows[slot]["index"].astype(np.int64)
+        if done.images is None or done.images.device.type == "cpu":
+            images = torch.from_numpy(self._slots.pixels[slot]) if done.images is None else done.images
+            verifier.look_at(done.produced, samples, images, None)
+        else:
+            verifier.look_at(done.produced, samples, done.images, self._copies_of(done.images.device))
+
+    def _copies_of(self, device: torch.device) -> CopyEngine:
+        self._copies = self._copies or CudaCopyEngine(device, "dali")
+        return self._copies
 
     def _complete(self, sent: _Sent) -> Finished:
         try:
@@ -132,7 +164,7 @@ class DaliStage:
     def _on_device(self, slot: Pixels, parts: list[tuple[list[int], torch.Tensor]]) -> torch.Tensor:
         """Put DALI's rows and those of the slot together on the device, and wait for that, in this thread alone."""
         device = parts[0][1].device
-        copies = self._copies = self._copies or CudaCopyEngine(device, "dali")
+        copies = self._copies_of(device)
         others = np.setdiff1d(np.arange(len(slot)), np.concatenate([rows for rows, _ in parts]))
         host = torch.from_numpy(slot[others])
         pinned = copies.pinned(host).copy_(host) if len(others) else host

@@ -17,6 +17,10 @@ from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 
+# What the memory of a resident batch holds when it goes back to the backend: a line of an image that holds nothing else
+# was never written.
+CANARY = 197
+
 
 class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
@@ -174,6 +178,8 @@ class DeviceFeed:
             ready = DeviceBatch(
                 staged, self._stage.targets(labels, plan), replace(batch, images=_nothing(batch.images))
             )
+            if batch.resident:
+                images.fill_(CANARY)
             done = self._copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done

@@ -52,6 +52,11 @@ class BadSamplePolicy:
         fraction = isinstance(self.max_bad, float) and self.max_bad < 1
         return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
 
+    def judge_misread(self, misread: tuple[BadSample, ...], *, backend: str, rank: int) -> None:
+        """Raise LoaderError for the first sample that was decoded wrongly, where bad samples raise."""
+        if misread and self.on_bad_sample == "raise":
+            raise misread[0].error(backend=backend, rank=rank)
+
     def judge(self, bad: tuple[BadSample, ...], ledger: EpochLedger, *, backend: str, rank: int) -> None:
         """Raise LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
         if not bad:

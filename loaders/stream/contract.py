@@ -71,6 +71,8 @@ class HostBatch:
         read_s: seconds of produce_s that were spent inside the source.
         repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
         pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
+        misread: samples of this batch or an earlier one that a decoder was found to have decoded wrongly; from here on
+            another one decodes them.
     """
 
     cursor: Cursor
@@ -85,6 +87,7 @@ class HostBatch:
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
     pinned: bool = False
+    misread: tuple[BadSample, ...] = ()
 
 
 class Engine(Protocol):
@@ -132,7 +135,8 @@ class EpochLedger:
         delivered: samples that were served.
         replaced: samples that could not be served; a substitute or padding has their row.
         bad: one entry for each replaced sample.
-        repaired: delivered samples of which libjpeg made up a part, such as the rows that a cut photo lacks.
+        repaired: delivered samples whose pixels are not the file's: libjpeg made up a part, such as the rows that a cut
+            photo lacks, or a GPU's decoder was found wrong (E-DECODER).
         repairs: one entry for each of the first MAX_REPAIRS of them.
     """
 
@@ -152,8 +156,9 @@ class EpochLedger:
         self.replaced += len(batch.bad)
         self.delivered += rows - len(batch.bad)
         self.bad.extend(batch.bad)
-        self.repaired += len(batch.repaired)
-        self.repairs.extend(batch.repaired[: max(0, MAX_REPAIRS - len(self.repairs))])
+        flawed = (*batch.repaired, *batch.misread)
+        self.repaired += len(flawed)
+        self.repairs.extend(flawed[: max(0, MAX_REPAIRS - len(self.repairs))])
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> EpochLedger:
@@ -242,7 +247,7 @@ class LoaderStats:
         read_s: seconds of produce_s spent inside the source, reading.
         elapsed_s: seconds from the first request for a batch to the latest delivery.
         queue_depth: finished batches found waiting, mean over all requests.
-        repaired: images of which libjpeg made up a part; the ledger names them.
+        repaired: images of which libjpeg made up a part, or that a GPU decoded wrongly; the ledger names them.
         replaced: samples that could not be served; the ledger names them.
         waits: class of length -> how many waits for a batch fell into it; wait_quantile reads it.
     """

@@ -64,7 +64,7 @@ class CropTask(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings:
-    """Say how a graph is built; the fields after `device_id` are options of the GPU decoder.
+    """Say how a graph is built; the fields after `whole` are options of the GPU decoder.
 
     Attributes:
         size: (height, width) of the resulting images, in pixels.
@@ -72,6 +72,7 @@ class GraphSettings:
         threads: CPU threads of the graph.
         depth: number of batches under way at a time.
         device_id: number of the GPU; None for the CPU.
+        whole: decode whole images and cut the windows out of them, instead of decoding windows alone.
         hw_decoder_load: share of the images that the hardware decoder takes.
         preallocate: (width, height) of the largest image, in pixels; 0 for unknown.
         device_memory_padding: bytes of device memory for each thread; None for DALI's default.
@@ -83,6 +84,7 @@ class GraphSettings:
     threads: int
     depth: int
     device_id: int | None = None
+    whole: bool = False
     hw_decoder_load: float = 0.65
     preallocate: tuple[int, int] = (0, 0)
     device_memory_padding: int | None = None
@@ -204,18 +206,18 @@ class DaliGraph:
                     fn.external_source(name=name, ndim=1, dtype=types.INT32, no_copy=True)
                     for name in ("anchors", "shapes")
                 )
-                images = fn.decoders.image_slice(
-                    files,
-                    anchors,
-                    shapes,
-                    device="mixed" if on_gpu else "cpu",
-                    axis_names="HW",
-                    output_type=types.RGB,
-                    adjust_orientation=False,
-                    jpeg_fancy_upsampling=True,
-                    use_fast_idct=False,
+                options = {
+                    "device": "mixed" if on_gpu else "cpu",
+                    "output_type": types.RGB,
+                    "adjust_orientation": False,
+                    "jpeg_fancy_upsampling": True,
+                    "use_fast_idct": False,
                     **settings.decoder_options(),
-                )
+                }
+                if settings.whole:
+                    images = fn.slice(fn.decoders.image(files, **options), anchors, shapes, axis_names="HW")
+                else:
+                    images = fn.decoders.image_slice(files, anchors, shapes, axis_names="HW", **options)
             else:
                 images = fn.external_source(name="data", layout="HWC", ndim=3, dtype=types.UINT8, no_copy=True)
                 images = images.gpu() if on_gpu else images

@@ -44,7 +44,7 @@ def steps(data: str, cache: str, demo: str, results: Path, options: Sequence[str
     tests = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
     found = [
         Step("regions", (*tests, "tests/pipelines/sample/test_dali_graph.py"), 30, crash=_REGIONS),
-        Step("selftest", (*penstock, "selftest"), 30),
+        Step("selftest", (*penstock, "selftest", "--device", "cuda"), 30),
         Step("demo", (*penstock, "synth", demo), 10),
         Step("parity", (*penstock, "parity", f"{demo}/train", "--images", "64"), 30, crash=_REGIONS),
         Step("tests", (*tests, "tests"), 120),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from mounts import needs_mounts
 from penstock.bench.checks import parity, selftest
 from penstock.bench.checks.finding import Finding
 from penstock.loaders import Loader, create_loader
+from penstock.loaders.backends.dali_probe import Verdict
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 
@@ -114,3 +116,27 @@ def test_a_training_step_that_changes_nothing_fails(source: Source, monkeypatch:
     monkeypatch.setattr(selftest, "make_step", lambda model, settings: lambda images, labels: torch.tensor(0.5))
     with pytest.raises(selftest.SelftestFailure, match="changed 0 weights"):
         selftest.check_training_step(source)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (Verdict("regions"), "ok", "DALI .* with nvImageCodec"),
+        (Verdict("whole", "killed"), "warn", r"decodes regions wrongly here \(killed\): whole images"),
+        (MISSING, "warn", "it cannot be imported"),
+    ],
+)
+def test_the_decoder_of_a_gpu_is_tried_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, found: Verdict | LoaderError, state: str, words: str
+) -> None:
+    def working_way(device: torch.device, *, again: bool) -> Verdict:
+        assert (device.index, again) == (1, True)  # whatever was kept
+        if isinstance(found, LoaderError):
+            raise found
+        return found
+
+    monkeypatch.setattr(selftest, "usable_device", torch.device)
+    monkeypatch.setattr(selftest, "working_way", working_way)
+    first = next(selftest.selftest("cuda:1"))
+    assert (first.name, first.state, first.fix is None) == ("GPU decoder", state, state == "ok")
+    assert re.search(words, first.found)

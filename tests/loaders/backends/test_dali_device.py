@@ -84,3 +84,13 @@ def test_memory_of_the_device_stays_as_it_is(photos: Path) -> None:
         after = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
     assert after[0] - before[0] < 32 << 20
     assert before[1] - after[1] < 32 << 20
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+def test_what_the_device_decodes_is_compared_and_right(photos: Path, options: dict[str, Any]) -> None:
+    with open_loader(photos, batch_size=12, device="cuda", verify=12, **options) as loader:
+        for _ in range(3):
+            list(loader)
+        about = loader.describe()
+    assert about["compared"] > 0  # type: ignore[operator]
+    assert about["misread"] == 0

@@ -185,6 +185,11 @@ BUGS = {
         "done if batch.resident else slot.busy_until",
         "slot.busy_until",
     ),
+    "the canary is written after the event": (
+        batch_feed,
+        "                images.fill_(CANARY)\n            done = self._copies.mark()\n",
+        "                pass\n            done = self._copies.mark()\n            images.fill_(CANARY)\n",
+    ),
     "resident pixels are handed out themselves": (batch_feed, "staged = staged.clone()", "pass"),
     "nobody waits at the end": (batch_feed, "        slots[0].free()\n", ""),
     "joined rows are handed on before they are there": (dali_stage, "        copies.wait_on_host(done)\n", ""),

@@ -1,0 +1,207 @@
+"""Finds out, in a process of its own, which of DALI's ways to decode a window works on this machine, and keeps that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import simplejpeg
+import torch
+
+from penstock.loaders.sources.saved_index import cache_folder
+from penstock.loaders.system.json_file import decode_json, write_json
+from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE, LoaderError
+from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings
+from penstock.pipelines.sample.dali_reference import DaliReference, Distance, distance
+from penstock.pipelines.spec import ImagePipeline
+
+# What an image is decoded by: DALI decodes the window alone, or all of the image; or Penstock does, on the CPU.
+REGIONS, WHOLE, OURS = "regions", "whole", "ours"
+_INSTEAD = {WHOLE: "whole images are decoded and cut there", OURS: "Penstock decodes on the CPU instead"}
+# Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 was well.
+CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
+_SIZES = ((8, 8), (17, 33), (1, 60), (60, 2), (61, 83), (130, 40), (375, 500), (900, 1200))
+_SAMPLINGS = ("444", "422", "420", "440", "411", "GRAY")
+_LIMIT = Distance(6.0, 64.0)  # a wrong place, colour or image is further away; another upsampling is not
+_BATCH, _ROUNDS, _TIMEOUT_S = 16, 3, 300.0
+_STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # somebody else's doing
+_COMMAND = (sys.executable, "-m", "penstock.loaders.backends.dali_probe")
+_FILE = "dali-decoders.json"
+
+
+class Verdict(NamedTuple):
+    """Say which way works, and why not the ones before it; "" where the first one does."""
+
+    way: str
+    why: str = ""
+
+
+def made_tasks(seed: int = 0) -> list[CropTask]:
+    """Return windows of smooth JPEGs of every sampling, tiny and extreme sizes among them; the same for each seed."""
+    draw, tasks = np.random.default_rng(seed), []
+    for height, width in _SIZES:
+        rows, columns = np.linspace(0, 5, height)[:, None, None], np.linspace(0, 5, width)[None, :, None]
+        for sampling in _SAMPLINGS:
+            grey = sampling == "GRAY"
+            phase = draw.uniform(0, 6, 1 if grey else 3)
+            pixels = (np.sin(rows + phase) * 60 + np.cos(columns * 2 - phase) * 60 + 128).astype(np.uint8)
+            kind = ("GRAY",) if grey else ("RGB", sampling)
+            data = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), 90, *kind)
+            for _ in range(3):
+                w, h = int(draw.integers(2, width + 1)), int(draw.integers(1, height + 1))
+                x, y = int(draw.integers(0, width - w + 1)), int(draw.integers(0, height - h + 1))
+                tasks.append(CropTask(data, (x, y, w, h), bool(draw.integers(2))))
+    return tasks
+
+
+def wrong_images(way: str, device_id: int | None) -> str:
+    """Decode the made images by DALI, several times, and say what is wrong; "" for nothing. Raises LoaderError."""
+    pipeline = ImagePipeline(size=(64, 64))
+    settings = GraphSettings(
+        size=pipeline.size, batch_size=_BATCH, threads=2, depth=2, device_id=device_id, whole=way == WHOLE
+    )
+    graph, reference, tasks = DaliGraph(settings, coded=True), DaliReference(pipeline), made_tasks()
+    expected = [reference.image(task) for task in tasks]
+    for start in [*range(0, len(tasks), _BATCH)] * _ROUNDS:
+        graph.feed(tasks[start : start + _BATCH])
+        for row, image in enumerate(graph.take().cpu().numpy()):
+            ours, task = expected[start + row], tasks[start + row]
+            assert ours is not None
+            if not (far := distance(image, ours)).within(_LIMIT):
+                return f"an image is {far.mean:.1f} levels from libjpeg's on average, window {task.window}"
+    graph.close()
+    return ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run wrong_images for `arguments`, (way, number of the GPU or ""), and print what it says."""
+    try:
+        wrong = wrong_images(arguments[0], int(arguments[1]) if arguments[1] else None)
+    except LoaderError as error:
+        if error.exit_code == EXIT_RESOURCE:  # it does not run at all, or there is no memory left
+            print(error)
+            return EXIT_RESOURCE
+        wrong = error.cause
+    print(wrong)
+    return EXIT_DATA if wrong else EXIT_OK
+
+
+def try_way(way: str, device: torch.device) -> tuple[str, bool]:
+    """Return what is wrong with a way of decoding on `device` ("" for nothing), and whether that is its own fault.
+
+    Raises LoaderError E-DEPENDENCY or E-MEM where DALI does not run at all.
+    """
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    number = str(device.index or 0) if device.type == "cuda" else ""
+    run = {"env": {**os.environ, "PYTHONPATH": path}, "cwd": "/", "timeout": _TIMEOUT_S}
+    try:
+        done = subprocess.run((*_COMMAND, way, number), capture_output=True, text=True, check=False, **run)  # type: ignore[call-overload]
+    except subprocess.TimeoutExpired:
+        return f"no answer for {_TIMEOUT_S:.0f} s", False
+    said = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+    if done.returncode == EXIT_RESOURCE:
+        raise LoaderError(said)
+    if done.returncode < 0:
+        return f"a process that tries it is ended by {signal.Signals(-done.returncode).name}", (
+            done.returncode not in _STOPPED
+        )
+    return (said if done.returncode else ""), done.returncode in (EXIT_OK, EXIT_DATA)
+
+
+def versions() -> str:
+    """Name the versions of DALI and of the library that decodes for it."""
+    return f"DALI {_version('nvidia-dali-cuda130', 'nvidia-dali-cuda120')} with nvImageCodec {codec_version()}"
+
+
+def codec_version() -> str:
+    """Return the version of nvImageCodec; "?" where it is not installed."""
+    return _version("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            return version(name)
+    return "?"
+
+
+def working_way(device: torch.device, *, again: bool = False) -> Verdict:
+    """Return which way of decoding works on `device`, as it is kept for these versions, or is found out now.
+
+    again: find out in any case. Raises LoaderError as try_way does.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    key = f"{versions()} on {name}"
+    known = {**_kept(), **_found}
+    if key in known and not again:
+        return known[key]
+    reasons, lasting = [], True
+    for way in (REGIONS, WHOLE):
+        wrong, own_fault = try_way(way, device)
+        lasting = lasting and own_fault
+        if not wrong:
+            break
+        reasons.append(wrong)
+    else:
+        way = OURS
+    verdict = Verdict(way, "; whole images too: ".join(reasons))
+    _found[key] = verdict
+    if lasting:
+        _keep({**_kept(), key: verdict})
+    return verdict
+
+
+def told(verdict: Verdict) -> tuple[str, str]:
+    """Return what is wrong here and what is done instead, and the cure."""
+    said = f"{versions()} decodes regions wrongly here ({verdict.why}): {_INSTEAD[verdict.way]}"
+    earlier = f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
+    return said, earlier if codec_version().startswith(CRASHING_CODEC) else "use another version of DALI"
+
+
+_warned: set[Verdict] = set()
+
+
+def chosen_way(device: torch.device) -> str:
+    """Return which way of decoding works on `device`, and warn once where it is not the first."""
+    verdict = working_way(device)
+    if verdict.why and verdict not in _warned:
+        _warned.add(verdict)
+        warnings.warn("; ".join(told(verdict)), RuntimeWarning, stacklevel=2)
+    return verdict.way
+
+
+def _file() -> Path | None:
+    folder = cache_folder()
+    return Path(os.fsdecode(folder)) / _FILE if folder is not None else None
+
+
+_found: dict[str, Verdict] = {}  # by this process, which may have no folder to keep it in
+
+
+def _kept() -> dict[str, Verdict]:
+    try:
+        file = _file()
+        kept = decode_json(file.read_bytes(), dict[str, tuple[str, str]]) if file is not None else {}
+    except (OSError, ValueError):
+        kept = {}
+    return {key: Verdict(*fields) for key, fields in kept.items() if fields[0] in (REGIONS, WHOLE, OURS)}
+
+
+def _keep(verdicts: dict[str, Verdict]) -> None:
+    file = _file()
+    if file is not None:
+        with contextlib.suppress(OSError):
+            write_json(file, verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

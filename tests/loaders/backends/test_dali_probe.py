@@ -1,0 +1,211 @@
+"""DALI's ways of decoding are tried in a process of its own: a crash, a wrong pixel and a hang lead to the next way."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dali_streams import open_loader, stream
+from memory_source import MemorySource
+from photo_folder import photo
+
+from penstock.loaders import LoaderError
+from penstock.loaders.backends import dali_backend, dali_probe
+from penstock.loaders.backends.dali_probe import OURS, REGIONS, WHOLE, Verdict, chosen_way, try_way, working_way
+from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE
+from penstock.pipelines.sample.dali_graph import DaliGraph
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user without a cache yet, and a process that has found out nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(dali_probe, "_found", {})
+    monkeypatch.setattr(dali_probe, "_warned", set())
+
+
+class Child:
+    """Commands in the place of the probe: for each way what a child does, in Python; counts how often one is begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, **ways: str) -> None:
+        self._log = folder / "begun"
+        self._log.touch()
+        cases = "".join(f"if sys.argv[1] == {way!r}: {what}\n" for way, what in ways.items())
+        code = f"import os, sys, time\nopen({str(self._log)!r}, 'a').write(sys.argv[1] + ' ')\n{cases}"
+        monkeypatch.setattr(dali_probe, "_COMMAND", (sys.executable, "-S", "-c", code))
+
+    @property
+    def begun(self) -> list[str]:
+        return self._log.read_text().split()
+
+
+CRASH = f"os.kill(os.getpid(), {int(signal.SIGSEGV)})"
+WRONG = "print('an image is 83.1 levels from it'); sys.exit(3)"
+
+
+def test_it_passes_here_in_a_process_of_its_own() -> None:
+    assert try_way(WHOLE, CPU) == ("", True)
+
+
+@pytest.mark.parametrize("way", [REGIONS, WHOLE])
+def test_both_ways_decode_the_made_images_as_libjpeg_does(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dali_probe.main([way, ""]) == EXIT_OK
+    assert not capsys.readouterr().out.strip()
+
+
+SPOILS: dict[str, Any] = {
+    "another channel order": lambda images: images.flip(3),
+    "the neighbour's pixels": lambda images: images.roll(1, 0),
+    "a mirrored image": lambda images: images.flip(2),
+    "nothing": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_a_wrong_decoder_is_seen(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take = DaliGraph.take
+    monkeypatch.setattr(DaliGraph, "take", lambda graph: SPOILS[name](take(graph)))
+    assert dali_probe.main([REGIONS, ""]) == EXIT_DATA
+    assert "levels from libjpeg's on average, window (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LoaderError("E-CORRUPT", "DALI: nvImageCodec failure: '#3'"), EXIT_DATA),  # as it is refused on an A100
+        (LoaderError("E-DEPENDENCY", "no driver", fix="install one"), EXIT_RESOURCE),
+    ],
+)
+def test_a_refusal_is_wrong_and_what_does_not_run_at_all_is_an_error(
+    error: LoaderError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(graph: DaliGraph, tasks: object) -> None:
+        raise error
+
+    monkeypatch.setattr(DaliGraph, "feed", refuse)
+    assert dali_probe.main([REGIONS, ""]) == code
+    assert error.cause in capsys.readouterr().out
+
+
+def test_without_a_fault_regions_are_decoded_and_the_verdict_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child = Child(monkeypatch, tmp_path)
+    assert working_way(CPU) == Verdict(REGIONS, "")
+    monkeypatch.setattr(dali_probe, "_found", {})  # another process
+    assert working_way(CPU) == Verdict(REGIONS, "")
+    assert child.begun == [REGIONS]
+    working_way(CPU, again=True)
+    assert child.begun == [REGIONS] * 2
+
+
+def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child = Child(monkeypatch, tmp_path, regions=CRASH)
+    versions = r"DALI [\d.]+ with nvImageCodec [\d.]+ decodes regions wrongly here"
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match=f"{versions} .*SIGSEGV.*: whole images .*; use "):
+            assert chosen_way(CPU) == WHOLE
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert chosen_way(CPU) == WHOLE
+        monkeypatch.setattr(dali_probe, "_found", {})
+        monkeypatch.setattr(dali_probe, "_warned", set())
+    assert child.begun == [REGIONS, WHOLE]
+
+
+def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Child(monkeypatch, tmp_path, regions=CRASH, whole=WRONG)
+    verdict = working_way(CPU)
+    assert verdict.way == OURS
+    assert "SIGSEGV; whole images too: an image is 83.1 levels from it" in verdict.why
+
+
+def test_other_versions_are_tried_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Child(monkeypatch, tmp_path, regions=CRASH)
+    assert working_way(CPU).way == WHOLE
+    child = Child(monkeypatch, tmp_path)
+    assert working_way(CPU).way == WHOLE
+    begun = len(child.begun)
+    monkeypatch.setattr(dali_probe, "codec_version", lambda: "0.10.0")
+    assert working_way(CPU).way == REGIONS
+    assert len(child.begun) == begun + 1
+
+
+@pytest.mark.parametrize("ending", ["time.sleep(9)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "sys.exit(1)"])
+def test_what_may_be_the_machines_fault_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
+) -> None:
+    monkeypatch.setattr(dali_probe, "_TIMEOUT_S", 1.0)
+    child = Child(monkeypatch, tmp_path, regions=ending)
+    assert working_way(CPU).way == WHOLE
+    assert working_way(CPU).way == WHOLE
+    assert child.begun == [REGIONS, WHOLE]  # once a process
+    monkeypatch.setattr(dali_probe, "_found", {})
+    working_way(CPU)
+    assert len(child.begun) == 4
+
+
+def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    line = str(LoaderError("E-DEPENDENCY", "DALI cannot run on GPU 0: no driver", fix="install a driver"))
+    Child(monkeypatch, tmp_path, regions=f"print({line!r}); sys.exit(7)")
+    with pytest.raises(LoaderError, match="cannot run on GPU 0: no driver") as caught:
+        working_way(CPU)
+    assert (caught.value.code, caught.value.fix) == ("E-DEPENDENCY", "install a driver")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', '{"a": ["half", ""]}', '{"a": ["whole"]}'])
+def test_a_damaged_file_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    child = Child(monkeypatch, tmp_path)
+    working_way(CPU)
+    [file] = tmp_path.glob("penstock/*.json")
+    file.write_text(text)
+    monkeypatch.setattr(dali_probe, "_found", {})
+    assert working_way(CPU) == Verdict(REGIONS, "")
+    assert len(child.begun) == 2
+
+
+def test_without_a_folder_to_keep_it_each_process_tries_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(dali_probe, "cache_folder", lambda: None)
+    child = Child(monkeypatch, tmp_path)
+    working_way(CPU)
+    working_way(CPU)
+    assert child.begun == [REGIONS]
+
+
+def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from producer_settings import producer_settings
+
+    monkeypatch.setattr(dali_backend, "numbered", lambda device: CPU)
+    settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
+    options = dali_backend.DaliOptions(workers=0)
+    Child(monkeypatch, tmp_path, regions=CRASH)
+    with pytest.warns(RuntimeWarning, match="decodes regions wrongly"):
+        engine = dali_backend.open_engine(settings, options)
+    assert isinstance(engine, dali_backend.DaliEngine)
+    assert (engine.describe()["decode"], engine._verifier is not None) == (WHOLE, True)
+    assert engine._verifier._per_batch == 1  # type: ignore[union-attr]
+    for way, kind in ((REGIONS, "DaliEngine"), (OURS, "ThreadEngine")):
+        chosen = dali_backend.DaliOptions(workers=0, decode=way)  # nothing is tried then
+        assert type(dali_backend.open_engine(settings, chosen)).__name__ == kind
+
+
+def test_the_stream_is_the_same_whichever_way_decodes(photos: Path) -> None:
+    served = [stream(photos, batch_size=8, decode=way) for way in (REGIONS, WHOLE, OURS)]
+    assert [one.numbers() for one in served[1:]] == [served[0].numbers()] * 2
+    assert np.array_equal(served[0].pixels, served[1].pixels)
+    assert served[2].distance(served[0]).max() <= 1
+    with open_loader(photos, backend="torch", batch_size=8) as ours:
+        first = next(iter(ours))[0].permute(0, 2, 3, 1).numpy()
+    assert np.array_equal(first, served[2].pixels[:8])
