@@ -77,7 +77,7 @@ class DecodeCeiling:
         def step() -> int:
             for pixels, flip in islice(crops, images):
                 if resize:
-                    write_sample(pixels, self._slot, flip, self._resize)
+                    self._write(pixels, flip)
             return images
 
         return on_one_thread(step, seconds)
@@ -106,11 +106,13 @@ class DecodeCeiling:
         endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
 
         def resize() -> int:
-            pixels, flip = next(endless)
-            write_sample(pixels, self._slot, flip, self._resize)
+            self._write(*next(endless))
             return 1
 
         return on_one_thread(resize, seconds)
+
+    def _write(self, pixels: Pixels, flip: bool) -> None:
+        write_sample(pixels, self._slot, flip, self._resize)
 
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
         """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""

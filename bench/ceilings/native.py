@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle
 
 import numpy as np
 
-from penstock.bench.ceilings.decode import MAX_CROPS, STEP, DecodeCeiling, on_one_thread
+from penstock.bench.ceilings.decode import STEP, DecodeCeiling, on_one_thread
 from penstock.bench.measure.clock import Rate
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.native.library import CURE
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.decode import NATIVE
@@ -57,12 +58,5 @@ class NativeCeiling(DecodeCeiling):
         """Measure images/s of reading and decoding alone on one thread."""
         return self.measure(seconds, resize=False)
 
-    def resize(self, seconds: float) -> Rate:
-        """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
-        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
-
-        def resize() -> int:
-            self._rows.stage.resize(*next(endless), self._images[0])
-            return 1
-
-        return on_one_thread(resize, seconds)
+    def _write(self, pixels: Pixels, flip: bool) -> None:
+        self._rows.stage.resize(pixels, flip, self._images[0])

@@ -85,8 +85,7 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   return PN_OK;
 }
 
-/* Find where a window of the upright image lies in the stored one. */
-static int stored_window(const pn_row *row, pn_window *out) {
+int pn_stored_window(const pn_row *row, pn_window *out) {
   int swap = swaps_sides(row->orientation);
   if (row->width < 1 || row->height < 1 || row->width > PN_LONGEST_SIDE || row->height > PN_LONGEST_SIDE) return 0;
   int32_t width = swap ? row->height : row->width, height = swap ? row->width : row->height;
@@ -119,13 +118,13 @@ pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, jpeg);
   if (result != PN_OK) return result;
   pn_scan scan = {data + jpeg->scan_offset, (size_t)row->size - jpeg->scan_offset, 0, 0, 1, 1};
-  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding, NULL);
+  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding);
 }
 
 static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {
   pn_window window;
   pn_view view;
-  if (!stored_window(row, &window)) return PN_ODD;
+  if (!pn_stored_window(row, &window)) return PN_ODD;
   pn_result result = pn_find_pixels(worker, task, row, window, &view);
   if (result != PN_OK) return result;
   if (task->images == NULL) return PN_OK;

@@ -88,6 +88,9 @@ int pn_goes_on(pn_task *task, const pn_row *row);
 int pn_is_whole(const pn_row *row);
 uint8_t *pn_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
 
+/* Find where a row's window, of the upright image, lies in the stored one; 0 where it does not lie in it. */
+int pn_stored_window(const pn_row *row, pn_window *out);
+
 /* Point `view` at the pixels of a stored window, decoding them where they are coded. */
 pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view);
 

@@ -101,10 +101,9 @@ static pn_result cut_pixels(pn_worker *worker, pn_task *task, pn_row *row, uint8
 }
 
 static pn_result cut_row(pn_worker *worker, pn_task *task, pn_row *row, size_t *used) {
-  pn_window w = row->window;
-  if (row->width < 1 || row->height < 1 || w.x < 0 || w.y < 0 || w.height < 1) return PN_ODD;
-  if (w.width > row->width - w.x || w.height > row->height - w.y) return PN_ODD;
-  if (w.width < 2 || row->orientation != 1) return PN_ODD; /* Python decodes these itself */
+  pn_window window;
+  if (!pn_stored_window(row, &window)) return PN_ODD;
+  if (window.width < 2 || row->orientation != 1) return PN_ODD; /* Python decodes these itself */
   if (pn_is_whole(row)) return judge_file(worker, task, row);
   uint8_t *to = task->parts + *used;
   size_t room = (size_t)task->parts_bytes - *used, size;

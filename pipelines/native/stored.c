@@ -75,7 +75,7 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
   pn_result result = pn_read_strips(worker, task, row, window, &strips);
   if (result != PN_OK) return result;
   size_t stride = 3 * (size_t)window.width;
-  return pn_decode_window(&worker->jpeg, &strips.scan, window, pixels, stride, &worker->decoding, NULL);
+  return pn_decode_window(&worker->jpeg, &strips.scan, window, pixels, stride, &worker->decoding);
 }
 
 pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {

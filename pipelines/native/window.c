@@ -14,7 +14,6 @@ typedef struct {
   uint8_t *rgb, *bytes;
   size_t stride;
   int32_t made; /* row of pixels behind the last made */
-  const volatile int32_t *stop;
 } task;
 
 /* End a row of MCUs: make the pixels that can be made. */
@@ -46,7 +45,6 @@ static pn_result decode_file(task *work) {
   pn_bits bits;
   pn_bits_start(&bits, work->scan->data, work->scan->size, work->bytes);
   for (int32_t row = 0; row < rows; row++) {
-    if (work->stop != NULL && *work->stop) return PN_STOPPED;
     for (int32_t mcu = 0, run; mcu < jpeg->mcus_wide; mcu += run) {
       if (interval > 0 && left == 0) {
         if (!pn_bits_done(&bits) || bits.marker != PN_RST0 + (restarts++ & 7)) return PN_ODD;
@@ -95,7 +93,6 @@ static pn_result decode_strips(task *work) {
   if (last->halved_x && wide <= 4) return PN_ODD;
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
-    if (work->stop != NULL && *work->stop) return PN_STOPPED;
     for (int32_t segment = 0; segment < segments; segment++) {
       const uint8_t *stop = pn_segment_end(at, end);
       int is_last = row == jpeg->mcus_high - 1 && segment == segments - 1;
@@ -134,10 +131,10 @@ static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes
 }
 
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
-                           pn_memory *scratch, const volatile int32_t *stop) {
+                           pn_memory *scratch) {
   if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_ODD;
   if (window.x > jpeg->width - window.width || window.y > jpeg->height - window.height) return PN_ODD;
-  task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y, .stop = stop};
+  task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y};
   pn_plan_planes(jpeg, window, &work.planes);
   if (!makes_sense(jpeg, scan, &work.planes)) return PN_ODD;
   size_t fixed = (sizeof(workspace) + 63) / 64 * 64;
@@ -164,7 +161,7 @@ int pn_decode_file_window(const uint8_t *data, size_t size, int32_t x, int32_t y
   pn_result result = pn_parse_jpeg(data, size, &jpeg);
   if (result != PN_OK) return result;
   pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
-  result = pn_decode_window(&jpeg, &scan, (pn_window){x, y, width, height}, rgb, 3 * (size_t)width, &scratch, NULL);
+  result = pn_decode_window(&jpeg, &scan, (pn_window){x, y, width, height}, rgb, 3 * (size_t)width, &scratch);
   pn_release(&scratch);
   return result;
 }
@@ -176,7 +173,7 @@ int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_
   pn_memory scratch = {NULL, 0};
   pn_result result = pn_parse_jpeg(header, header_size, &jpeg);
   if (result != PN_OK) return result;
-  result = pn_decode_window(&jpeg, scan, *window, rgb, 3 * (size_t)window->width, &scratch, NULL);
+  result = pn_decode_window(&jpeg, scan, *window, rgb, 3 * (size_t)window->width, &scratch);
   pn_release(&scratch);
   return result;
 }

@@ -18,14 +18,14 @@ typedef struct {
 } pn_scan;
 
 /* Decode `window` (in pixels as stored) to RGB, rows `stride` bytes apart, bit for bit as libjpeg does with its
- * accurate inverse DCT and fancy upsampling. `*stop` is polled once a row of MCUs.
+ * accurate inverse DCT and fancy upsampling.
  *
  * Of a whole file all MCUs down to the window are followed, and the end-of-image marker must be the first marker after
  * them but for restarts. Of strips only the segments that the window needs are looked into. PN_ODD for whatever libjpeg
  * would warn of or repair in what is followed, for a window that does not lie in the image, and for strips that do not
  * have the restart markers that the image's size demands. `rgb` may have been written to then. */
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
-                           pn_memory *scratch, const volatile int32_t *stop);
+                           pn_memory *scratch);
 
 /* Whether the first marker from `at` on is the end of the image, restart markers aside where the file has them. */
 int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts);

@@ -19,7 +19,7 @@ from odd_images import jpeg, textured
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage
 
-OK, ODD, UNREADABLE = 0, 1, 4
+OK, ODD, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
 MCUS, STRIP_ROWS, SIDES = 2, 2, (90, 128)  # of one segment, of one strip, height and width of the image
 WINDOW = (3, 35, 40, 20)
 
@@ -133,6 +133,29 @@ def test_a_record_that_lies_is_not_believed(
 )
 def test_a_window_outside_is_not_made(stored: Stored, window: tuple[int, int, int, int]) -> None:
     assert stored.result(window) == ODD
+
+
+def test_what_is_cut_has_the_bounds_of_what_is_filled(stored: Stored) -> None:
+    """An image as high as its record says would overflow where its rows are rounded up: tell UBSan by $CFLAGS."""
+    for height, window, expected in ((SIDES[0], WINDOW, OK), (2**31 - 1, WINDOW, ODD), (SIDES[0], (0, 87, 4, 4), ODD)):
+        stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+        rows["height"] = height
+        assert stage.load(rows, NO_NAMES)
+        rows["window"] = window
+        assert stage.cut(rows, np.empty(1 << 20, np.uint8))
+        assert rows["result"] == expected
+
+
+def test_memory_that_cannot_be_had(tmp_path: Path, native: ctypes.CDLL) -> None:
+    stored, side = Stored(tmp_path, native, PIXELS), 1 << 20
+    stage, rows = NativeStage(native, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+    rows["width"] = rows["height"] = side
+    rows["size"], rows["strip_rows"] = 2**62, 2**16 - 1
+    assert stage.load(rows, NO_NAMES)
+    rows["window"] = (0, 0, side, side)
+    assert stage.fill(rows, None)
+    assert rows["result"] in (NO_MEMORY, UNREADABLE)  # a kernel may promise three terabytes
+    os.close(stored.descriptor)
 
 
 def test_images_of_too_many_pixels_are_left(stored: Stored) -> None:

@@ -117,7 +117,7 @@ static int attempt(bytes input, pn_memory *scratch) {
     if (scan.size >= 2 && draw(8)) scan.size -= 2;
   }
   pn_use_avx2((int)draw(2));
-  pn_result result = pn_decode_window(&jpeg, &scan, window, rgb, stride, scratch, NULL);
+  pn_result result = pn_decode_window(&jpeg, &scan, window, rgb, stride, scratch);
   if (result != PN_OK && result != PN_ODD) abort();
   free(rgb);
   return result == PN_OK;
