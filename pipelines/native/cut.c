@@ -19,8 +19,6 @@ typedef struct {
   pn_window covers; /* in pixels */
 } cut;
 
-static int32_t up(int32_t n, int32_t by) { return (n + by - 1) / by; }
-
 static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* The segments that a window needs, with the neighbours that the upsampling of halved chroma reads. */
@@ -30,8 +28,8 @@ static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window)
   cut found = {.segments = jpeg->mcus_wide / segment_mcus};
   found.segment = (window.x > margin_x ? window.x - margin_x : 0) / step_x;
   found.row = (window.y > margin_y ? window.y - margin_y : 0) / step_y;
-  found.segment_end = min(found.segments, up(window.x + window.width + margin_x, step_x));
-  found.row_end = min(jpeg->mcus_high, up(window.y + window.height + margin_y, step_y));
+  found.segment_end = min(found.segments, pn_divide_up(window.x + window.width + margin_x, step_x));
+  found.row_end = min(jpeg->mcus_high, pn_divide_up(window.y + window.height + margin_y, step_y));
   found.covers.x = found.segment * step_x;
   found.covers.y = found.row * step_y;
   found.covers.width = min(jpeg->width, found.segment_end * step_x) - found.covers.x;

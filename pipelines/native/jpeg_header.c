@@ -24,8 +24,6 @@ typedef struct {
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
 
-static int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
-
 /* Read quantisation tables; `body` and `size` are those of the segment behind its length, here and below. */
 static int read_quantisers(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
   while (size > 0) {
@@ -86,12 +84,12 @@ static int lay_out(pn_jpeg *jpeg) {
   }
   jpeg->mcu_width = 8 * luma->h;
   jpeg->mcu_height = 8 * luma->v;
-  jpeg->mcus_wide = divide_up(jpeg->width, jpeg->mcu_width);
-  jpeg->mcus_high = divide_up(jpeg->height, jpeg->mcu_height);
+  jpeg->mcus_wide = pn_divide_up(jpeg->width, jpeg->mcu_width);
+  jpeg->mcus_high = pn_divide_up(jpeg->height, jpeg->mcu_height);
   for (int c = 0; c < jpeg->components; c++) {
     pn_component *component = &jpeg->component[c];
-    component->wide = divide_up(jpeg->width * component->h, luma->h);
-    component->high = divide_up(jpeg->height * component->v, luma->v);
+    component->wide = pn_divide_up(jpeg->width * component->h, luma->h);
+    component->high = pn_divide_up(jpeg->height * component->v, luma->v);
   }
   return 1;
 }

@@ -18,6 +18,8 @@ typedef enum {
   PN_UNREADABLE = 4 /* the file is gone, changed, or could not be read */
 } pn_result;
 
+static inline int32_t pn_divide_up(int32_t n, int32_t by) { return (int32_t)(((int64_t)n + by - 1) / by); }
+
 /* Memory of one thread that is used again for the next image. */
 typedef struct {
   uint8_t *data;

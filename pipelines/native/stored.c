@@ -6,8 +6,6 @@ static uint32_t word(const uint8_t *at) {
   return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-static int32_t up(int32_t n, int32_t by) { return (n + by - 1) / by; }
-
 /* Read `size` bytes of the row's image from `begin` on. */
 static pn_result read_part(pn_task *task, const pn_row *row, size_t begin, size_t size, uint8_t *out) {
   if (begin > (size_t)row->size || size > (size_t)row->size - begin) return PN_ODD;
@@ -20,7 +18,7 @@ static pn_result read_part(pn_task *task, const pn_row *row, size_t begin, size_
 /* Whether the head lies in the image and can hold `entry_bytes` for each strip. */
 static int sound_head(const pn_row *row, int32_t rows, size_t entry_bytes) {
   if (row->strip_rows == 0 || row->head > row->size) return 0;
-  return (size_t)up(rows, row->strip_rows) * entry_bytes <= row->head;
+  return (size_t)pn_divide_up(rows, row->strip_rows) * entry_bytes <= row->head;
 }
 
 /* Read the head and check it. */
@@ -40,13 +38,13 @@ static pn_result parse_stored_header(const pn_row *row, const uint8_t *header, s
 }
 
 pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_strips *strips) {
-  int32_t mcu_rows = row->mcu_height > 0 ? up(row->height, row->mcu_height) : 0;
+  int32_t mcu_rows = row->mcu_height > 0 ? pn_divide_up(row->height, row->mcu_height) : 0;
   if (mcu_rows == 0 || !sound_head(row, mcu_rows, 8)) return PN_ODD;
   uint8_t *head = pn_take(&worker->head, row->head);
   if (head == NULL) return PN_NO_MEMORY;
   pn_result result = read_head(task, row, head);
   if (result != PN_OK) return result;
-  size_t table = 8 * (size_t)up(mcu_rows, row->strip_rows);
+  size_t table = 8 * (size_t)pn_divide_up(mcu_rows, row->strip_rows);
   strips->header = head + table;
   strips->header_bytes = row->head - table;
   result = parse_stored_header(row, strips->header, strips->header_bytes, &worker->jpeg);
@@ -55,9 +53,9 @@ pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn
   int32_t margin = row->mcu_height > 8;
   int32_t above = window.y > margin ? window.y - margin : 0;
   int32_t first = above / row->mcu_height / row->strip_rows;
-  int32_t row_end = up(window.y + window.height + margin, row->mcu_height);
+  int32_t row_end = pn_divide_up(window.y + window.height + margin, row->mcu_height);
   if (row_end > mcu_rows) row_end = mcu_rows;
-  int32_t end = up(row_end, row->strip_rows);
+  int32_t end = pn_divide_up(row_end, row->strip_rows);
   uint32_t start = first > 0 ? word(head + 8 * (size_t)(first - 1)) : 0;
   uint32_t before = first > 0 ? word(head + 8 * (size_t)(first - 1) + 4) : 0;
   uint32_t stop = word(head + 8 * (size_t)(end - 1)), after = word(head + 8 * (size_t)(end - 1) + 4);
@@ -83,9 +81,9 @@ pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
 pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {
   if (!sound_head(row, row->height, 4)) return PN_ODD;
   size_t stride = 3 * (size_t)row->width;
-  int32_t first = window.y / row->strip_rows, end = up(window.y + window.height, row->strip_rows);
+  int32_t first = window.y / row->strip_rows, end = pn_divide_up(window.y + window.height, row->strip_rows);
   int32_t y = first * row->strip_rows;
-  int32_t y_end = end * row->strip_rows < row->height ? end * row->strip_rows : row->height;
+  int32_t y_end = (int64_t)end * row->strip_rows < row->height ? end * row->strip_rows : row->height;
   size_t size = stride * (size_t)(y_end - y);
   if (size > (size_t)row->size) return PN_ODD;
   uint8_t *head = pn_take(&worker->head, row->head), *rows = pn_take(&worker->part, size);

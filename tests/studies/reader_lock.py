@@ -1,9 +1,9 @@
 """Measures how long the dali backend's readers hold the interpreter lock for an image; DALI itself is left out.
 
-`python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--json OUT]` reads and plans batches on one thread and
-prints microseconds an image, the least of some epochs: processor time outside of the native library's calls (those run
-without the lock) and inside, and what a loop in pure Python on another thread loses to the reader. Each with the
-library and without.
+`python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--batch-size N] [--json OUT]` reads and plans batches on
+one thread and prints microseconds an image, the least of some epochs: processor time outside of the native library's
+calls (those run without the lock) and inside, and what a loop in pure Python on another thread loses to the reader.
+Each with the library and without.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from penstock.loaders.stream.order import Schedule
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 
-BATCH, EPOCHS, LOOPS = 64, 7, 2_000_000
+EPOCHS, LOOPS = 25, 2_000_000
 PATHS = {"native": "auto", "Python": "simplejpeg"}
 
 
 class Reader:
     """A producer of crop tasks, as the dali backend's readers have it."""
 
-    def __init__(self, source: Source, decoder: str) -> None:
-        schedule = Schedule(n=len(source), batch_size=BATCH, seed=7)
+    def __init__(self, source: Source, decoder: str, batch_size: int) -> None:
+        schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
         settings = ProducerSettings(
             source=source,
             pipeline=imagenet_train(),
@@ -48,8 +48,8 @@ class Reader:
             on_repaired="ignore",
         )
         self._producer, self._settings = Producer(settings, crop_task), settings
-        self._pixels = np.zeros((BATCH, *settings.pipeline.size, 3), np.uint8)
-        self._rows: np.ndarray[Any, Any] = np.zeros(BATCH, ROW_DTYPE)
+        self._pixels = np.zeros((batch_size, *settings.pipeline.size, 3), np.uint8)
+        self._rows: np.ndarray[Any, Any] = np.zeros(batch_size, ROW_DTYPE)
         self.in_library_s = 0.0
         if self._producer._native is not None:
             stage = self._producer._native.stage
@@ -65,14 +65,14 @@ class Reader:
         """Make batches, and yield the number of images that became tasks in each."""
         for epoch in epochs:
             for step in range(self._settings.schedule.steps()):
-                cursor = Cursor(epoch, step * BATCH)
+                cursor = Cursor(epoch, step * self._settings.schedule.batch_size)
                 self._producer.produce(cursor, self._pixels, self._rows, lambda sample: None)
                 yield len(self._producer.tasks)
 
 
-def processor_us(source: Source, decoder: str) -> tuple[float, float]:
+def processor_us(source: Source, decoder: str, batch_size: int) -> tuple[float, float]:
     """Return (with the lock, in the library) of an image."""
-    reader, found = Reader(source, decoder), []
+    reader, found = Reader(source, decoder, batch_size), []
     for epoch in range(EPOCHS):
         began, reader.in_library_s = time.thread_time(), 0.0
         images = sum(reader.batches(iter([epoch])))
@@ -81,7 +81,7 @@ def processor_us(source: Source, decoder: str) -> tuple[float, float]:
     return min(found)
 
 
-def lost_us(source: Source, decoder: str) -> float:
+def lost_us(source: Source, decoder: str, batch_size: int) -> float:
     """Return by how much an image delays a loop on another thread, which needs the lock all the time."""
 
     def loop() -> float:
@@ -91,7 +91,7 @@ def lost_us(source: Source, decoder: str) -> float:
         return time.perf_counter() - began
 
     alone, made, end, found = min(loop() for _ in range(EPOCHS)), [0], threading.Event(), []
-    reader = Reader(source, decoder)
+    reader = Reader(source, decoder, batch_size)
 
     def read() -> None:
         torch.set_num_threads(1)
@@ -117,6 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos")
     parser.add_argument("--cache")
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -124,12 +125,13 @@ def main(arguments: list[str] | None = None) -> int:
     for name, path in (("files", options.photos), ("cache", options.cache)):
         for way, decoder in PATHS.items() if path else ():
             source = open_source(path)
-            held, inside = processor_us(source, decoder)
-            rows[f"{name}, {way}"] = {"held_us": held, "in_library_us": inside, "lost_us": lost_us(source, decoder)}
+            held, inside = processor_us(source, decoder, options.batch_size)
+            lost = lost_us(source, decoder, options.batch_size)
+            rows[f"{name}, {way}"] = {"held_us": held, "in_library_us": inside, "lost_us": lost}
     for name, row in rows.items():
         print(f"{name:15}", *(f"{key} {value:7.1f}" for key, value in row.items()), sep="  ")
     if options.json:
-        write_json(options.json, {"batch": BATCH, "rows": rows})
+        write_json(options.json, {"batch_size": options.batch_size, "rows": rows})
     return 0
 
 
