@@ -127,7 +127,7 @@ def test_two_ranks_share_the_stream(photos: Path, stream: list[Any], tmp_path: P
         env={**clean, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

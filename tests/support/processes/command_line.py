@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from unittest import mock
 
-from processes import eventually, processes_with, segments_of_nobody
+from processes import CONTRACT_S, eventually, processes_with, segments_of_nobody
 
 from penstock.bench import cli
 
@@ -116,9 +116,9 @@ class Running:
         _, errors = self.process.communicate(timeout=240)
         return self.process.returncode, errors
 
-    def leaves_nothing(self) -> bool:
-        """Whether all is gone within the contract's seconds."""
-        return eventually(lambda: not self.left_behind())
+    def leaves_nothing(self, within_s: float = CONTRACT_S) -> bool:
+        """Whether all is gone in time, by default within the contract's seconds."""
+        return eventually(lambda: not self.left_behind(), within_s)
 
     def __enter__(self) -> Running:
         return self

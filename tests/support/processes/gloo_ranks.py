@@ -19,7 +19,7 @@ def run_ranks(script: str, folder: Path, world: int, *more: str) -> list[Any]:
     command = [sys.executable, "-W", "error", "-c", script]
     ranks = [subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE) for rank in range(world)]
     try:
-        errors = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+        errors = [rank.communicate(timeout=700)[1].decode() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
