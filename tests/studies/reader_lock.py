@@ -1,9 +1,9 @@
-"""Measures how long the dali backend's readers hold the interpreter lock for an image; DALI itself is left out.
+"""Measures how long threads hold the interpreter lock for an image: the dali backend's readers, and makers of batches.
 
 `python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--batch-size N] [--json OUT]` reads and plans batches on
 one thread and prints microseconds an image, the least of some epochs: processor time outside of the native library's
 calls (those run without the lock) and inside, and what a loop in pure Python on another thread loses to the reader.
-Each with the library and without.
+The readers' (DALI itself is left out) with the library and without; whole batches with it alone.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 
 EPOCHS, LOOPS = 25, 2_000_000
-PATHS = {"native": "auto", "Python": "simplejpeg"}
+PATHS = {  # -> what is made of a row, decoder
+    "reader, native": (crop_task, "auto"),
+    "reader, Python": (crop_task, "simplejpeg"),
+    "batch, native": (None, "native"),
+}
 
 
 class Reader:
-    """A producer of crop tasks, as the dali backend's readers have it."""
+    """A producer of crop tasks, as the dali backend's readers have it, or of images."""
 
-    def __init__(self, source: Source, decoder: str, batch_size: int) -> None:
+    def __init__(self, source: Source, way: str, batch_size: int) -> None:
+        make_task, decoder = PATHS[way]
         schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
         settings = ProducerSettings(
             source=source,
@@ -47,7 +52,7 @@ class Reader:
             evaluation=False,
             on_repaired="ignore",
         )
-        self._producer, self._settings = Producer(settings, crop_task), settings
+        self._producer, self._settings = Producer(settings, make_task), settings
         self._pixels = np.zeros((batch_size, *settings.pipeline.size, 3), np.uint8)
         self._rows: np.ndarray[Any, Any] = np.zeros(batch_size, ROW_DTYPE)
         self.in_library_s = 0.0
@@ -62,17 +67,17 @@ class Reader:
         return done
 
     def batches(self, epochs: Iterator[int]) -> Iterator[int]:
-        """Make batches, and yield the number of images that became tasks in each."""
+        """Make batches, and yield the number of images in each."""
         for epoch in epochs:
             for step in range(self._settings.schedule.steps()):
                 cursor = Cursor(epoch, step * self._settings.schedule.batch_size)
                 self._producer.produce(cursor, self._pixels, self._rows, lambda sample: None)
-                yield len(self._producer.tasks)
+                yield len(self._rows)
 
 
-def processor_us(source: Source, decoder: str, batch_size: int) -> tuple[float, float]:
+def processor_us(source: Source, way: str, batch_size: int) -> tuple[float, float]:
     """Return (with the lock, in the library) of an image."""
-    reader, found = Reader(source, decoder, batch_size), []
+    reader, found = Reader(source, way, batch_size), []
     for epoch in range(EPOCHS):
         began, reader.in_library_s = time.thread_time(), 0.0
         images = sum(reader.batches(iter([epoch])))
@@ -81,7 +86,7 @@ def processor_us(source: Source, decoder: str, batch_size: int) -> tuple[float, 
     return min(found)
 
 
-def lost_us(source: Source, decoder: str, batch_size: int) -> float:
+def lost_us(source: Source, way: str, batch_size: int) -> float:
     """Return by how much an image delays a loop on another thread, which needs the lock all the time."""
 
     def loop() -> float:
@@ -91,7 +96,7 @@ def lost_us(source: Source, decoder: str, batch_size: int) -> float:
         return time.perf_counter() - began
 
     alone, made, end, found = min(loop() for _ in range(EPOCHS)), [0], threading.Event(), []
-    reader = Reader(source, decoder, batch_size)
+    reader = Reader(source, way, batch_size)
 
     def read() -> None:
         torch.set_num_threads(1)
@@ -123,13 +128,13 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     rows: dict[str, dict[str, float]] = {}
     for name, path in (("files", options.photos), ("cache", options.cache)):
-        for way, decoder in PATHS.items() if path else ():
+        for way in PATHS if path else ():
             source = open_source(path)
-            held, inside = processor_us(source, decoder, options.batch_size)
-            lost = lost_us(source, decoder, options.batch_size)
+            held, inside = processor_us(source, way, options.batch_size)
+            lost = lost_us(source, way, options.batch_size)
             rows[f"{name}, {way}"] = {"held_us": held, "in_library_us": inside, "lost_us": lost}
     for name, row in rows.items():
-        print(f"{name:15}", *(f"{key} {value:7.1f}" for key, value in row.items()), sep="  ")
+        print(f"{name:21}", *(f"{key} {value:7.1f}" for key, value in row.items()), sep="  ")
     if options.json:
         write_json(options.json, {"batch_size": options.batch_size, "rows": rows})
     return 0

@@ -220,8 +220,11 @@ def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(mo
                 wait()
 
         child = ForkedChild(serve, group=True)
-        child.waits()
-        assert len(list(Path(folder).glob("pymp-*/listener-*"))) == 2
-        os.killpg(child.pid, signal.SIGTERM)  # which the workers leave to their parent
-        os.waitpid(child.pid, 0)
+        try:
+            child.waits()
+            both = eventually(lambda: len(list(Path(folder).glob("pymp-*/listener-*"))) == 2)
+        finally:
+            os.killpg(child.pid, signal.SIGTERM)  # which the workers leave to their parent
+            os.waitpid(child.pid, 0)
+        assert both
         assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)
