@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,13 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "slow storage"
 
 
-def go_on(fifo: Path) -> None:
-    with open(fifo, "wb"):
-        pass
+def go_on(fifo: Path, taking: threading.Thread) -> None:
+    """Let the read go on that `taking` waits in, as soon as it does; it may end before it comes to that."""
+    while taking.is_alive():
+        with contextlib.suppress(OSError):  # nobody reads yet
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            break
+        time.sleep(0.01)
 
 
 @pytest.fixture(params=["processes", "threads", "this process"])
@@ -67,7 +73,7 @@ def test_close_in_another_thread_is_what_a_thread_that_waits_is_told(loader: Loa
     closing = threading.Thread(target=loader.close, daemon=True)
     closing.start()
     if not loader.describe()["workers"]:
-        go_on(fifo)
+        go_on(fifo, taking)
     taking.join(60)
     closing.join(60)
     *served, error = taking.got
@@ -88,7 +94,7 @@ def test_threads_that_ask_while_another_one_waits_are_told_and_take_nothing_from
         assert isinstance(error, LoaderError), error
         assert error.code == "E-MISUSE"
         assert "another thread" in error.cause
-    go_on(fifo)
+    go_on(fifo, taking)
     taking.join(60)
     *served, error = taking.got
     assert isinstance(error, StopIteration)
