@@ -258,7 +258,7 @@ class DaliEngine:
             "decodes_on": device.type,
             "dali": import_dali().__version__,
             "batches_refused": self._stage.refused if self._stage is not None else 0,
-            "decode": options.decode if options.decode != "auto" else REGIONS,
+            "decodes": options.decode if options.decode != "auto" else REGIONS,
         }
         if self._verifier is not None:
             about |= self._verifier.describe()

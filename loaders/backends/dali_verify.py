@@ -150,7 +150,7 @@ class Verifier:
     def describe(self) -> dict[str, object]:
         """Return what was looked at so far."""
         counts = {"compared": self.compared, "misread": len(self.moved), "not_compared": self.passed_over}
-        return {"verify": self._per_batch, **counts}
+        return {"verified_per_batch": self._per_batch, **counts}
 
     def tell_the_rest(self) -> None:
         """Warn of what was found after the last batch, with which it would have been reported."""

@@ -194,7 +194,7 @@ def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch,
     with pytest.warns(RuntimeWarning, match="decodes regions wrongly"):
         engine = dali_backend.open_engine(settings, options)
     assert isinstance(engine, dali_backend.DaliEngine)
-    assert (engine.describe()["decode"], engine._verifier is not None) == (WHOLE, True)
+    assert (engine.describe()["decodes"], engine._verifier is not None) == (WHOLE, True)
     assert engine._verifier._per_batch == 1  # type: ignore[union-attr]
     for way, kind in ((REGIONS, "DaliEngine"), (OURS, "ThreadEngine")):
         chosen = dali_backend.DaliOptions(workers=0, decode=way)  # nothing is tried then

@@ -111,7 +111,7 @@ def test_under_replace_it_is_booked_and_our_decoder_makes_it_from_then_on(
         assert loader.stats().repaired == booked >= 2  # once each time that it was served
     assert set(found) == {5, 18}
     assert (found[5].code, found[5].substitute, found[5].path) == ("E-DECODER", 5, b"memory/5.jpg")
-    assert (about["verify"], about["misread"]) == (BATCH, 2)
+    assert (about["verified_per_batch"], about["misread"]) == (BATCH, 2)
     assert about["compared"] >= COUNT
     assert after[:2] == before[:2]
     assert after[2] > before[2]
@@ -133,7 +133,7 @@ def test_a_good_decoder_passes_and_the_stream_is_the_same() -> None:
     assert all(np.array_equal(one.pixels, served[0].pixels) for one in served)
     assert all(one.numbers() == served[0].numbers() for one in served)
     assert [one.about.get("compared", 0) for one in served[:3]] == [0, 9, 36]
-    assert "verify" not in served[0].about
+    assert "verified_per_batch" not in served[0].about
 
 
 def test_the_rows_that_are_compared_are_others_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
