@@ -19,7 +19,7 @@ from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
-from penstock.loaders.workers.leftovers import named_semaphores
+from penstock.loaders.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, receive_message
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
@@ -160,6 +160,8 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 worker.kill()
             for worker in self._workers:
                 worker.join(_KILLED_S)
+            if waiting:
+                sweep()  # what was killed has not removed its temporary folder
             boxes: list[Any] = [*self._index_queues, self._worker_result_queue]
             for box in boxes:
                 box.cancel_join_thread()

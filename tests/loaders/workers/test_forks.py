@@ -228,3 +228,16 @@ def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(mo
             os.waitpid(child.pid, 0)
         assert both
         assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)
+
+
+def test_the_temporary_folder_of_a_worker_that_was_killed_goes_with_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        with DataLoader(Numbered(24), 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork") as it:
+            before = child_pids()
+            stream = iter(it)
+            next(stream)
+            os.kill(min(child_pids() - before), signal.SIGKILL)
+            with pytest.raises(LoaderError, match="E-WORKER"):
+                list(stream)
+        assert os.listdir(folder) == []
