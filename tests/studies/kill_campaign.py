@@ -149,6 +149,7 @@ class Campaign:
 
     def __init__(self, folder: Path, commands: Commands, draw: random.Random) -> None:
         self._folder, self._commands, self._draw = folder, commands, draw
+        self._told: set[str] = set()  # shared memory that an earlier trial left
         self._photos = write_folder(folder / "photos", 60)
         code, command = commands.run("cache", "build", self._photos, folder / "whole.h5", "--workers", 0)
         assert code == 0, command.errors
@@ -271,11 +272,13 @@ class Campaign:
             command = self._commands.start(script=self._sweep, environment={"TMPDIR": str(temporary)})
             assert command.wait() == 0, command.errors
             trial.files = self._files(temporary)
+        self._told |= set(trial.files)
 
     def _files(self, temporary: Path) -> list[str]:
         files = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
         # torch keeps what it compiles.
-        return [*self._commands.shared_segments(), *(name for name in files if not name.startswith("torchinductor"))]
+        files = [name for name in files if not name.startswith("torchinductor")]
+        return [*files, *(name for name in self._commands.shared_segments() if name not in self._told)]
 
     def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
         """Whatever the builder left, its lock among it, is in nobody's way."""
