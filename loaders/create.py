@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.engine.native_rows import native_rows
+from penstock.loaders.engine.native_rows import goes_natively
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import numbered
@@ -152,7 +152,7 @@ def create_loader(
         "decoder_reason": why,
         "on_repaired": policy.on_repaired,
     }
-    if backend != "dali" and native_rows(data, pipeline, decoder) is not None:
+    if backend != "dali" and goes_natively(data, pipeline, decoder):
         about |= {"decoder": NATIVE, "decoder_reason": f"the native library; {jpeg_decoder.name} for what it leaves"}
     state = LoaderState(
         fingerprint=data.fingerprint,

@@ -22,7 +22,7 @@ from penstock.loaders.cache_build import for_source
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
 from penstock.loaders.engine.batch_queue import BatchQueue
 from penstock.loaders.engine.choose import open_engine as open_own_engine
-from penstock.loaders.engine.native_rows import native_rows
+from penstock.loaders.engine.native_rows import goes_natively
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.producer import ProducerSettings
@@ -171,7 +171,7 @@ class DaliEngine:
         import_dali()
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
-        self._reads_natively = native_rows(settings.source, settings.pipeline, settings.decoder) is not None
+        self._reads_natively = goes_natively(settings.source, settings.pipeline, settings.decoder)
         self._settings, self._options = settings, options
         self.consumer_bytes = 0
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)

@@ -161,11 +161,18 @@ def _views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
     return views
 
 
+def goes_natively(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
+    """Say whether the library is here, and source, decoder and resampling leave ordinary JPEGs to it."""
+    suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch"
+    return suits and native_library() is not None and is_located(source)
+
+
 def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> NativeRows | None:
-    """Return what fills rows natively; None where the library, the source, decoder or resampling rules that out."""
-    library = native_library()
-    if library is None or decoder not in NATIVE_DECODERS or pipeline.resample != "torch" or not is_located(source):
+    """Return what fills rows natively; None where goes_natively says no."""
+    if not goes_natively(source, pipeline, decoder):
         return None
+    library = native_library()
+    assert library is not None
     assert isinstance(source, LocatedSource)
     return NativeRows(
         source, NativeStage(library, pipeline.size, pipeline.max_pixels, apply_exif=pipeline.exif == "apply")

@@ -10,7 +10,7 @@ from typing import Any
 import jpeg_parts as jp
 import numpy as np
 import pytest
-from bit_rot import build_odd_cache, write_odd_folder
+from bit_rot import SERVED_ENCODINGS, open_cache_of_odd_and_sound, open_damaged_cache
 from cache_files import strip_item, write_cache
 from native_tests import native
 from odd_images import corpus, jpeg, scene, textured
@@ -18,7 +18,6 @@ from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
 from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
-from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.producer import ROW_DTYPE, Aborted, Producer
@@ -130,36 +129,17 @@ def test_what_is_judged_is_judged_once(photos: Path, on_repaired: str) -> None:
     assert made.native <= 10 * BATCH - 70
 
 
-ENCODINGS = {
-    "lossless": Encoding(),
-    "lossy": Encoding(resize=64, quality=80),
-    "raw": Encoding(kind="raw"),
-    "raw, small": Encoding(kind="raw", resize=48),
-}
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", SERVED_ENCODINGS)
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
 def test_parts_of_caches_are_the_same(tmp_path: Path, encoding: str, exif: str) -> None:
-    folder = write_odd_folder(tmp_path / "odd")
-    write_folder(folder, 30)
-    cache = open_cache(build_odd_cache(folder, tmp_path / "odd.h5", ENCODINGS[encoding]))
+    cache = open_cache_of_odd_and_sound(tmp_path, SERVED_ENCODINGS[encoding])
     made = both(cache, 12, at_least=80, pipeline=imagenet_train(32, exif=exif))
     assert made.kinds == {"raw" not in encoding}
     both(cache, 3, at_least=10, pipeline=ImagePipeline(crop="full", size=(40, 24), exif=exif))
 
 
 def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path) -> None:
-    cache = open_cache(build_odd_cache(photos, tmp_path / "damaged.h5", Encoding()))
-    _, start = cache.files[0].payload
-    draw = np.random.default_rng(3)
-    with open(tmp_path / "damaged.h5", "r+b") as file:
-        for record in cache.records[::3].tolist():
-            at = start + int(record[0]) + int(draw.integers(record[1]))
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 1 << int(draw.integers(8))]))
+    cache = open_damaged_cache(photos, tmp_path / "damaged.h5")
     assert both(cache, 10, at_least=60).codes == {"E-CACHE"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bit_rot import build_odd_cache, write_odd_folder
+from bit_rot import SERVED_ENCODINGS, build_odd_cache, open_cache_of_odd_and_sound, open_damaged_cache
 from native_tests import native
 from odd_images import corpus
 from photo_folder import photo, write_folder
@@ -124,20 +124,10 @@ def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:
     both(source, -(-len(source) // BATCH), at_least=60, pipeline=imagenet_eval(32), evaluation=True)
 
 
-ENCODINGS = {
-    "lossless": Encoding(),
-    "lossy": Encoding(resize=64, quality=80),
-    "raw": Encoding(kind="raw"),
-    "raw, small": Encoding(kind="raw", resize=48),
-}
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", SERVED_ENCODINGS)
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
 def test_caches_are_served_alike(tmp_path: Path, encoding: str, exif: str) -> None:
-    folder = write_odd_folder(tmp_path / "odd")
-    write_folder(folder, 30)
-    cache = open_cache(build_odd_cache(folder, tmp_path / "odd.h5", ENCODINGS[encoding]))
+    cache = open_cache_of_odd_and_sound(tmp_path, SERVED_ENCODINGS[encoding])
     both(cache, 6, at_least=40, pipeline=imagenet_train(32, exif=exif))
 
 
@@ -151,16 +141,7 @@ def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None
 
 
 def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path) -> None:
-    cache = open_cache(build_odd_cache(photos, tmp_path / "damaged.h5", Encoding()))
-    _, start = cache.files[0].payload
-    draw = np.random.default_rng(3)
-    with open(tmp_path / "damaged.h5", "r+b") as file:
-        for record in cache.records[::3].tolist():
-            at = start + int(record[0]) + int(draw.integers(record[1]))
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 1 << int(draw.integers(8))]))
+    cache = open_damaged_cache(photos, tmp_path / "damaged.h5")
     found = both(cache, 10, at_least=60)
     assert {entry.code for entry in found.bad} == {"E-CACHE"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jpeg_samples import stoppable, unstoppable
 from odd_images import corpus, encoded, scene
-from photo_folder import photo
+from photo_folder import photo, write_folder
 
 from penstock.loaders.cache.format import PIXELS, STRIPS, Encoding, Record
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
@@ -27,6 +27,13 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
 ENCODINGS = {"jpeg": Encoding(), "raw": Encoding(kind="raw"), "lossy": Encoding(resize=40, quality=80)}
+# As caches are served on two paths that must agree.
+SERVED_ENCODINGS = {
+    "lossless": Encoding(),
+    "lossy": Encoding(resize=64, quality=80),
+    "raw": Encoding(kind="raw"),
+    "raw, small": Encoding(kind="raw", resize=48),
+}
 # What became of a read: as before the damage; refused as damage; refused for another reason; other pixels, untold.
 SAME, REPORTED, OTHER_ERROR, SILENT = "harmless", "reported", "refused for another reason", "silent"
 _NUM_WINDOWS = 3
@@ -56,6 +63,28 @@ def build_odd_cache(root: Path, path: Path, encoding: Encoding) -> Path:
     """A cache of that folder."""
     build_cache(ImageFolder(root), path, encoding, workers=0)
     return path
+
+
+def open_cache_of_odd_and_sound(folder: Path, encoding: Encoding) -> Hdf5Cache:
+    """A cache, made in `folder`, of the odd folder with 30 sound photos."""
+    root = write_odd_folder(folder / "odd")
+    write_folder(root, 30)
+    return open_cache(build_odd_cache(root, folder / "odd.h5", encoding))
+
+
+def open_damaged_cache(root: Path, path: Path) -> Hdf5Cache:
+    """A cache of the folder `root` with one bit flipped in the stored bytes of every third image."""
+    cache = open_cache(build_odd_cache(root, path, Encoding()))
+    _, start = cache.files[0].payload
+    draw = np.random.default_rng(3)
+    with open(path, "r+b") as file:
+        for record in cache.records[::3].tolist():
+            at = start + int(record[0]) + int(draw.integers(record[1]))
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << int(draw.integers(8))]))
+    return cache
 
 
 class Reader:
