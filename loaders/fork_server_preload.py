@@ -14,6 +14,7 @@ from typing import Any
 import penstock.loaders.backends.torch_backend  # noqa: F401  torch is imported once, not once a worker
 from penstock.loaders.cache_encode.encode_workers import run_worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
+from penstock.loaders.workers.launch import answer_start
 from penstock.loaders.workers.leftovers import remove_folder
 from penstock.loaders.workers.settle import SENT_TO_JOBS, start_worker
 
@@ -38,12 +39,12 @@ def _remove_socket() -> None:
 
 
 def _unblock_signals(_: object) -> None:
-    """Unblock the signals in a forked process that is no worker; a worker does so itself once its handlers are set."""
+    """Unblock the signals in a user's process; ours end quietly by Ctrl-C, workers until their handlers are set."""
     process: Any = multiprocessing.current_process()
-    worker = process._target is run_worker or any(
+    ours = process._target in (answer_start, run_worker) or any(
         arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
     )
-    if os.getppid() == _SERVER and not worker:
+    if os.getppid() == _SERVER and not ours:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

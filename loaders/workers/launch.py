@@ -56,7 +56,7 @@ def _ready_fork_server() -> Any:
     start_fork_server()
     if server._forkserver_pid in _ready_servers:
         return context
-    first = context.Process(target=os.getpid, daemon=True)  # ends once the server has forked it, after its imports
+    first = context.Process(target=answer_start, daemon=True)
     try:
         with hidden_main():
             first.start()
@@ -68,6 +68,10 @@ def _ready_fork_server() -> Any:
     first.close()
     _ready_servers.add(server._forkserver_pid)
     return context
+
+
+def answer_start() -> None:
+    """End a process that was started to wait for the fork server, which forks it once it has done its imports."""
 
 
 def start_fork_server() -> None:

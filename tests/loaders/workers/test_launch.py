@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import textwrap
 import threading
 from multiprocessing import forkserver, spawn
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +54,36 @@ def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
     worker_context("forkserver")
     monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: pytest.fail("a process was started"))
     worker_context("forkserver")
+
+
+def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: Path) -> None:
+    """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
+    (tmp_path / "interrupted.py").write_text(
+        textwrap.dedent(f"""
+            import multiprocessing.util, os
+
+            def info(message, *arguments):
+                if message == "child process calling self.run()":
+                    os.kill(os.getpid(), {signal.SIGINT.value})
+
+            multiprocessing.util.info = info
+        """)
+    )
+    program = textwrap.dedent("""
+        import multiprocessing
+        from penstock.loaders.workers.launch import worker_context
+        multiprocessing.set_forkserver_preload(["interrupted"])
+        process = worker_context("forkserver").Process(target=print, args=("a user's process",))
+        process.start()
+        process.join()
+    """)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
