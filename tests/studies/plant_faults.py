@@ -1,8 +1,9 @@
 """Plants faults in the product, one at a time: `python tests/studies/plant_faults.py` lists those that no test notices.
 
 A fault is a small change of one module: a comparison turned, a condition negated, a statement left out. The module's
-own tests run first, then those of its room, then the contract's; a fault that passes all of them has survived. Each
-tree is a copy; the process that forks the tests has imported torch, so that a run costs its tests alone.
+own tests run first, then those of its room, then the contract's; a fault that passes all of them, or those for which
+there is time, has survived. Some modules get none, as a control: a test that fails there notices nothing. Each tree is
+a copy; the process that forks the tests has imported torch, so that a run costs its tests alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ CONTRACT = (
     "tests/loaders/drop_in/test_data_loader.py",
     "tests/loaders/test_trainers.py",
 )
-LIMIT_S = 300.0  # for one run of tests: a fault that makes them hang is noticed, too
+CONTROL = -1
+LIMIT_S = 300.0  # for one run of tests; a fault that none of them has noticed by then has survived
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -71,7 +73,7 @@ class Fault:
         module: path of the module within the repository.
         line: its line, counted from 1.
         what: the change in words.
-        number: which of the module's possible faults this is.
+        number: which of the module's possible faults this is, or CONTROL.
     """
 
     module: str
@@ -90,8 +92,10 @@ def possible_faults(module: str, text: str) -> list[Fault]:
 
 
 def planted(text: str, fault: Fault) -> str:
-    """Return the module's text with the fault in it."""
+    """Return the module's text with the fault in it; a control's text says the same as before."""
     tree = ast.parse(text)
+    if fault.number == CONTROL:
+        return ast.unparse(tree)
     for number, (_, _, change) in enumerate(_changes(tree)):
         if number == fault.number:
             change()
@@ -217,15 +221,16 @@ class Lane:
         return not self.process.is_alive() or time.monotonic() > self._deadline
 
     def finish(self) -> bool:
-        """Remove the fault and all processes of its tests; say whether the tests noticed it."""
+        """Remove the fault and all processes of its tests; say whether one of these noticed it."""
         assert self.fault is not None
         assert self.process.pid is not None
+        ended = not self.process.is_alive()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         (self.folder / self.fault.module).write_text(self._text(self.fault), encoding="utf-8")
         self.fault = None
-        return self.process.exitcode != 0
+        return ended and self.process.exitcode != 0
 
     @staticmethod
     def _text(fault: Fault) -> str:
@@ -259,20 +264,27 @@ def choose(count: int, seed: int, under: Sequence[str]) -> list[Fault]:
     return random.Random(seed).sample(faults, min(count, len(faults)))
 
 
+def choose_controls(count: int, faults: Sequence[Fault]) -> list[Fault]:
+    """Return controls in the modules of the first `count` faults."""
+    return [Fault(module=fault.module, line=0, what="nothing", number=CONTROL) for fault in faults[:count]]
+
+
 def main(
     count: Annotated[int, typer.Option(help="Faults to plant.")] = 300,
     seed: Annotated[int, typer.Option(help="Seed of their choice.")] = 0,
     under: Annotated[list[str] | None, typer.Option(help="Folders to plant in.")] = None,
     lanes: Annotated[int, typer.Option(help="Trees that are tested at a time.")] = os.cpu_count() or 1,
+    controls: Annotated[int, typer.Option(help="Trees without a fault to test beside them.")] = 10,
     json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
 ) -> None:
     """Plant faults, run the tests that should notice, and list the survivors."""
     import torch  # noqa: F401  every forked test run has it
 
     faults = choose(count, seed, under or ["loaders", "pipelines"])
-    waiting, survivors, started = list(reversed(faults)), [], time.monotonic()
+    waiting = list(reversed([*choose_controls(controls, faults), *faults]))
+    survivors, false_alarms, started = list[Fault](), list[Fault](), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, Progress() as progress:
-        task = progress.add_task("faults", total=len(faults))
+        task = progress.add_task("faults", total=len(waiting))
         free, busy = [Lane(Path(folder) / str(number)) for number in range(lanes)], list[Lane]()
         while waiting or busy:
             while waiting and free:
@@ -281,14 +293,16 @@ def main(
             time.sleep(0.05)
             for lane in [lane for lane in busy if lane.over()]:
                 fault = lane.fault
-                if not lane.finish() and fault is not None:
-                    survivors.append(fault)
+                assert fault is not None
+                if lane.finish() == (fault.number == CONTROL):
+                    (false_alarms if fault.number == CONTROL else survivors).append(fault)
                     progress.console.print(f"{fault.module}:{fault.line}: {fault.what}", markup=False)
                 progress.advance(task)
                 busy.remove(lane)
                 free.append(lane)
     share = 1 - len(survivors) / max(1, len(faults))
     print(f"{len(faults) - len(survivors)} of {len(faults)} noticed: {share:.3f} (at least {GOAL})")
+    print(f"{len(false_alarms)} of {controls} controls failed")
     if json is not None:
         record = {
             "what": "faults planted in the product, one at a time",
@@ -297,6 +311,8 @@ def main(
             "faults": len(faults),
             "noticed": len(faults) - len(survivors),
             "by_folder": Counter(str(Path(fault.module).parent) for fault in faults),
+            "controls": controls,
+            "false_alarms": [fault.module for fault in false_alarms],
             "survivors": [asdict(fault) for fault in survivors],
         }
         write_json(json, record)

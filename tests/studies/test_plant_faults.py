@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from plant_faults import CONTRACT, ROOT, nearest_tests, planted, possible_faults
+from plant_faults import CONTRACT, ROOT, choose_controls, nearest_tests, planted, possible_faults
 
 TEXT = """
 def clip(value: int, low: int = 0) -> int:
@@ -24,6 +24,11 @@ def test_every_fault_changes_the_module_in_its_own_way() -> None:
     for words in ("value <= low", "and, or", "not left out", "left out: raise", "left out: print", "0 -> 1", "negated"):
         assert words in told
     assert {fault.line for fault in faults} <= {2, 3, 4, 5, 6}
+
+
+def test_a_control_says_what_its_module_says() -> None:
+    (control,) = choose_controls(1, possible_faults("m.py", TEXT))
+    assert ast.dump(ast.parse(planted(TEXT, control))) == ast.dump(ast.parse(TEXT))
 
 
 def test_a_modules_own_tests_come_first_and_the_contracts_last() -> None:
