@@ -154,6 +154,8 @@ def create_loader(
     }
     if backend != "dali" and goes_natively(data, pipeline, decoder):
         about |= {"decoder": NATIVE, "decoder_reason": f"the native library; {jpeg_decoder.name} for what it leaves"}
+    if pipeline.augment.active:
+        about["augmentations"] = "fused kernels" if stage.fused else "torch"
     state = LoaderState(
         fingerprint=data.fingerprint,
         samples=len(data),

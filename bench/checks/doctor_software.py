@@ -17,9 +17,11 @@ from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
 from penstock.loaders.backends.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
+from penstock.pipelines.batch import fused_check
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
 from penstock.pipelines.native import library as native
+from penstock.pipelines.native.build import BuildError, compiler
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
 from penstock.pipelines.sample.decode import JPEG_DECODERS, ImageDecoder, choose_jpeg_decoder
 
@@ -35,6 +37,8 @@ def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
     backend, _ = settings.resolved
     yield caches(needed=backend == "hdf5" or settings.cache is not None)
     yield gpu_driver(settings)
+    if torch.version.cuda is not None:
+        yield fused_kernels()
     yield dali(settings, needed=backend == "dali")
 
 
@@ -47,6 +51,21 @@ def native_library() -> Finding:
         return Finding("native library", "warn", f"switched off by {native.SWITCH}=0: slower", f"unset {native.SWITCH}")
     why = "of another version" if native.LIBRARY.exists() else "not built"
     return Finding("native library", "warn", f"{why}: images are decoded by the slower path", native.CURE)
+
+
+def fused_kernels() -> Finding:
+    """Look for what the batch stage's kernels need; whether they are right is tried at their first use on a GPU."""
+    name, slower = "fused kernels", "augmentations take more launches"
+    if fused_check.switched_off():
+        return Finding(name, "warn", f"switched off by {fused_check.SWITCH}=0: {slower}", f"unset {fused_check.SWITCH}")
+    version = package_version("triton")
+    if version is None:
+        return Finding(name, "warn", f"no Triton: {slower}", "install the triton that this torch was built with")
+    try:
+        compiler()
+    except BuildError as error:
+        return Finding(name, "warn", f"{error}: {slower}", "apt-get install gcc libc6-dev python3-dev")
+    return Finding(name, "ok", f"Triton {version} and a C compiler")
 
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch.to_device import to_device
@@ -15,8 +16,8 @@ GREY = (32768, (19595, 38470, 7471))
 
 
 def planes(images: torch.Tensor) -> torch.Tensor:
-    """Turn images [n, height, width, 3] into planes of one channel, contiguous [n, 3, height, width]."""
-    return images.permute(0, 3, 1, 2).contiguous()
+    """Copy images [n, height, width, 3] as planes of one channel, contiguous [n, 3, height, width]."""
+    return images.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def interleave(channels: torch.Tensor, images: torch.Tensor) -> None:
@@ -123,13 +124,17 @@ def _single(values: Floats) -> Floats:
     return values.astype(np.float32).astype(np.float64)
 
 
+def hue_shifts(turns: Floats) -> npt.NDArray[np.int64]:
+    """Return what is added to an 8-bit hue to turn it, in [0, 256)."""
+    return np.trunc(turns * 255).astype(np.int64) % 256
+
+
 def hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Tabulate by 8-bit hue what share of the saturation each channel loses, in 255ths: float32 [n, 3, 256].
 
     The hue is turned first, as torchvision does: by int(255 * turn), modulo 256.
     """
-    shift = np.trunc(turns * 255).astype(np.int64)
-    hue = (np.arange(256)[None, :] + shift[:, None]) % 256
+    hue = (np.arange(256)[None, :] + hue_shifts(turns)[:, None]) % 256
     sixths = hue * 6  # unit: 1/255 of a sixth of the circle
     parts = [(offset * 255 + sixths) % (6 * 255) for offset in (5, 3, 1)]
     return np.stack([np.clip(np.minimum(p, 4 * 255 - p), 0, 255) for p in parts], 1).astype(np.float32)

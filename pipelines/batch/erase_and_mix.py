@@ -49,17 +49,22 @@ def mix(images: torch.Tensor, mixing: Mixing) -> None:
 
     Half-precision images are mixed in float32.
     """
-    _blend(images, np.where(mixing.cut, 1.0, mixing.share))
+    _blend(images, given_shares(mixing))
     if mixing.boxes.any():
         _exchange(images, mixing.boxes)
 
 
-def _blend(images: torch.Tensor, shares: npt.NDArray[np.float64]) -> None:
-    if (shares == 1.0).all():
+def given_shares(mixing: Mixing) -> npt.NDArray[np.float32]:
+    """Return what share of itself each image of a pair gives to the other where they are blended, float32 [n / 2]."""
+    return (1.0 - np.where(mixing.cut, 1.0, mixing.share)).astype(np.float32)
+
+
+def _blend(images: torch.Tensor, shares: npt.NDArray[np.float32]) -> None:
+    if not shares.any():
         return
     pairs = images.view(len(shares), 2, -1)
     wide = torch.promote_types(images.dtype, torch.float32)
-    given = to_device((1.0 - shares).astype(np.float32)[:, None], images.device).to(wide)
+    given = to_device(shares[:, None], images.device).to(wide)
     step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
     for first in range(0, len(shares), step):
         pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change

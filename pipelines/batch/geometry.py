@@ -35,13 +35,17 @@ def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int,
     return np.where((ops == Op.ROTATE)[:, None], rotations, matrices)
 
 
+def fixed_steps(matrices: Floats) -> npt.NDArray[np.int32]:
+    """Turn matrices [n, 6] into Pillow's steps of 16.16 fixed point, from the first pixel's centre: int32 [6, n]."""
+    a, b, c, d, e, f = matrices.T
+    starts = np.stack((a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5))
+    return np.floor(starts * _FIXED + 0.5).astype(np.int32)
+
+
 def warp(images: torch.Tensor, matrices: Floats) -> None:
     """Move the pixels of uint8 [n, height, width, 3], in place; `matrices` are those of inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
-    a, b, c, d, e, f = matrices.T
-    # Pillow starts at the centre of the first pixel and goes on in steps of 16.16 fixed point.
-    starts = np.stack((a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5))
-    fixed = np.floor(starts * _FIXED + 0.5).astype(np.int32)[:, :, None, None]
+    fixed = fixed_steps(matrices)[:, :, None, None]
     # What lies outside is taken from a black frame of one pixel.
     framed = images.new_zeros((n, height + 2, width + 2, 3))
     framed[:, 1:-1, 1:-1] = images

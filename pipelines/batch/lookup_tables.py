@@ -64,7 +64,12 @@ def _brightness(factors: Floats) -> npt.NDArray[np.uint8]:
 
 def _posterize(bits: Floats) -> npt.NDArray[np.uint8]:
     """Make the tables of Pillow's ImageOps.posterize: only the upper bits are left."""
-    return (np.arange(256) & (256 - (1 << (8 - bits.astype(np.int64))))).astype(np.uint8)
+    return (np.arange(256) & posterize_masks(bits)).astype(np.uint8)
+
+
+def posterize_masks(bits: Floats) -> npt.NDArray[np.int64]:
+    """Return what is left of 255 by posterizing to so many upper bits."""
+    return 256 - (1 << (8 - bits.astype(np.int64)))
 
 
 def _solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
@@ -83,7 +88,7 @@ def _contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
 
 
 @lru_cache(maxsize=8)
-def _stretches(device: torch.device) -> torch.Tensor:
+def stretches(device: torch.device) -> torch.Tensor:
     """Tabulate by span what multiplies levels, and the lowest level, to stretch them: float64 [256, 2]; none for 0."""
     scales = np.ones((256, 2))
     scales[1:] = 255.0 / np.arange(1, 256)[:, None]
@@ -97,7 +102,7 @@ def _auto_contrast(images: torch.Tensor, _: Floats) -> torch.Tensor:
     rows = images.view(n, height, width * 3)  # whole rows first, as in _places
     low = rows.amin(1).view(n, width, 3).amin(1)
     high = rows.amax(1).view(n, width, 3).amax(1)
-    scales = _stretches(images.device).index_select(0, high.sub_(low).to(torch.int32).view(-1)).view(n, 3, 2)
+    scales = stretches(images.device).index_select(0, high.sub_(low).to(torch.int32).view(-1)).view(n, 3, 2)
     lowest = (low * scales[:, :, 1])[:, :, None]
     return (_levels(images.device, torch.float64) * scales[:, :, :1]).sub_(lowest).clamp_(0, 255)
 

@@ -6,6 +6,7 @@ import torch
 
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix, soft_targets
+from penstock.pipelines.batch.fused_check import fused_stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
 
@@ -37,15 +38,22 @@ class BatchStage:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device = dtype, device
         std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
-        self._scale = (1 / (255 * std)).to(device)
-        self._shift = (-mean / std).to(device)
+        scale, shift = 1 / (255 * std), -mean / std
+        self._scale, self._shift = scale.to(device), shift.to(device)
         # Either constant repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of
         # three channels.
         width = pipeline.size[1]
         self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
         # The colour of an erased box: 0 once normalised.
         blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
-        self._blank = blank.to(dtype).to(device)
+        blank = blank.to(dtype)
+        self._blank = blank.to(device)
+        self._fused = fused_stage(_results(scale, shift, blank), device) if self._augment.active else None
+
+    @property
+    def fused(self) -> bool:
+        """Whether augmentations run as Triton kernels, and not as torch's: that changes no result."""
+        return self._fused is not None
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
         """Draw the augmentations of the batch `key`; None where the pipeline has none."""
@@ -76,6 +84,8 @@ class BatchStage:
             return self._normalised(images, out).permute(0, 3, 1, 2)
         if len(plan.ops) and images.dtype != torch.uint8:
             raise ValueError(f"operations on pixels need uint8 images, not {images.dtype}: they have no gradient")
+        if self._fused is not None and images.dtype == torch.uint8:
+            return self._fused(images, plan, out).permute(0, 3, 1, 2)
         pixels = augment(images, plan) if len(plan.ops) else images
         result = self._normalised(pixels, out)
         if plan.erased.any():
@@ -119,3 +129,11 @@ class BatchStage:
             if scratch is not None:
                 result.copy_(target)
         return results.view(images.shape)
+
+
+def _results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
+    """Tabulate what each level of a channel becomes, and then an erased pixel: [3, 257] of the dtype of `blank`."""
+    levels = torch.arange(256, dtype=torch.uint8, device="cpu")[:, None].repeat(1, 3)
+    result = torch.empty_like(levels, dtype=blank.dtype)
+    result = levels if blank.dtype == torch.uint8 else torch.addcmul(shift, levels, scale, out=result)
+    return torch.cat((result, blank[None])).T.contiguous()

@@ -32,6 +32,7 @@ from penstock.loaders.open_source import open_source
 from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.batch import fused_check
 from penstock.pipelines.native import library as native
 
 SMALL = DoctorSettings(workers=2, batch_size=4, size=16)
@@ -213,6 +214,27 @@ def test_native_library_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert doctor_software.native_library().found.startswith("of another version:")
     monkeypatch.setenv(native.SWITCH, "0")
     assert doctor_software.native_library().fix == f"unset {native.SWITCH}"
+
+
+def test_fused_kernels_need_triton_and_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(fused_check.SWITCH, raising=False)
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.setattr(doctor_software, "package_version", lambda name: "3.7.1")
+    assert doctor_software.fused_kernels()[1:] == ("ok", "Triton 3.7.1 and a C compiler", None)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    found = doctor_software.fused_kernels()
+    assert (found.state, found.found.partition(":")[0]) == ("warn", "no C compiler")
+    monkeypatch.setattr(doctor_software, "package_version", lambda name: None)
+    assert doctor_software.fused_kernels().found.startswith("no Triton")
+    monkeypatch.setenv(fused_check.SWITCH, "0")
+    assert doctor_software.fused_kernels().fix == f"unset {fused_check.SWITCH}"
+
+
+def test_a_torch_for_cuda_is_asked_for_the_kernels_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for built in (None, "13.0"):
+        monkeypatch.setattr(doctor_software.torch.version, "cuda", built)
+        names = [finding.name for finding in doctor_software.software_findings(SMALL)]
+        assert ("fused kernels" in names) == (built is not None)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_the_input_is_left_alone_and_identity_is_a_copy() -> None:
     assert torch.equal(images, before)
 
 
+@pytest.mark.parametrize("op", list(Op), ids=lambda op: op.name)
+def test_one_image_of_one_pixel(op: Op) -> None:
+    """Its planes would be its own memory."""
+    images, value = images_of(2, (1, 1))[1:], values_of(op, 30)[5:6]
+    found = augment(torch.from_numpy(images), plan_of([[op]], [value.tolist()]))
+    assert share_off(found, by_pillow(op, images, value), levels=int(op in BLENDS)) == 0
+
+
 @pytest.mark.parametrize("pixels", [1, 200, 10**9])
 def test_the_size_of_pieces_changes_nothing(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.from_numpy(images_of(40, (19, 23)))

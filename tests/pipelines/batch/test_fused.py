@@ -1,0 +1,200 @@
+"""The fused path of the batch stage: what it costs a device, and what is done where its kernels cannot be used."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_count import KernelCount
+
+from penstock.pipelines.batch import fused, fused_check
+from penstock.pipelines.batch import stage as batch_stage
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
+from penstock.pipelines.spec import Augmentations, ImagePipeline
+
+META, CPU, CUDA = torch.device("meta"), torch.device("cpu"), torch.device("cuda:0")
+JITTER = (0.4, 0.4, 0.4, 0.1)
+FULL = Augmentations(auto_augment="rand", color_jitter=JITTER, erasing=0.25, mixup=0.2, cutmix=1.0)
+# What a batch of 256 of 224 x 224 costs a device, in launches (the copy of parameters to it counted, and soft targets)
+# and in bytes.
+BUDGETS = {
+    "rand": (Augmentations(auto_augment="rand"), torch.bfloat16, 6, 0.29e9),
+    "jitter": (Augmentations(color_jitter=JITTER), torch.bfloat16, 10, 0.47e9),
+    "full, bfloat16": (FULL, torch.bfloat16, 24, 0.69e9),
+    "full, float32": (FULL, torch.float32, 24, 0.76e9),
+    "trivial, uint8": (Augmentations(auto_augment="trivial"), torch.uint8, 3, 0.09e9),
+}
+
+
+class LaunchCount(KernelCount):
+    """Counts launches of fused kernels too, with what each reads and writes: tables once, pixels as often as read."""
+
+    def __init__(self, plan: AugmentPlan) -> None:
+        super().__init__()
+        self._rounds = iter(ops for ops in plan.ops if np.isin(ops, fused._TABULATED).any())
+
+    def launch(self, name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **constants: bool) -> None:
+        parts = [part.numel() * part.element_size() for part in arguments if isinstance(part, torch.Tensor)]
+        if name == "make_tables":  # only images that need one are read
+            parts[0] = parts[0] * int(np.isin(next(self._rounds), fused._TABULATED).sum()) // work[0]
+        self.kernels[name] += 1
+        self.bytes[name] += sum(parts) + parts[0] * constants.get("MIXED", False)  # the partners' pixels
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_batch_costs_a_device_no_more_than_its_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    augment, dtype, launches, num_bytes = BUDGETS[name]
+    monkeypatch.setattr(batch_stage, "fused_stage", fused.FusedStage)
+    stage = BatchStage(ImagePipeline(augment=augment), dtype, META, num_classes=1000)
+    images = torch.empty((256, 224, 224, 3), dtype=torch.uint8, device=META)
+    labels = torch.zeros(256, dtype=torch.int64, device=META)
+    plan = stage.plan(BatchKey(0, 0, np.arange(256)))
+    assert plan is not None
+    with LaunchCount(plan) as count:
+        monkeypatch.setattr(fused, "launch", count.launch)
+        found = stage(images, plan=plan)
+        stage.targets(labels, plan)
+    assert (found.dtype, found.shape) == (dtype, (256, 3, 224, 224))
+    assert count.kernels["apply_round"] == len(plan.ops)
+    assert count.num_kernels <= launches, count.kernels
+    assert count.num_bytes <= num_bytes, count.bytes
+
+
+def test_images_are_left_alone_and_nothing_to_do_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(fused, "launch", lambda name, work, images, *rest, **_: written.append((name, rest[0])))
+    stage = fused.FusedStage(torch.zeros((3, 257), dtype=torch.uint8), META)
+    images = torch.empty((4, 6, 7, 3), dtype=torch.uint8, device=META)
+    plan = AugmentPlan(np.zeros((0, 4), np.int8), np.zeros((0, 4)), np.zeros((4, 4), np.int32), None)
+    assert stage(images, plan) is images
+    assert written == []
+    erased = plan._replace(erased=np.ones((4, 4), np.int32))
+    memory = torch.empty_like(images)
+    assert stage(images, erased, memory) is memory
+    assert [name for name, _ in written] == ["finish"]
+    empty = plan._replace(erased=np.zeros((0, 4), np.int32))
+    assert stage(images[:0], empty).shape == (0, 6, 7, 3)
+
+
+# ---- where the kernels cannot be used ----
+
+
+class Right:
+    """Stands in for kernels that are right."""
+
+    calls = 0
+
+    def __init__(self, levels: torch.Tensor, device: torch.device) -> None:
+        self.levels = levels
+
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+        type(self).calls += 1
+        return fused_check.expected_of(images, plan, self.levels)
+
+
+class Wrong(Right):
+    """Stands in for kernels of which one value in the last image of a mixed batch is wrong."""
+
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+        found = super().__call__(images, plan)
+        found.view(-1)[-1] += plan.mixing is not None
+        return found
+
+
+class Failing(Right):
+    """Stands in for kernels that do not compile."""
+
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton is installed, and the made batch is tried on the CPU in place of the device."""
+    real = fused_check._what_is_wrong.__wrapped__
+    monkeypatch.setattr(fused_check, "find_spec", lambda name: name)
+    monkeypatch.setattr(fused_check, "_what_is_wrong", lambda device, dtype: real(CPU, dtype))
+    monkeypatch.delenv(fused_check.SWITCH, raising=False)
+
+
+def levels_of(dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros((3, 257), dtype=dtype)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("dtype", fused.DTYPES, ids=str)
+def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_check, "FusedStage", Right)
+    states = (torch.get_rng_state(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    assert isinstance(fused_check.fused_stage(levels_of(dtype), CUDA), Right)
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    for refused, where in ((torch.float64, CUDA), (dtype, CPU), (dtype, META)):
+        assert fused_check.fused_stage(levels_of(refused), where) is None
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(
+    ("kernels", "why"),
+    [(Wrong, r"0\.\d+ % of the values"), (Failing, r"RuntimeError: Failed to find C compiler\. Please specify\)")],
+)
+def test_other_kernels_are_told_of_in_one_line(kernels: type[Right], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_check, "FusedStage", kernels)
+    with pytest.warns(RuntimeWarning, match=why) as said:
+        assert fused_check.fused_stage(levels_of(torch.bfloat16), CUDA) is None
+    assert "\n" not in str(said[0].message)
+    assert "with the same pixels; PENSTOCK_TRITON=0" in str(said[0].message)
+
+
+@pytest.mark.usefixtures("device")
+def test_kernels_that_are_missing_or_switched_off_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_check, "FusedStage", Failing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with monkeypatch.context() as patch:
+            patch.setenv(fused_check.SWITCH, "0")
+            assert fused_check.fused_stage(levels_of(torch.float16), CUDA) is None
+        monkeypatch.setattr(fused_check, "find_spec", lambda name: None)
+        assert fused_check.fused_stage(levels_of(torch.float16), CUDA) is None
+
+
+def test_a_device_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_check, "FusedStage", Right)
+    monkeypatch.setattr(Right, "calls", 0)
+    fused_check._what_is_wrong.cache_clear()
+    try:
+        for _ in range(3):
+            assert fused_check._what_is_wrong(CPU, torch.float16) == ""
+    finally:
+        fused_check._what_is_wrong.cache_clear()
+    assert Right.calls == 2  # a mixed batch and one that is not
+
+
+def test_the_made_batch_holds_every_operation() -> None:
+    images, plan = fused_check.made_batch()
+    assert all(set(ops.tolist()) == set(Op) for ops in plan.ops)
+    assert plan.mixing is not None
+    assert plan.erased.any(1).mean() < 1
+    assert plan.mixing.cut.any()
+    assert ((plan.mixing.share < 1) & ~plan.mixing.cut).any()
+    assert images.shape[1] * images.shape[2] > fused.BLOCKS["apply_round"][0]
+
+
+def test_a_stage_on_the_cpu_has_no_kernels() -> None:
+    assert not BatchStage(ImagePipeline(augment=FULL), torch.float32, CPU, num_classes=3).fused
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", fused.DTYPES, ids=str)
+def test_a_device_runs_the_kernels_and_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
+    augment = FULL if dtype != torch.uint8 else Augmentations(auto_augment="rand", color_jitter=JITTER, erasing=0.25)
+    pipeline = ImagePipeline(size=(61, 70), augment=augment)
+    images = torch.randint(256, (64, 61, 70, 3), dtype=torch.uint8)
+    here, there = (BatchStage(pipeline, dtype, each, num_classes=9) for each in (CPU, torch.device("cuda")))
+    plan = here.plan(BatchKey(3, 1, np.arange(64)))
+    assert there.fused
+    assert torch.equal(there(images.cuda(), plan=plan).cpu(), here(images, plan=plan))
