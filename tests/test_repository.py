@@ -255,6 +255,7 @@ def test_the_gate_is_strict() -> None:
     lines = gate.read_text("utf-8").splitlines()
     assert [line.strip() for line in lines if "make" in line] == [
         "make test",
+        "make test-matrix MATRIX='--if-installable oldest newest-3.13'",
         "make slurm-test",
         "exec make image-test",
     ]

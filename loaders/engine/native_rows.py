@@ -132,8 +132,7 @@ class NativeRows:
 
 
 def _taken(rows: Rows) -> Rows:
-    taken = rows["result"] == 0
-    return rows if taken.all() else rows[taken]
+    return rows[rows["result"] == 0] if np.count_nonzero(rows["result"]) else rows
 
 
 def _draw(rows: Rows, plan: Plan) -> npt.NDArray[np.int32]:

@@ -10,7 +10,7 @@ from pathlib import Path
 LIBRARY = Path(__file__).resolve().parent / "libpenstock.so"
 SWITCH = "PENSTOCK_NATIVE"  # 0 leaves the library out
 CURE = "apt-get install gcc libc6-dev, then python -m penstock.pipelines.native.build"
-_ABI = 4  # PN_ABI of native.h
+_ABI = 5  # PN_ABI of native.h
 OK, NO_MEMORY = 0, 2  # pn_result of native.h; what else there is leaves an image to the Python path
 
 

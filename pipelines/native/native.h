@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PN_ABI 4 /* raised with every change of what Python calls; library.py holds the same number */
+#define PN_ABI 5 /* raised with every change of what Python calls; library.py holds the same number */
 #define PN_EXPORT __attribute__((visibility("default")))
 
 /* What a call makes of an image. Everything but PN_OK leaves the image to the Python path, which alone decides what is

@@ -6,8 +6,12 @@ Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 20
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
+
+from penstock.pipelines.native.library import native_library
 
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
@@ -47,10 +51,29 @@ def random_words(
         raise ValueError(f"seed lies in [0, 2**64), not {seed}")
     if not 0 <= epoch < 1 << 32:
         raise ValueError(f"epoch lies in [0, 2**32), not {epoch}")
-    blocks = -(-count // 4)
-    if not 0 < blocks < 1 << 16:
+    if not 0 < -(-count // 4) < 1 << 16:
         raise ValueError(f"count lies in [1, 262140], not {count}")
-    samples = np.repeat(np.asarray(index, np.int64).astype(np.uint64), blocks)
+    numbers = np.ascontiguousarray(index, np.int64)
+    library = native_library()
+    if library is None:
+        return _words(seed, epoch, numbers, stream, count)
+    words = np.empty((len(numbers), count), np.uint64)
+    library.pn_random_words(
+        ctypes.c_uint64(seed),
+        ctypes.c_uint32(epoch),
+        ctypes.c_uint32(stream),
+        ctypes.c_void_p(numbers.ctypes.data),
+        ctypes.c_int32(len(numbers)),
+        ctypes.c_int32(count),
+        ctypes.c_void_p(words.ctypes.data),
+    )
+    return words
+
+
+def _words(seed: int, epoch: int, index: npt.NDArray[np.int64], stream: int, count: int) -> npt.NDArray[np.uint64]:
+    """Draw the words of random_words without the native library."""
+    blocks = -(-count // 4)
+    samples = np.repeat(index.astype(np.uint64), blocks)
     counter = np.empty((4, samples.size), np.uint64)
     counter[0], counter[1] = samples & _LOW, samples >> _SHIFT
     counter[2] = epoch

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,10 @@ def steps(data: str, cache: str, demo: str, results: Path, options: Sequence[str
             what = ("bench", data, "--backend", source.partition("-")[0], *cached, "--model", model, *options)
             name = record.stem.removeprefix("gpu-")
             found.append(Step(name, (*penstock, *what, "--baseline", "--json", str(record)), 150, record))
+    if find_spec("turboloader") is not None:
+        record = results / "gpu-turboloader.json"
+        peer = (sys.executable, str(Path(__file__).with_name("turboloader_gpu.py")), data, "--json", str(record))
+        found.append(Step("turboloader", peer, 60, record))
     return found
 
 

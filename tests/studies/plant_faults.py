@@ -105,10 +105,12 @@ def planted(text: str, fault: Fault) -> str:
 
 def _changes(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
     """Yield line, words and the function that makes the change, for each change of the tree."""
-    for owner in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    for owner in waiting:
         for name, value in ast.iter_fields(owner):
             if name in ("annotation", "returns", "decorator_list", "type_params"):
                 continue
+            waiting += [node for node in (value if isinstance(value, list) else [value]) if isinstance(node, ast.AST)]
             for place, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
                 if isinstance(node, ast.AST):
                     for what, new in _replacements(node):

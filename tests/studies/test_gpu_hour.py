@@ -53,6 +53,13 @@ def test_steps_run_in_the_order_of_their_worth(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("gpu-*.json"))) == 8
 
 
+def test_a_peer_is_measured_last_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_hour, "find_spec", lambda name: object())
+    machine = Machine()
+    assert list(machine.hour(tmp_path)) == [*ORDER, "turboloader"]
+    assert (tmp_path / "gpu-turboloader.json").exists()
+
+
 def test_one_failure_loses_one_record_and_is_tried_again(tmp_path: Path) -> None:
     first = Machine(regions=-signal.SIGSEGV, resnet50_torch=5, resnet18_dali=None).hour(tmp_path)
     assert first.pop("regions").startswith("killed by SIGSEGV: the GPU decoder of DALI crashes here")

@@ -7,7 +7,7 @@ import ast
 from plant_faults import CONTRACT, ROOT, choose_controls, nearest_tests, planted, possible_faults
 
 TEXT = """
-def clip(value: int, low: int = 0) -> int:
+def clip(value: int | float | None, low: int = 0) -> int | float | None:
     if value < low and not value == 7:
         raise ValueError("out")
     print(value)
@@ -23,6 +23,7 @@ def test_every_fault_changes_the_module_in_its_own_way() -> None:
     told = "\n".join(fault.what for fault in faults)
     for words in ("value <= low", "and, or", "not left out", "left out: raise", "left out: print", "0 -> 1", "negated"):
         assert words in told
+    assert "int |" not in told  # a type says nothing to Python
     assert {fault.line for fault in faults} <= {2, 3, 4, 5, 6}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -363,6 +364,6 @@ def test_a_loader_without_dali_is_not_made(photos: Path, monkeypatch: pytest.Mon
     if version is None:
         monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     else:
-        monkeypatch.setattr(sys.modules["nvidia.dali"], "__version__", version)
+        monkeypatch.setattr(importlib.import_module("nvidia.dali"), "__version__", version)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install 'nvidia-dali-cuda"):
         open_loader(photos, batch_size=8)

@@ -1,0 +1,33 @@
+/* Philox4x32-10 for the draws of a batch: the words of pipelines/plan/philox.py, without numpy's call for each step. */
+#include "native.h"
+
+#define ROUNDS 10
+#define WORDS 4
+
+/* Write the words of the counter to `words`, in place. */
+static void philox(uint32_t words[WORDS], uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < ROUNDS; round++) {
+    uint64_t first = (uint64_t)0xD2511F53 * words[0], second = (uint64_t)0xCD9E8D57 * words[2];
+    uint32_t of_second = (uint32_t)(second >> 32) ^ words[1] ^ key0, of_first = (uint32_t)(first >> 32) ^ words[3] ^ key1;
+    words[0] = of_second;
+    words[1] = (uint32_t)second;
+    words[2] = of_first;
+    words[3] = (uint32_t)first;
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+}
+
+/* Write `count` words for each of `n` samples, which lie one after the other in `out`. */
+PN_EXPORT void pn_random_words(uint64_t seed, uint32_t epoch, uint32_t stream, const int64_t *samples, int32_t n,
+                               int32_t count, uint64_t *out) {
+  for (int32_t i = 0; i < n; i++) {
+    for (int32_t begin = 0; begin < count; begin += WORDS) {
+      uint64_t sample = (uint64_t)samples[i];
+      uint32_t words[WORDS] = {(uint32_t)sample, (uint32_t)(sample >> 32), epoch,
+                               stream << 16 | (uint32_t)(begin / WORDS)};
+      philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
+      for (int32_t k = 0; k < WORDS && begin + k < count; k++) *out++ = words[k];
+    }
+  }
+}
