@@ -367,6 +367,7 @@ def test_the_seed_of_the_loader_is_that_of_its_augmentations(photos: Path) -> No
 def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photos: Path) -> None:
     settings = {"pipeline": imagenet_train(SIZE, mixup=1.0), "dtype": torch.float32, "drop_last": False}
     with open_loader(photos, **settings) as loader, open_loader(photos, drop_last=False) as hard:
+        assert (loader.describe()["augmentations"], "augmentations" in hard.describe()) == ("torch", False)
         for soft, plain in zip(loader.batches(), hard.batches(), strict=True):
             labels = plain.labels
             assert soft.labels.dtype == torch.float32
