@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from penstock.bench.train.signals import SignalExit, exit_on_signals
+from penstock.bench.train.signals import SignalExit, exit_on_signals, ignore_more_signals
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
 _NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
@@ -70,6 +70,8 @@ def main() -> None:
             full = LoaderError("E-NOSPC", error.strerror or str(error), path=error.filename)
             _fail(full.line(), full.exit_code)
         _fail(f"penstock: {error}", EXIT_USAGE)
+    finally:
+        ignore_more_signals()  # the command is over; what Python does at its exit would print a traceback
 
 
 def _signal_before(error: BaseException) -> SignalExit | None:

@@ -123,6 +123,17 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_while_python_exits_says_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import atexit, os, sys; from penstock.bench.cli import main; "
+        f"sys.argv = ['penstock', 'synth', {str(tmp_path)!r}, '--images', '10', '--validation', '0']; "
+        f"atexit.register(os.kill, os.getpid(), {number.value}); main()"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_threads_in_the_middle_of_a_batch(photos: Path, number: signal.Signals) -> None:
     if native_library() is None:

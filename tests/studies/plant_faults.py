@@ -40,7 +40,6 @@ CONTRACT = (
     "tests/loaders/test_trainers.py",
 )
 CONTROL = -1
-LIMIT_S = 300.0  # for one run of tests; a fault that none of them has noticed by then has survived
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -179,16 +178,18 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
-def nearest_tests(module: str) -> list[str]:
-    """Return the test files for a module, nearest first: its own, its room's, then the contract's."""
+def nearest_tests(module: str) -> list[list[str]]:
+    """Return the test files for a module, each once, nearest first: its own, its room's, then the contract's."""
     path = Path(module)
     imported = f"{'.'.join(path.with_suffix('').parts)} import"
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     own = [test for test in files if test.stem == f"test_{path.stem}" or imported in test.read_text(encoding="utf-8")]
     near = sorted((ROOT / "tests" / path.parent).rglob("test_*.py"))
-    return list(
-        dict.fromkeys(str(test.relative_to(ROOT)) for test in [*own, *near, *(ROOT / name for name in CONTRACT)])
-    )
+    groups: list[list[str]] = []
+    for group in (own, near, [ROOT / name for name in CONTRACT]):
+        names = [str(test.relative_to(ROOT)) for test in group]
+        groups.append([name for name in names if not any(name in before for before in groups)])
+    return groups
 
 
 class Lane:
@@ -208,15 +209,15 @@ class Lane:
                 shutil.copy2(ROOT / name, folder / name)
         subprocess.run(["make", "-s", "link"], cwd=folder, check=True)
 
-    def start(self, fault: Fault) -> None:
-        """Plant the fault and start its tests."""
+    def start(self, fault: Fault, limit_s: float) -> None:
+        """Plant the fault and start its tests, which have so many seconds."""
         self.fault = fault
         (self.folder / fault.module).write_text(planted(self._text(fault), fault), encoding="utf-8")
         self.process = multiprocessing.get_context("fork").Process(
             target=_run, args=(self.folder, nearest_tests(fault.module))
         )
         self.process.start()
-        self._deadline = time.monotonic() + LIMIT_S
+        self._deadline = time.monotonic() + limit_s
 
     def over(self) -> bool:
         """Say whether the tests have ended, or have taken too long, which counts as noticed."""
@@ -239,8 +240,8 @@ class Lane:
         return (ROOT / fault.module).read_text(encoding="utf-8")
 
 
-def _run(folder: Path, tests: Sequence[str]) -> None:
-    """Run test files against the tree in `folder`; the first failure ends them."""
+def _run(folder: Path, groups: Sequence[Sequence[str]]) -> None:
+    """Run groups of test files against the tree in `folder`; the first failure ends them."""
     os.setsid()
     os.chdir(folder)
     linked = str(folder / "build" / "path")
@@ -251,8 +252,11 @@ def _run(folder: Path, tests: Sequence[str]) -> None:
     with open(folder / "build" / "tests.log", "w", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *tests])
-    os._exit(int(code))
+        for tests in filter(None, groups):
+            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *tests])
+            if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                os._exit(int(code))
+    os._exit(0)
 
 
 def choose(count: int, seed: int, under: Sequence[str]) -> list[Fault]:
@@ -277,6 +281,7 @@ def main(
     under: Annotated[list[str] | None, typer.Option(help="Folders to plant in.")] = None,
     lanes: Annotated[int, typer.Option(help="Trees that are tested at a time.")] = os.cpu_count() or 1,
     controls: Annotated[int, typer.Option(help="Trees without a fault to test beside them.")] = 10,
+    limit: Annotated[float, typer.Option(help="Seconds for a tree; a fault not noticed by then has survived.")] = 300.0,
     json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
 ) -> None:
     """Plant faults, run the tests that should notice, and list the survivors."""
@@ -291,14 +296,15 @@ def main(
         while waiting or busy:
             while waiting and free:
                 busy.append(free.pop())
-                busy[-1].start(waiting.pop())
+                busy[-1].start(waiting.pop(), limit)
             time.sleep(0.05)
             for lane in [lane for lane in busy if lane.over()]:
                 fault = lane.fault
                 assert fault is not None
                 if lane.finish() == (fault.number == CONTROL):
                     (false_alarms if fault.number == CONTROL else survivors).append(fault)
-                    progress.console.print(f"{fault.module}:{fault.line}: {fault.what}", markup=False)
+                    number = len(faults) - len(waiting) - len(busy) + 1
+                    print(f"{number}: {fault.module}:{fault.line}: {fault.what}", flush=True)
                 progress.advance(task)
                 busy.remove(lane)
                 free.append(lane)
