@@ -17,6 +17,7 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _TABULATED = (Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE)
+ROUND_WORDS, END_WORDS = 8, 12  # what is said of an image, for a round and for the end
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 # What a program does at a time, and its warps: pixels of a round, levels to be counted, values at the end. So many that
 # a thread holds few of them: nvdisasm counts 105, 64 and 78 registers on an H100, and none is spilled.
@@ -45,10 +46,9 @@ class FusedStage:
         n, height, width, _ = images.shape
         if n != len(plan.erased):  # a kernel would read beyond its words
             raise ValueError(f"this plan is for {len(plan.erased)} images, not {n}")
-        words = [round_words(*each, (height, width)) for each in zip(plan.ops, plan.values, strict=True)]
-        words.append(end_words(plan))
-        on_device = to_device(np.concatenate([part.ravel() for part in words]), images.device)
-        *records, end = torch.split(on_device, [part.size for part in words])
+        of_rounds, of_end = round_words(plan.ops.ravel(), plan.values.ravel(), (height, width)), end_words(plan)
+        words = to_device(np.concatenate((of_rounds, of_end), None), images.device)
+        *records, end = torch.split(words, [n * ROUND_WORDS] * len(plan.ops) + [of_end.size])
         images = self._rounds(images.contiguous(), plan.ops, records) if n else images
         dtype = self.levels.dtype
         if dtype == torch.uint8 and not plan.erased.any():
@@ -85,11 +85,11 @@ def launch(name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **c
 
 
 def round_words(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Words:
-    """Say what a round does to each image: its operation and up to six parameters, int32 [n, 8]."""
-    words = np.zeros((len(ops), 8), np.int32)
+    """Say what rounds do to each image: its operation and up to six parameters, int32 [n, ROUND_WORDS]."""
+    words = np.zeros((len(ops), ROUND_WORDS), np.int32)
     words[:, 0] = ops
-    words[:, 1:7] = fixed_steps(inverse_matrices(ops, values, size)).T  # identity is a move, too
-    blends = np.isin(ops, _BLENDS)
+    moves, blends = ops <= Op.ROTATE, np.isin(ops, _BLENDS)  # identity is a move, too
+    words[moves, 1:7] = fixed_steps(inverse_matrices(ops[moves], values[moves], size)).T
     words[blends, 1] = values[blends].astype(np.float32).view(np.int32)
     for op, parameters in ((Op.POSTERIZE, posterize_masks), (Op.SOLARIZE, np.ceil), (Op.HUE, hue_shifts)):
         words[ops == op, 1] = parameters(values[ops == op])
@@ -97,11 +97,11 @@ def round_words(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]
 
 
 def end_words(plan: AugmentPlan) -> Words:
-    """Say what is done to each image after the rounds, int32 [n, 12]: erased box, exchanged box, given share (float32).
+    """Say what is done to each image after the rounds, int32 [n, END_WORDS]: erased box, exchanged box, given share.
 
-    A box is left, top, right, bottom.
+    A box is left, top, right, bottom; the share is a float32.
     """
-    words = np.zeros((len(plan.erased), 12), np.int32)
+    words = np.zeros((len(plan.erased), END_WORDS), np.int32)
     words[:, :4] = plan.erased
     if plan.mixing is not None:
         words[:, 4:8] = np.repeat(plan.mixing.boxes, 2, 0)

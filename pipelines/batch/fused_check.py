@@ -37,8 +37,8 @@ def fused_stage(levels: torch.Tensor, device: torch.device) -> FusedStage | None
         return None
     if why := _what_is_wrong(device, levels.dtype):
         said = f"the fused kernels of the batch stage are not used on {device} ({why})"
-        instead = f"augmentations take more launches, with the same pixels; {SWITCH}=0 tries no kernels"
-        warnings.warn(f"{said}: {instead}", RuntimeWarning, stacklevel=3)
+        instead = "augmentations take more launches, with the same pixels; penstock doctor says what is missing"
+        warnings.warn(f"{said}: {instead}, {SWITCH}=0 tries no kernels", RuntimeWarning, stacklevel=3)
         return None
     return FusedStage(levels, device)
 

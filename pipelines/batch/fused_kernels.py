@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 
 from penstock.pipelines.batch.color import GREY
+from penstock.pipelines.batch.fused import END_WORDS, ROUND_WORDS
 from penstock.pipelines.plan.augmentations import Op
 
 try:
@@ -19,11 +20,8 @@ try:
 except ImportError:  # fused.py asks first
     raise
 
-# Words of what the host says about an image: of a round (operation and up to six parameters), and of the end.
-ROUND_WORDS, END_WORDS = 8, 12
-LEVELS = 257  # of a channel's table of results: what each level becomes, and an erased pixel
-
-_ROUND, _END, _LEVELS = tl.constexpr(ROUND_WORDS), tl.constexpr(END_WORDS), tl.constexpr(LEVELS)
+_ROUND, _END = tl.constexpr(ROUND_WORDS), tl.constexpr(END_WORDS)
+_LEVELS = tl.constexpr(257)  # of a channel's table of results: what each level becomes, and an erased pixel
 _HALF, _RED, _GREEN, _BLUE = (tl.constexpr(number) for number in (GREY[0], *GREY[1]))
 _ROTATE, _BRIGHTNESS, _COLOR = (
     tl.constexpr(int(Op.ROTATE)),
@@ -225,7 +223,7 @@ def _finished(images, records, levels, image, element, inside, x, y, pixels):
 def finish(images, results, records, levels, pixels, width, MIXED: tl.constexpr, BLOCK: tl.constexpr):
     """Normalise, erase and mix uint8 [n, height, width, 3] to `results` of the stage's dtype.
 
-    levels: what each level of a channel becomes, and an erased pixel, [3, LEVELS] of that dtype. A program does BLOCK
+    levels: what each level of a channel becomes, and an erased pixel, [3, 257] of that dtype. A program does BLOCK
     values of one image. It reads those of the image's partner where MIXED, which goes for the whole batch.
     """
     blocks = tl.cdiv(pixels * 3, BLOCK)
