@@ -75,6 +75,14 @@ def test_pairs_are_mixed(dtype: torch.dtype, values: int, monkeypatch: pytest.Mo
     assert not torch.equal(images[~exact], before[~exact])
 
 
+def test_a_box_without_area_exchanges_nothing() -> None:
+    """As cutmix draws it for a share near 1: at some place in the image, alone in its batch."""
+    images = batch_of(2)
+    before = images.clone()
+    mix(images, Mixing(np.ones(1), np.ones(1, np.bool_), np.array([[3, 4, 3, 6]], np.int32)))
+    assert torch.equal(images, before)
+
+
 def test_soft_targets_are_the_shares_of_the_labels() -> None:
     draw, mixing = np.random.default_rng(5), mixing_of(20)
     labels = draw.integers(0, 6, 40)
