@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+# Several processes run tests at a time: torch's threads, which wait for each other in a loop, would take the processors
+# from those that have work. Torch reads it when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
