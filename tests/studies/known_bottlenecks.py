@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from throttled_source import ThrottledSource
 
-from penstock.bench.ceilings.decode import all_decoders
+from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
 from penstock.bench.record.advice import Verdict
@@ -97,19 +97,20 @@ def bottlenecks(device: str, seconds: float, budget: float | None = None) -> lis
         wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": all_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
-    quick = {"batch_size": 16, "size": 160}
+    # a decoder of its own, because the native library takes no source that reads in a way of its own
+    throttled = {"batch_size": 16, "size": 160, "decoder": usable_decoders()[0]}
     return [
         Bottleneck(
             name="storage-latency",
             limits=("storage",),
             data=lambda folder: ThrottledSource(_photos(folder), latency_s=0.02),
-            settings=run(workers=some, dtype="uint8", **quick),
+            settings=run(workers=some, dtype="uint8", **throttled),
         ),
         Bottleneck(
             name="storage-bandwidth",
             limits=("storage",),
             data=_narrow,
-            settings=run(workers=cpus, dtype="uint8", **quick),
+            settings=run(workers=cpus, dtype="uint8", **throttled),
         ),
         Bottleneck(
             name="decode", limits=("decode",), data=_large_photos, settings=run(workers=some, batch_size=8, size=160)
