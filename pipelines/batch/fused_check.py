@@ -67,7 +67,8 @@ def _what_is_wrong(device: torch.device, dtype: torch.dtype) -> str:
 
 def expected_of(images: torch.Tensor, plan: AugmentPlan, levels: torch.Tensor) -> torch.Tensor:
     """Return what FusedStage must, by the CPU path: [n, height, width, 3]."""
-    result = torch.stack([levels[c][augment(images, plan)[..., c].to(torch.int64)] for c in range(3)], -1)
+    places = augment(images, plan).to(torch.int64)
+    result = torch.stack([levels[c][places[..., c]] for c in range(3)], -1)
     erase(result, plan.erased, levels[:, 256])
     if plan.mixing is not None:
         mix(result, plan.mixing)

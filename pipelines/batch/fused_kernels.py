@@ -23,17 +23,11 @@ except ImportError:  # fused.py asks first
 _ROUND, _END = tl.constexpr(ROUND_WORDS), tl.constexpr(END_WORDS)
 _LEVELS = tl.constexpr(257)  # of a channel's table of results: what each level becomes, and an erased pixel
 _HALF, _RED, _GREEN, _BLUE = (tl.constexpr(number) for number in (GREY[0], *GREY[1]))
-_ROTATE, _BRIGHTNESS, _COLOR = (
-    tl.constexpr(int(Op.ROTATE)),
-    tl.constexpr(int(Op.BRIGHTNESS)),
-    tl.constexpr(int(Op.COLOR)),
+_ROTATE, _BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS = (
+    tl.constexpr(int(op)) for op in (Op.ROTATE, Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 )
-_CONTRAST, _SHARPNESS = tl.constexpr(int(Op.CONTRAST)), tl.constexpr(int(Op.SHARPNESS))
-_POSTERIZE, _SOLARIZE = tl.constexpr(int(Op.POSTERIZE)), tl.constexpr(int(Op.SOLARIZE))
-_AUTO_CONTRAST, _EQUALIZE, _HUE = (
-    tl.constexpr(int(Op.AUTO_CONTRAST)),
-    tl.constexpr(int(Op.EQUALIZE)),
-    tl.constexpr(int(Op.HUE)),
+_POSTERIZE, _SOLARIZE, _AUTO_CONTRAST, _EQUALIZE, _HUE = (
+    tl.constexpr(int(op)) for op in (Op.POSTERIZE, Op.SOLARIZE, Op.AUTO_CONTRAST, Op.EQUALIZE, Op.HUE)
 )
 
 

@@ -220,7 +220,7 @@ class Lane:
         self._deadline = time.monotonic() + limit_s
 
     def over(self) -> bool:
-        """Say whether the tests have ended, or have taken too long, which counts as noticed."""
+        """Say whether the tests have ended, or their time is up."""
         return not self.process.is_alive() or time.monotonic() > self._deadline
 
     def finish(self) -> bool:
