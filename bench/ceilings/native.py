@@ -15,7 +15,6 @@ from penstock.loaders.engine.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.native.library import CURE
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline
@@ -25,7 +24,7 @@ class NativeCeiling(DecodeCeiling):
     """Measures the native library; what it leaves to the Python path is left out.
 
     It reads the images itself, from the page cache: that is part of the work. Raises LoaderError E-DEPENDENCY where it
-    is not built, or does not read this source.
+    is not built, E-MISUSE for data or settings that are not its own.
     """
 
     def __init__(
@@ -34,7 +33,8 @@ class NativeCeiling(DecodeCeiling):
         super().__init__(source, pipeline, NATIVE, seed, samples)
         rows = native_rows(source, pipeline, NATIVE)
         if rows is None:
-            raise LoaderError("E-DEPENDENCY", "the native library does not read these data here", fix=CURE)
+            cause = "the native library reads plain files, records and caches, and resizes as resample='torch' does"
+            raise LoaderError("E-MISUSE", cause, fix="name another decoder, or 'auto'")
         self.name, self._rows = NATIVE, rows
         self._images = np.empty((STEP, *pipeline.size, 3), np.uint8)
         self._epoch = 0

@@ -12,7 +12,7 @@ from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import all_ceilings
 from penstock.bench.ceilings import decode as module
-from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
+from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings, ceiling_of
 from penstock.loaders import create_loader, open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -110,3 +110,15 @@ def test_of_slow_storage_few_samples_are_read(photos: Path, monkeypatch: pytest.
     ceiling = DecodeCeiling(open_source(photos), imagenet_train(32), "simplejpeg", 0)
     assert len(ceiling.loaded) == 5
     assert [item.sample for item in ceiling.loaded] != [0, 1, 2, 3, 4]  # from all parts of the data
+
+
+def test_the_native_library_has_no_ceiling_of_a_source_that_reads_in_its_own_way(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(photos)
+    monkeypatch.setattr(source, "read", source.read)
+    with pytest.raises(LoaderError, match="the native library reads plain files") as caught:
+        ceiling_of(source, imagenet_train(32), "native", 0)
+    assert caught.value.code == "E-MISUSE"
+    assert caught.value.fix == "name another decoder, or 'auto'"
+    assert ceiling_of(source, imagenet_train(32), "auto", 0).measure(0.01).images > 0
