@@ -20,6 +20,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
+FOR_TRITON = {"cpu": set[str](), "gpu": {"g++", "python3-dev"}}  # it compiles its kernels when first used
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -54,7 +55,7 @@ def findings(text: str) -> list[str]:
     all_stages = stages(text)
     found = _unpinned_bases(all_stages)
     for target in ("cpu", "gpu"):
-        found += [f"{target}: {line}" for line in _image_findings(lineage(all_stages, target))]
+        found += [f"{target}: {line}" for line in _image_findings(lineage(all_stages, target), FOR_TRITON[target])]
     for name, rest in instructions(text):
         if name == "RUN" and "apt-get" in rest:
             found += _apt_findings(rest)
@@ -87,7 +88,7 @@ def _unpinned_bases(all_stages: dict[str, list[tuple[str, str]]]) -> list[str]:
     return found
 
 
-def _image_findings(made_by: list[tuple[str, str]]) -> list[str]:
+def _image_findings(made_by: list[tuple[str, str]], wanted_tools: set[str]) -> list[str]:
     last = dict(made_by)
     found = []
     if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", last.get("USER", "")):
@@ -97,8 +98,9 @@ def _image_findings(made_by: list[tuple[str, str]]) -> list[str]:
     if "HEALTHCHECK" in last:
         found.append("a job has no health to ask for")
     commands = " ".join(rest for name, rest in made_by if name == "RUN")
-    compilers = r"\S*\b(gcc|g\+\+|build-essential|python3-pip|make|\S+-dev)\b"
-    found += [f"{tool[0]} in the final stage" for tool in re.finditer(rf"(?<= ){compilers}(?= )", commands)]
+    compilers = r"\S*\b(gcc|g\+\+|build-essential|python3-pip|make|\S+-dev)"
+    tools = {tool[0] for tool in re.finditer(rf"(?<= ){compilers}(?= )", commands)}
+    found += [f"{tool} in the final stage, or missing" for tool in sorted(tools ^ wanted_tools)]
     labels = " ".join(rest for name, rest in made_by if name == "LABEL")
     wanted = ("title", "description", "licenses", "version", "revision", "base.name")
     return found + [f"no label {name}" for name in wanted if f"org.opencontainers.image.{name}=" not in labels]
@@ -145,6 +147,8 @@ def test_images_repeat_and_run_as_anyone() -> None:
         (r'ENTRYPOINT \["penstock"\]', "ENTRYPOINT penstock"),
         ("libjpeg-turbo-progs libturbojpeg0", "gcc libturbojpeg0"),
         ("libjpeg-turbo-progs libturbojpeg0", "libjpeg62-turbo-dev libturbojpeg0"),
+        (r"g\+\+ python3-dev", "python3-dev"),
+        (r"g\+\+ python3-dev", "g++ make python3-dev"),
         (r" && rm -rf /var/lib/apt/lists/\*", ""),
         ("apt-get install -y --no-install-recommends", "apt-get install -y"),
         ("install -c constraints.txt -r", "install -r"),
