@@ -1,9 +1,10 @@
 """Plants faults in the product, one at a time: `python tests/studies/plant_faults.py` lists those that no test notices.
 
-A fault is a small change of one module: a comparison turned, a condition negated, a statement left out. The module's
-own tests run first, then those of its room, then the contract's; a fault that passes all of them, or those for which
-there is time, has survived. Some modules get none, as a control: a test that fails there notices nothing. Each tree is
-a copy; the process that forks the tests has imported torch, so that a run costs its tests alone.
+A fault is a small change of one module: a comparison turned, a condition negated, a statement left out. The tests that
+ran its line come first, where a run of all tests under coverage.py is given (traced_tests.py); then the module's own,
+those of its room, the contract's. A fault that passes all of them, or those for which there is time, has survived. Some
+modules get none, as a control: a test that fails there notices nothing. Each tree is a copy; the process that forks the
+tests has imported torch, so that a run costs its tests alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 from rich.progress import Progress
+from traced_tests import TracedTests
 
 from penstock.loaders.system.json_file import write_json
 
@@ -40,6 +42,7 @@ CONTRACT = (
     "tests/loaders/test_trainers.py",
 )
 CONTROL = -1
+QUICK = 100  # tests that ran the line, the shortest, before all others that did
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -192,16 +195,24 @@ def nearest_tests(module: str) -> list[list[str]]:
     return groups
 
 
+def groups_for(fault: Fault, traced: TracedTests | None) -> list[list[str]]:
+    """Return the tests for a fault in the order of their use: names of tests that ran its line, then nearest_tests."""
+    ran = traced.of(fault.module, fault.line) if traced is not None else []
+    return [ran[:QUICK], ran[QUICK:], *nearest_tests(fault.module)]
+
+
 class Lane:
     """A copy of the repository in which one fault at a time is planted and tested.
 
     Attributes:
         fault: the fault that is being tested, or None.
+        timed_out: whether the time of the last one was up before its tests had ended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.fault: Fault | None = None
+        self.timed_out = False
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in names.decode().split("\0"):
             if name and (ROOT / name).is_file():
@@ -209,13 +220,11 @@ class Lane:
                 shutil.copy2(ROOT / name, folder / name)
         subprocess.run(["make", "-s", "link"], cwd=folder, check=True)
 
-    def start(self, fault: Fault, limit_s: float) -> None:
-        """Plant the fault and start its tests, which have so many seconds."""
+    def start(self, fault: Fault, groups: Sequence[Sequence[str]], limit_s: float) -> None:
+        """Plant the fault and start groups of tests, which have so many seconds."""
         self.fault = fault
         (self.folder / fault.module).write_text(planted(self._text(fault), fault), encoding="utf-8")
-        self.process = multiprocessing.get_context("fork").Process(
-            target=_run, args=(self.folder, nearest_tests(fault.module))
-        )
+        self.process = multiprocessing.get_context("fork").Process(target=_run, args=(self.folder, groups))
         self.process.start()
         self._deadline = time.monotonic() + limit_s
 
@@ -227,21 +236,35 @@ class Lane:
         """Remove the fault and all processes of its tests; say whether one of these noticed it."""
         assert self.fault is not None
         assert self.process.pid is not None
-        ended = not self.process.is_alive()
+        self.timed_out = self.process.is_alive()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         (self.folder / self.fault.module).write_text(self._text(self.fault), encoding="utf-8")
         self.fault = None
-        return ended and self.process.exitcode != 0
+        return not self.timed_out and self.process.exitcode != 0
 
     @staticmethod
     def _text(fault: Fault) -> str:
         return (ROOT / fault.module).read_text(encoding="utf-8")
 
 
+class Chosen:
+    """Lets pytest run the tests of one group, named themselves or by their files, that no group before has run."""
+
+    def __init__(self) -> None:
+        self.group: set[str] = set()
+        self._run = set[str]()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        names = {item.nodeid: item.nodeid.partition("::")[0] for item in items}
+        chosen = {name for name, file in names.items() if name in self.group or file in self.group} - self._run
+        items[:] = [item for item in items if item.nodeid in chosen]
+        self._run |= chosen
+
+
 def _run(folder: Path, groups: Sequence[Sequence[str]]) -> None:
-    """Run groups of test files against the tree in `folder`; the first failure ends them."""
+    """Run groups of tests against the tree in `folder`; the first failure ends them."""
     os.setsid()
     os.chdir(folder)
     linked = str(folder / "build" / "path")
@@ -252,8 +275,11 @@ def _run(folder: Path, groups: Sequence[Sequence[str]]) -> None:
     with open(folder / "build" / "tests.log", "w", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+        chosen = Chosen()
         for tests in filter(None, groups):
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *tests])
+            chosen.group = set(tests)
+            files = dict.fromkeys(test.partition("::")[0] for test in tests)
+            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *files], plugins=[chosen])
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 os._exit(int(code))
     os._exit(0)
@@ -282,11 +308,14 @@ def main(
     lanes: Annotated[int, typer.Option(help="Trees that are tested at a time.")] = os.cpu_count() or 1,
     controls: Annotated[int, typer.Option(help="Trees without a fault to test beside them.")] = 10,
     limit: Annotated[float, typer.Option(help="Seconds for a tree; a fault not noticed by then has survived.")] = 300.0,
+    ran: Annotated[Path | None, typer.Option(help="What coverage.py wrote of a run of the tests.")] = None,
+    times: Annotated[Path | None, typer.Option(help="JUnit's record of that run.")] = None,
     json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
 ) -> None:
     """Plant faults, run the tests that should notice, and list the survivors."""
     import torch  # noqa: F401  every forked test run has it
 
+    traced = TracedTests(ROOT, ran, times) if ran is not None and times is not None else None
     faults = choose(count, seed, under or ["loaders", "pipelines"])
     waiting = list(reversed([*choose_controls(controls, faults), *faults]))
     survivors, false_alarms, started = list[Fault](), list[Fault](), time.monotonic()
@@ -296,15 +325,17 @@ def main(
         while waiting or busy:
             while waiting and free:
                 busy.append(free.pop())
-                busy[-1].start(waiting.pop(), limit)
+                fault = waiting.pop()
+                busy[-1].start(fault, groups_for(fault, traced), limit)
             time.sleep(0.05)
             for lane in [lane for lane in busy if lane.over()]:
-                fault = lane.fault
-                assert fault is not None
-                if lane.finish() == (fault.number == CONTROL):
-                    (false_alarms if fault.number == CONTROL else survivors).append(fault)
+                tested = lane.fault
+                assert tested is not None
+                if lane.finish() == (tested.number == CONTROL):
+                    (false_alarms if tested.number == CONTROL else survivors).append(tested)
                     number = len(faults) - len(waiting) - len(busy) + 1
-                    print(f"{number}: {fault.module}:{fault.line}: {fault.what}", flush=True)
+                    until = " (time was up)" if lane.timed_out else ""
+                    print(f"{number}: {tested.module}:{tested.line}: {tested.what}{until}", flush=True)
                 progress.advance(task)
                 busy.remove(lane)
                 free.append(lane)

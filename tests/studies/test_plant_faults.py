@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
+from typing import cast
 
-from plant_faults import CONTRACT, ROOT, choose_controls, nearest_tests, planted, possible_faults
+import plant_faults
+import pytest
+from plant_faults import CONTRACT, ROOT, Chosen, choose_controls, groups_for, nearest_tests, planted, possible_faults
+from traced_tests import TracedTests
 
 TEXT = """
 def clip(value: int | float | None, low: int = 0) -> int | float | None:
@@ -38,3 +43,34 @@ def test_a_modules_own_tests_come_first_and_the_contracts_last() -> None:
     tests = [test for group in groups for test in group]
     assert len(set(tests)) == len(tests)
     assert nearest_tests("loaders/system/needs.py")[-1] == list(CONTRACT)
+
+
+def test_the_tests_that_ran_the_line_come_before_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fault, *_) = possible_faults("loaders/stream/order.py", TEXT)
+    monkeypatch.setattr(plant_faults, "QUICK", 2)
+
+    class Traced:
+        def of(self, module: str, line: int) -> list[str]:
+            return [f"{module}::{line}::{number}" for number in range(3)]
+
+    ran = Traced().of(fault.module, fault.line)
+    nearest = nearest_tests(fault.module)
+    assert groups_for(fault, cast(TracedTests, Traced())) == [ran[:2], ran[2:], *nearest]
+    assert groups_for(fault, None) == [[], [], *nearest]
+
+
+def test_a_test_of_several_groups_runs_once() -> None:
+    @dataclass
+    class Item:
+        nodeid: str
+
+    chosen = Chosen()
+    for group, expected in (
+        ({"a.py::test_b"}, ["a.py::test_b"]),
+        ({"a.py"}, ["a.py::test_a"]),
+        ({"a.py", "b.py::test_a"}, []),
+    ):
+        chosen.group = group
+        items = [Item("a.py::test_a"), Item("a.py::test_b")]
+        chosen.pytest_collection_modifyitems(cast(list[pytest.Item], items))
+        assert [item.nodeid for item in items] == expected
