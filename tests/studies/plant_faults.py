@@ -32,7 +32,7 @@ import typer
 from rich.progress import Progress
 from traced_tests import TracedTests
 
-from penstock.loaders.system.json_file import write_json
+from penstock.loaders.system.json_file import decode_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 GOAL = 0.95  # of the faults are to be noticed
@@ -296,6 +296,15 @@ def choose(count: int, seed: int, under: Sequence[str]) -> list[Fault]:
     return random.Random(seed).sample(faults, min(count, len(faults)))
 
 
+def survivors_of(record: Path) -> list[Fault]:
+    """Return the faults that survived in a run. Raises ValueError if a module has changed since."""
+    faults = [Fault(**fault) for fault in decode_json(record.read_bytes(), dict)["survivors"]]
+    for fault in faults:
+        if fault not in possible_faults(fault.module, (ROOT / fault.module).read_text(encoding="utf-8")):
+            raise ValueError(f"{fault.module} has changed: {fault.line}: {fault.what}")
+    return faults
+
+
 def choose_controls(count: int, faults: Sequence[Fault]) -> list[Fault]:
     """Return controls in the modules of the first `count` faults."""
     return [Fault(module=fault.module, line=0, what="nothing", number=CONTROL) for fault in faults[:count]]
@@ -310,13 +319,14 @@ def main(
     limit: Annotated[float, typer.Option(help="Seconds for a tree; a fault not noticed by then has survived.")] = 300.0,
     ran: Annotated[Path | None, typer.Option(help="What coverage.py wrote of a run of the tests.")] = None,
     times: Annotated[Path | None, typer.Option(help="JUnit's record of that run.")] = None,
+    again: Annotated[Path | None, typer.Option(help="A record whose survivors to plant instead.")] = None,
     json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
 ) -> None:
     """Plant faults, run the tests that should notice, and list the survivors."""
     import torch  # noqa: F401  every forked test run has it
 
     traced = TracedTests(ROOT, ran, times) if ran is not None and times is not None else None
-    faults = choose(count, seed, under or ["loaders", "pipelines"])
+    faults = choose(count, seed, under or ["loaders", "pipelines"]) if again is None else survivors_of(again)
     waiting = list(reversed([*choose_controls(controls, faults), *faults]))
     survivors, false_alarms, started = list[Fault](), list[Fault](), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, Progress() as progress:

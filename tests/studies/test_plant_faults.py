@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import plant_faults
 import pytest
-from plant_faults import CONTRACT, ROOT, Chosen, choose_controls, groups_for, nearest_tests, planted, possible_faults
+from plant_faults import (
+    CONTRACT,
+    ROOT,
+    Chosen,
+    choose_controls,
+    groups_for,
+    nearest_tests,
+    planted,
+    possible_faults,
+    survivors_of,
+)
 from traced_tests import TracedTests
+
+from penstock.loaders.system.json_file import write_json
 
 TEXT = """
 def clip(value: int | float | None, low: int = 0) -> int | float | None:
@@ -30,6 +43,16 @@ def test_every_fault_changes_the_module_in_its_own_way() -> None:
         assert words in told
     assert "int |" not in told  # a type says nothing to Python
     assert {fault.line for fault in faults} <= {2, 3, 4, 5, 6}
+
+
+def test_survivors_of_a_record_are_planted_again_where_they_were(tmp_path: Path) -> None:
+    module = "loaders/system/json_file.py"
+    survived = possible_faults(module, (ROOT / module).read_text(encoding="utf-8"))[1]
+    write_json(tmp_path / "a.json", {"survivors": [asdict(survived)]})
+    assert survivors_of(tmp_path / "a.json") == [survived]
+    write_json(tmp_path / "a.json", {"survivors": [asdict(replace(survived, line=survived.line + 1))]})
+    with pytest.raises(ValueError, match="has changed"):
+        survivors_of(tmp_path / "a.json")
 
 
 def test_a_control_says_what_its_module_says() -> None:

@@ -115,8 +115,9 @@ def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
     child = Child(monkeypatch, tmp_path, regions=CRASH)
     versions = r"DALI [\d.]+ with nvImageCodec [\d.]+ decodes regions wrongly here"
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match=f"{versions} .*SIGSEGV.*: whole images .*; use "):
+        with pytest.warns(RuntimeWarning, match=f"{versions} .*SIGSEGV.*: whole images .*; use ") as warned:
             assert chosen_way(CPU) == WHOLE
+        assert warned[0].filename == __file__  # its caller's line
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert chosen_way(CPU) == WHOLE

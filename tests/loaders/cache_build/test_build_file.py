@@ -240,6 +240,14 @@ def test_what_building_again_improves(
     assert bool(found) == bool(why)
 
 
+@pytest.mark.parametrize(("found", "kept"), [("3.1.4", "3.1.4"), ("", "missing")])
+def test_a_cache_says_which_jpegtran_it_was_built_with(found: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_key, "jpegtran_version", lambda: found)
+    cache_key.build_versions.cache_clear()
+    assert cache_key.build_versions()["jpegtran"] == kept
+    cache_key.build_versions.cache_clear()
+
+
 def test_an_unfinished_build_goes_on_with_or_without_the_native_library(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

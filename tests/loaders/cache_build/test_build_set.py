@@ -130,6 +130,13 @@ def test_a_set_that_is_being_replaced_is_none(photos: Path, tmp_path: Path) -> N
     assert len(open_cache(folder)) == COUNT + 1
 
 
+def test_what_a_killed_writer_of_the_manifest_left_is_removed_at_once(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir(0o700)
+    (tmp_path / "set" / "penstock-cache.json.tmp.0f").write_bytes(b"{")
+    build(photos, tmp_path / "set")
+    assert names(tmp_path / "set") == whole(3)
+
+
 def test_a_shard_of_another_set_is_noticed(photos: Path, tmp_path: Path) -> None:
     build(photos, tmp_path / "a", 3)
     build(photos, tmp_path / "b", 3, Encoding(quality=50))

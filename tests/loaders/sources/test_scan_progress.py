@@ -32,3 +32,4 @@ def test_a_long_scan_is_shown_on_a_terminal(
     ImageFolder(plant(tmp_path / "[bold]", {"c/1.jpg": b""}), rescan=True)
     text = stderr.getvalue() if stderr else ""
     assert ("scanning" in text and "1 images" in text) if shown else text == ""
+    assert not shown or "\x1b[2K" in text.rpartition("scanning")[2]  # nothing of it stays

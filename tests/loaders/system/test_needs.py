@@ -26,7 +26,7 @@ from penstock.loaders.profile import Profile, load_profile, profile_path, save_p
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system import machine
 from penstock.loaders.system import needs as preflight
-from penstock.loaders.system.needs import SERVER_BYTES, WORKER_BYTES, Needs
+from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
 
 CLI = ("-m", "penstock.bench.cli")
@@ -119,6 +119,18 @@ def test_dev_shm_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "--shm-size" in caught.value.fix
 
 
+def test_processes_that_do_not_fit_name_a_limit_with_room_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "process_headroom", lambda: 3)
+    preflight.ensure_processes(Needs())
+    for processes in (2, 100):
+        with pytest.raises(LoaderError, match="E-MEM") as caught:
+            preflight.ensure_processes(Needs(processes=processes))
+        needed = int(caught.value.cause.partition("need=")[2].split()[0])
+        assert needed >= processes
+        assert caught.value.cause == f"processes and threads: need={needed} have=3"
+        assert f"--pids-limit {max(256, 4 * needed)})" in caught.value.fix
+
+
 def test_needs_count_slots_outputs_and_processes() -> None:
     batch = 8 * 32 * 32 * 3
     settings: dict[str, Any] = {"batch_size": 8, "size": (32, 32)}
@@ -134,6 +146,7 @@ def test_needs_count_slots_outputs_and_processes() -> None:
     assert loader_needs("hdf5", workers=2, workers_are="threads", **settings).processes == 0
     dali = loader_needs("dali", workers=4, readers=2, prefetch=2, dtype=torch.uint8, **settings)
     assert dali.slot_bytes - 8 * batch == pytest.approx(rows * 8 / 9)
+    assert dali.own_bytes == DALI_BYTES + DALI_IMAGES * batch
     assert Needs(processes=2, start_method="fork").process_bytes == 0
     assert Needs(processes=2, start_method="spawn").process_bytes == 2 * SERVER_BYTES
     assert Needs(processes=2, start_method="forkserver").process_bytes >= 2 * WORKER_BYTES

@@ -46,7 +46,7 @@ def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_shared_memory_that_a_forked_child_sees_is_never_used_again(shared: bool) -> None:
-    memory, recycler = np.zeros((3, 4), np.uint8), Recycler(3, shared=shared)
+    memory, recycler = np.zeros((3, 4), np.uint8), Recycler(3, shared=True) if shared else Recycler(3)
     before, at_fork = (recycler.tensor(memory[number], recycler.take()) for number in range(2))
     del before
     child = ForkedChild(lambda wait: None)
