@@ -196,9 +196,15 @@ def nearest_tests(module: str) -> list[list[str]]:
 
 
 def groups_for(fault: Fault, traced: TracedTests | None) -> list[list[str]]:
-    """Return the tests for a fault in the order of their use: names of tests that ran its line, then nearest_tests."""
+    """Return the tests for a fault in the order of their use.
+
+    Names of tests that ran its line, the shortest and then the nearest, before all of nearest_tests.
+    """
     ran = traced.of(fault.module, fault.line) if traced is not None else []
-    return [ran[:QUICK], ran[QUICK:], *nearest_tests(fault.module)]
+    nearest = nearest_tests(fault.module)
+    places = {test: place for place, group in enumerate(nearest) for test in group}
+    longer = sorted(ran[QUICK:], key=lambda test: places.get(test.partition("::")[0], len(nearest)))
+    return [ran[:QUICK], longer, *nearest]
 
 
 class Lane:

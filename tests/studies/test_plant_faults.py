@@ -74,11 +74,12 @@ def test_the_tests_that_ran_the_line_come_before_the_nearest(monkeypatch: pytest
 
     class Traced:
         def of(self, module: str, line: int) -> list[str]:
-            return [f"{module}::{line}::{number}" for number in range(3)]
+            far = [f"{module}::{line}::{number}" for number in range(3)]
+            return [*far, f"{nearest[1][0]}::test_room", f"{nearest[0][0]}::test_own"]
 
-    ran = Traced().of(fault.module, fault.line)
     nearest = nearest_tests(fault.module)
-    assert groups_for(fault, cast(TracedTests, Traced())) == [ran[:2], ran[2:], *nearest]
+    first, second, third, room, own = Traced().of(fault.module, fault.line)
+    assert groups_for(fault, cast(TracedTests, Traced())) == [[first, second], [own, room, third], *nearest]
     assert groups_for(fault, None) == [[], [], *nearest]
 
 
