@@ -297,6 +297,9 @@ def test_images_that_are_mostly_not_for_the_library_get_processes(
     for number in range(0, 10, 2):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number))
     assert suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), Hdf5Options())
+    for number in range(16, 48):  # what is looked at is spread over the whole set
+        (tmp_path / f"{number:02d}.jpg").write_bytes(encoded(scene(20, 30), "PNG"))
+    assert not suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), Hdf5Options())
 
 
 def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:

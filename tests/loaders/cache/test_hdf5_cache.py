@@ -53,6 +53,13 @@ def test_a_cache_is_a_source_by_its_suffix(path: Path) -> None:
     assert "raw, lossless" in cache.describe()
 
 
+def test_short_reads_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, pread = open_cache(path), os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 1000), at))
+    for index, pixels in enumerate(PIXELS):
+        assert np.array_equal(cache.read(index), pixels)
+
+
 def test_pixels_come_whole_and_by_window(path: Path) -> None:
     cache = open_cache(path)
     for index, pixels in enumerate(PIXELS):
