@@ -100,22 +100,26 @@ def _gif(data: bytes) -> tuple[int, int]:
 
 
 def _bmp(data: bytes) -> tuple[int, int]:
-    if len(data) < 34:
+    if len(data) < (26 if _is_os2(data) else 34):
         raise _short("BMP")
-    if struct.unpack_from("<I", data, 14)[0] == 12:  # OS/2 core header
+    if _is_os2(data):
         width, height = struct.unpack_from("<HH", data, 18)
         return width, height
     width, height = struct.unpack_from("<ii", data, 18)
     return abs(width), abs(height)
 
 
+def _is_os2(data: bytes) -> bool:
+    return data[14:18] == struct.pack("<I", 12)  # the bytes of its header
+
+
 def _bmp_end(data: bytes) -> int:
     """Return where the last row ends, in bytes; 0 for run-length coding, whose end only the decoder knows."""
     width, height = _bmp(data)
-    core = struct.unpack_from("<I", data, 14)[0] == 12
-    bits, compression = struct.unpack_from("<H", data, 24 if core else 28)[0], struct.unpack_from("<I", data, 30)[0]
-    rows = struct.unpack_from("<I", data, 10)[0]
-    return rows + height * (-(-width * bits // 32) * 4) if core or compression in (0, 3) else 0
+    os2, rows = _is_os2(data), struct.unpack_from("<I", data, 10)[0]
+    bits = struct.unpack_from("<H", data, 24 if os2 else 28)[0]
+    plain = os2 or struct.unpack_from("<I", data, 30)[0] in (0, 3)
+    return rows + height * (-(-width * bits // 32) * 4) if plain else 0
 
 
 def _webp(data: bytes) -> tuple[int, int]:

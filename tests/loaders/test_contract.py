@@ -653,6 +653,19 @@ def test_settings_that_cannot_work_are_refused_at_once(photos: Path) -> None:
             open_loader(photos, **wrong)
 
 
+def test_mixing_takes_two_classes(tmp_path: Path) -> None:
+    mixing: dict[str, Any] = {"pipeline": imagenet_train(SIZE, mixup=0.2), "batch_size": 2, "workers": 0}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(photo(1))
+    with create_loader(tmp_path, **mixing) as loader:
+        assert next(iter(loader))[1].shape == (2, 2)
+    (tmp_path / "b" / "1.jpg").rename(tmp_path / "a" / "2.jpg")
+    (tmp_path / "b").rmdir()
+    with pytest.raises(ValueError, match="mix classes, and this data set has only one"):
+        create_loader(tmp_path, **mixing)
+
+
 def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path) -> None:
     with open_loader(photos) as loader:
         stream = loader.batches()

@@ -117,6 +117,16 @@ def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path, monkeyp
         list(loader)
     assert caught.value.exit_code == 7
     assert "have=20" in caught.value.cause
+    assert "(ulimit -n 4096," in caught.value.fix
+
+
+def test_the_limit_that_is_advised_holds_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
+    for needed in (4096, 5000, 100_000):
+        with pytest.raises(LoaderError) as caught:
+            machine.ensure_descriptors(needed)
+        advised = int(caught.value.fix.partition("ulimit -n ")[2].partition(",")[0])
+        assert needed < advised <= 2 * (needed + 1000)
     assert not child_pids()
 
 

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from faulty_source import FaultySource, divide_by_zero, segfault
+from memory_source import MemorySource
 from photo_folder import photo, write_folder
 from PIL import Image
 
@@ -579,6 +580,13 @@ def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
     assert error.sample == 17
     assert "SIGSEGV" in error.cause
     assert not (tmp_path / "x.h5.lock").exists()
+
+
+def test_a_label_without_a_class_is_named_by_the_place_of_its_image_in_the_source(tmp_path: Path) -> None:
+    source = MemorySource([photo(number) for number in range(4)])
+    source.classes = (b"0", b"1", b"2")  # type: ignore[assignment]  # the label of each image is its number
+    with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, and the source has 3 classes"):
+        build_cache(source, tmp_path / "set", shards=2, workers=0)
 
 
 def test_an_exception_of_the_source_is_told(tmp_path: Path) -> None:

@@ -265,6 +265,9 @@ def test_statistics_count_what_was_delivered() -> None:
     assert 0 < stats.wait_s <= stats.elapsed_s
     assert stats.images_per_s > 0
     assert 1 <= stats.queue_depth <= 4
+    with DataLoader(Numbered(9), 2) as alone:  # nothing lies finished where nobody works ahead
+        list(alone)
+        assert alone.stats().queue_depth == 0
     scalar = DataLoader(Numbered(3), None, collate_fn=torch.tensor)
     list(scalar)
     assert scalar.stats().images == 3

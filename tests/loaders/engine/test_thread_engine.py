@@ -23,6 +23,7 @@ from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.engine.options import WorkerOptions
+from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.stream.contract import Cursor, HostBatch
@@ -264,6 +265,17 @@ def test_close_from_another_thread_ends_the_wait() -> None:
     threading.Timer(0.2, engine.close).start()
     with pytest.raises(LoaderError, match=r"E-MISUSE.*closed while"):
         take(engine, 3)
+
+
+def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> None:
+    settings = producer_settings(FaultySource(COUNT, {}))
+    for engine in (
+        ThreadEngine("torch", settings, WorkerOptions()),
+        ProcessEngine("torch", settings, ProcessOptions()),
+    ):
+        assert engine.ready() == 0
+        engine.close()
+        assert engine.ready() == 0
 
 
 def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:

@@ -91,9 +91,8 @@ def test_a_gif_without_frames_has_its_screen_size() -> None:
     assert code_of(data) == "E-TRUNC"
 
 
-@pytest.mark.parametrize("bits", [1, 8, 24])
-def test_an_os2_bitmap_has_16_bit_sides(bits: int) -> None:
-    width, height = 19, 3
+@pytest.mark.parametrize(("bits", "width", "height"), [(1, 19, 3), (8, 19, 3), (24, 19, 3), (24, 1, 1)])
+def test_an_os2_bitmap_has_16_bit_sides(bits: int, width: int, height: int) -> None:
     palette = b"\0\0\0\xff\xff\xff" * (2 ** (bits - 1)) if bits < 24 else b""
     rows = bytes((width * bits + 31) // 32 * 4 * height)
     start = 14 + 12 + len(palette)
@@ -103,9 +102,18 @@ def test_an_os2_bitmap_has_16_bit_sides(bits: int) -> None:
     data = head + palette + rows
     assert file_format(data) == ("BMP", width, height)
     assert code_of(data) is None
-    assert code_of(data[:-1]) == "E-TRUNC"
+    assert {code_of(data[:end]) for end in range(2, len(data))} == {"E-TRUNC"}
     with Image.open(io.BytesIO(data)) as image:
         assert image.size == (width, height)
+
+
+@pytest.mark.parametrize("palette", [True, False])
+def test_a_bitmap_is_cut_short_wherever_it_ends_too_early(palette: bool) -> None:
+    image = Image.fromarray(scene(1, 1))
+    data = encoded(image.quantize(2) if palette else image, "BMP")
+    assert file_format(data) == ("BMP", 1, 1)
+    assert code_of(data) is None
+    assert {code_of(data[:end]) for end in range(2, len(data))} == {"E-TRUNC"}
 
 
 def test_only_pillow_knows_where_run_lengths_end() -> None:
