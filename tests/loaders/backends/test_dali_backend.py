@@ -38,7 +38,7 @@ from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.backends import dali_stage
-from penstock.loaders.backends.dali_backend import DaliEngine, DaliOptions
+from penstock.loaders.backends.dali_backend import DaliEngine, DaliOptions, default_readers
 from penstock.loaders.stream.contract import Cursor
 from penstock.pipelines import imagenet_eval
 from penstock.pipelines.sample.dali_graph import DaliGraph
@@ -367,3 +367,7 @@ def test_a_loader_without_dali_is_not_made(photos: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(importlib.import_module("nvidia.dali"), "__version__", version)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install 'nvidia-dali-cuda"):
         open_loader(photos, batch_size=8)
+
+
+def test_a_reader_serves_four_workers_and_more_than_four_would_share_one_lock() -> None:
+    assert [default_readers(workers) for workers in (1, 4, 5, 16, 17, 64)] == [1, 1, 2, 4, 4, 4]

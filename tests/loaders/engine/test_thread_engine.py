@@ -276,6 +276,7 @@ def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> No
         assert engine.ready() == 0
         engine.close()
         assert engine.ready() == 0
+    assert WorkerOptions().prefetch == ProcessOptions().prefetch == 3
 
 
 def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
