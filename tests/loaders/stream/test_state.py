@@ -231,3 +231,6 @@ def test_a_ledger_is_written_and_read_with_any_path() -> None:
     assert ledger.bad[0].path == path
     assert ledger.as_dict() == saved
     assert ledger.line() == "planned=9 delivered=8 replaced=1 (E-TRUNC 1) repaired=2"
+    for wrong in ({"sample": "3"}, {"sample": True}, {"substitute": None}, {"cause": 7}, {"code": "E-ODD"}):
+        with pytest.raises(ValueError, match=r"\w"):
+            EpochLedger.of({**saved, "bad": [{**line, **wrong}]})

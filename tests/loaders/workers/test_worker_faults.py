@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import faulty_source
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from command_line import Running
@@ -476,6 +478,16 @@ def test_a_fault_in_labels_is_not_blamed_on_a_sample() -> None:
         list(loader)
     assert (caught.value.code, caught.value.sample) == ("E-DATASET", None)
     assert "labels() raised ZeroDivisionError" in caught.value.cause
+
+
+def test_an_error_of_labels_that_has_a_code_keeps_it() -> None:
+    def labels(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        raise LoaderError("E-READ", "the labels are gone")
+
+    source = FaultySource(NUM_PHOTOS, {})
+    source.labels = labels  # type: ignore[method-assign]
+    with open_loader(source, workers=0) as loader, pytest.raises(LoaderError, match="E-READ.*the labels are gone"):
+        list(loader)
 
 
 def test_a_source_that_cannot_name_its_samples_still_gets_its_error() -> None:
