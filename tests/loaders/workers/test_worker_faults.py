@@ -486,7 +486,7 @@ def test_an_error_of_labels_that_has_a_code_keeps_it() -> None:
 
     source = FaultySource(NUM_PHOTOS, {})
     source.labels = labels  # type: ignore[method-assign]
-    with open_loader(source, workers=0) as loader, pytest.raises(LoaderError, match="E-READ.*the labels are gone"):
+    with open_loader(source, workers=0) as loader, pytest.raises(LoaderError, match=r"E-READ.*the labels are gone"):
         list(loader)
 
 
