@@ -10,7 +10,7 @@ import torch
 from stub_cuda import StubCuda
 from torch.nn.utils.rnn import pack_sequence
 
-from penstock.loaders import create_loader
+from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.create import usable_device
 from penstock.loaders.feed.copies import CudaCopyEngine
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in, to_device
@@ -76,6 +76,16 @@ def test_pinned_memory_is_the_hosts_whatever_the_default_device(cuda: StubCuda) 
 
 def test_cuda_is_the_device_chosen_when_the_loader_was_made(cuda: StubCuda) -> None:
     assert [str(usable_device(name)) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
+
+
+@pytest.mark.parametrize(("count", "seen"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")])
+def test_a_device_that_is_not_there_is_told_with_those_that_are(
+    count: int, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(LoaderError, match="E-DEPENDENCY") as caught:
+        usable_device(f"cuda:{count}")
+    assert caught.value.cause.endswith(f"sees {seen}")
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 1}], ids=["in the process", "a worker"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def test_a_line_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None
     written = tmp_path / "metrics.jsonl"
     made = Made(stats_of([0.25]))
     with JsonLines(made, written, every_s=0.01, rank=3):
+        assert [thread.daemon for thread in threading.enumerate() if thread.name == "penstock-metrics"] == [True]
         assert eventually(lambda: written.stat().st_size > 0)
         made._stats = stats_of([0.25] * 7)
     lines = [json.loads(line) for line in written.read_text().splitlines()]

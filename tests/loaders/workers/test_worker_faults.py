@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faulty_source
@@ -469,6 +470,17 @@ def test_what_a_source_raises_is_reported_with_its_sample_and_its_traceback(
             assert error.__cause__.__traceback__ is not None
         with pytest.raises(LoaderError, match="closed"):  # not on with the batch after
             next(loader.batches())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_worker_in_which_opencv_is_imported_leaves_it_no_threads(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "threads"
+    monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(setNumThreads=lambda number: told.write_text(str(number))))
+    with open_loader(photos, start_method="fork", workers=1) as loader:
+        next(forever(loader))
+    assert told.read_text() == "0"
 
 
 def test_a_fault_in_labels_is_not_blamed_on_a_sample() -> None:

@@ -43,6 +43,7 @@ def mixing_of(pairs: int, seed: int = 0) -> Mixing:
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8], ids=str)
 def test_boxes_are_erased_and_nothing_else(dtype: torch.dtype) -> None:
     images, boxes = batch_of(30, dtype), boxes_of(30)
+    boxes[-1] = (3, HEIGHT, 3, HEIGHT)  # no area, behind the last row of all
     colour = torch.tensor([7, 0, 200]).to(dtype)
     expected = images.clone()
     for n, (left, top, right, bottom) in enumerate(boxes.tolist()):
