@@ -71,7 +71,7 @@ class ProducerSettings:
     evaluation: bool
     device: str = "cpu"
     on_repaired: str = "count"
-    sound: SoundSamples = field(default_factory=SoundSamples, compare=False)
+    sound: SoundSamples = field(default_factory=SoundSamples)
 
 
 class Producer:
