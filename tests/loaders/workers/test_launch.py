@@ -91,6 +91,37 @@ def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: 
     assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
 
 
+@pytest.mark.parametrize(("before", "ending"), [(False, signal.SIGKILL), (True, 0)], ids=["its own", "another's"])
+def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: bool, ending: int) -> None:
+    """A server goes on with its imports for seconds; one that was there before may have workers."""
+    program = textwrap.dedent(f"""
+        import os, time
+        from multiprocessing import forkserver, process
+        from penstock.loaders.workers.launch import start_fork_server, worker_context
+
+        def join(self, timeout=None):
+            raise KeyboardInterrupt
+
+        if {before}:
+            start_fork_server()
+        process.BaseProcess.join = join
+        try:
+            worker_context("forkserver")
+        except KeyboardInterrupt:
+            pass
+        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {0.5 if before else 60}
+        ended = 0, 0
+        while not ended[0] and time.monotonic() < deadline:
+            ended = os.waitpid(server, os.WNOHANG)
+            time.sleep(0.01)
+        print(ended[1], flush=True)
+        os._exit(0)
+    """)
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
