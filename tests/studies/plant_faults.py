@@ -42,6 +42,7 @@ CONTRACT = (
     "tests/loaders/test_trainers.py",
 )
 CONTROL = -1
+LOG = Path("build", "tests.log")
 QUICK = 100  # tests that ran the line, the shortest, before all others that did
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -213,12 +214,13 @@ class Lane:
     Attributes:
         fault: the fault that is being tested, or None.
         timed_out: whether the time of the last one was up before its tests had ended.
+        noticed_by: the test that failed on the last one, as pytest names it; "" for none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.fault: Fault | None = None
-        self.timed_out = False
+        self.timed_out, self.noticed_by = False, ""
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in names.decode().split("\0"):
             if name and (ROOT / name).is_file():
@@ -246,6 +248,10 @@ class Lane:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
+        told = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        self.noticed_by = next((line for line in told if line.startswith(("FAILED ", "ERROR "))), "").partition(" - ")[
+            0
+        ]
         (self.folder / self.fault.module).write_text(self._text(self.fault), encoding="utf-8")
         self.fault = None
         return not self.timed_out and self.process.exitcode != 0
@@ -278,7 +284,8 @@ def _run(folder: Path, groups: Sequence[Sequence[str]]) -> None:
     sys.path.insert(0, linked)
     for name in [name for name in sys.modules if name.partition(".")[0] == "penstock"]:
         del sys.modules[name]
-    with open(folder / "build" / "tests.log", "w", encoding="utf-8") as log:
+    with open(folder / LOG, "w", buffering=1, encoding="utf-8") as log:
+        sys.stdout = sys.stderr = log
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         chosen = Chosen()
@@ -335,6 +342,7 @@ def main(
     faults = choose(count, seed, under or ["loaders", "pipelines"]) if again is None else survivors_of(again)
     waiting = list(reversed([*choose_controls(controls, faults), *faults]))
     survivors, false_alarms, started = list[Fault](), list[Fault](), time.monotonic()
+    noticed = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, Progress() as progress:
         task = progress.add_task("faults", total=len(waiting))
         free, busy = [Lane(Path(folder) / str(number)) for number in range(lanes)], list[Lane]()
@@ -352,6 +360,8 @@ def main(
                     number = len(faults) - len(waiting) - len(busy) + 1
                     until = " (time was up)" if lane.timed_out else ""
                     print(f"{number}: {tested.module}:{tested.line}: {tested.what}{until}", flush=True)
+                elif tested.number != CONTROL:
+                    noticed[lane.noticed_by] += 1
                 progress.advance(task)
                 busy.remove(lane)
                 free.append(lane)
@@ -365,6 +375,7 @@ def main(
             "seconds": round(time.monotonic() - started),
             "faults": len(faults),
             "noticed": len(faults) - len(survivors),
+            "noticed_by": noticed,
             "by_folder": Counter(str(Path(fault.module).parent) for fault in faults),
             "controls": controls,
             "false_alarms": [fault.module for fault in false_alarms],

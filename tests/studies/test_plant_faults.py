@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from plant_faults import (
     CONTRACT,
     ROOT,
     Chosen,
+    Lane,
     choose_controls,
     groups_for,
     nearest_tests,
@@ -81,6 +83,22 @@ def test_the_tests_that_ran_the_line_come_before_the_nearest(monkeypatch: pytest
     first, second, third, room, own = Traced().of(fault.module, fault.line)
     assert groups_for(fault, cast(TracedTests, Traced())) == [[first, second], [own, room, third], *nearest]
     assert groups_for(fault, None) == [[], [], *nearest]
+
+
+def test_a_lane_names_the_test_that_notices_a_fault_and_leaves_the_module_as_it_was(tmp_path: Path) -> None:
+    lane, module = Lane(tmp_path), "loaders/system/json_file.py"
+    text = (tmp_path / module).read_text(encoding="utf-8")
+    (tmp_path / "tests" / "test_it.py").write_text(
+        "from penstock.loaders.system.json_file import T\n\n\ndef test_sound():\n    assert T.__name__ == 'T'\n\n\n"
+        "def test_other():\n    assert open('loaders/system/json_file.py').read() == ''\n"
+    )
+    (fault, *_) = possible_faults(module, text)
+    lane.start(fault, [["tests/test_it.py::test_sound"], ["tests/test_it.py"]], 120)
+    while not lane.over():
+        time.sleep(0.05)
+    assert lane.finish()
+    assert (lane.noticed_by, lane.timed_out, lane.fault) == ("FAILED tests/test_it.py::test_other", False, None)
+    assert (tmp_path / module).read_text(encoding="utf-8") == text
 
 
 def test_a_test_of_several_groups_runs_once() -> None:

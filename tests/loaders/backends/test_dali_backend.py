@@ -28,12 +28,11 @@ from dali_streams import (
     open_loader,
     pixels_of,
     stream,
-    threads,
 )
 from faulty_source import FaultySource, OpenFifo
 from memory_source import MemorySource
 from photo_folder import photo
-from processes import eventually
+from processes import eventually, threads
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader

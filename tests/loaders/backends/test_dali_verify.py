@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from broken_scans import KINDS, repairable, undecodable
-from dali_streams import IDS, WORKERS, open_loader, stream_of, threads
+from dali_streams import IDS, WORKERS, open_loader, stream_of
 from kernel_count import KernelCount
 from memory_source import MemorySource
 from photo_folder import photo
-from processes import eventually
+from processes import eventually, threads
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError

@@ -18,7 +18,7 @@ import pytest
 import torch
 from cache_files import pixel_item, write_cache
 from faulty_source import FaultySource, OpenFifo
-from processes import eventually
+from processes import eventually, threads
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
@@ -42,10 +42,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[ThreadEngine]:
     made = engine_of(getattr(request, "param", {}))
     yield made
     made.close()
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
 
 
 def take(engine: ThreadEngine, count: int) -> list[HostBatch]:

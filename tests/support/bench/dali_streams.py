@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +73,6 @@ def stream(source: Any, *, epochs: int = 1, **settings: Any) -> Stream:
     """What a loader over `source` serves (see open_loader)."""
     with open_loader(source, **settings) as loader:
         return stream_of(loader, epochs)
-
-
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
 
 
 def assert_near(dali: Stream, ours: Stream, level: float = 1.0) -> None:

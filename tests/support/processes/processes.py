@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,21 @@ import psutil
 _MEASURED_S = 0.2  # of processor time: several periods of a control group's quota
 
 CONTRACT_S = 5.0  # within which a lost worker is named, and after which nothing of a command is left
+
+
+_before: set[threading.Thread] = set()
+
+
+def note_threads() -> None:
+    """Leave the threads that there are now out of what threads() returns: those that an earlier test left blocked."""
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
+def threads() -> list[threading.Thread]:
+    """The threads of loaders that this test has started."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+    return [thread for thread in ours if thread not in _before]
 
 
 def worker_pids() -> set[int]:
