@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -202,8 +203,11 @@ def test_batches_are_pinned_and_a_dead_worker_is_named(monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = threading.Event()
+
     def pin(data: Any, device: Any) -> Any:
         if isinstance(data, torch.Tensor) and 4 in data.tolist():
+            taken.wait(60)  # torch gives up at once, whatever lies pinned already
             raise SystemExit  # ends the thread without a word
         return data if data is None else ("pinned", data.tolist())
 
@@ -211,6 +215,7 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     with DataLoader(Numbered(8), 2, num_workers=1, pin_memory=True) as loader:
         batches = iter(loader)
         assert [next(batches), next(batches)] == [("pinned", [0, 1]), ("pinned", [2, 3])]
+        taken.set()
         with pytest.raises(LoaderError, match="the thread that pins memory ended") as caught:
             next(batches)
     assert caught.value.code == "E-WORKER"
