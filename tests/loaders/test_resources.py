@@ -118,6 +118,7 @@ def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path, monkeyp
     assert caught.value.exit_code == 7
     assert "have=20" in caught.value.cause
     assert "(ulimit -n 4096," in caught.value.fix
+    assert not child_pids()
 
 
 def test_the_limit_that_is_advised_holds_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +128,6 @@ def test_the_limit_that_is_advised_holds_what_is_needed(monkeypatch: pytest.Monk
             machine.ensure_descriptors(needed)
         advised = int(caught.value.fix.partition("ulimit -n ")[2].partition(",")[0])
         assert needed < advised <= 2 * (needed + 1000)
-    assert not child_pids()
 
 
 # ---- processors ----

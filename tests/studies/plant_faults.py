@@ -249,9 +249,8 @@ class Lane:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         told = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
-        self.noticed_by = next((line for line in told if line.startswith(("FAILED ", "ERROR "))), "").partition(" - ")[
-            0
-        ]
+        failed = (line for line in told if line.startswith(("FAILED ", "ERROR ")))
+        self.noticed_by = next(failed, "").partition(" - ")[0]
         (self.folder / self.fault.module).write_text(self._text(self.fault), encoding="utf-8")
         self.fault = None
         return not self.timed_out and self.process.exitcode != 0
