@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from multiprocessing import forkserver, util
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.loaders.workers.leftovers import remove_folder
 from penstock.loaders.workers.settle import SENT_TO_JOBS, start_worker
 
 _SERVER, _PARENT = os.getpid(), os.getppid()
+_PARENT_ENDS_S = 5.0  # a killed process closes its pipes, whose end this server sees, before its children see its death
 
 
 def _leave_quietly(number: int, frame: FrameType | None) -> None:
@@ -30,12 +32,26 @@ def _leave_quietly(number: int, frame: FrameType | None) -> None:
 def _remove_socket() -> None:
     """Remove the socket of a parent that was killed, with the temporary folder that holds nothing else."""
     address = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
+    if not isinstance(address, str) or not os.path.isabs(address):
+        return
+    deadline = time.monotonic() + _PARENT_ENDS_S
+    # A parent that ended by itself has removed the folder before it let go of this server.
+    while os.path.isdir(os.path.dirname(address)) and time.monotonic() < deadline:
+        if _is_orphan():
+            with contextlib.suppress(OSError):
+                remove_folder(os.path.dirname(address))
+            return
+        time.sleep(0.001)
+
+
+def _is_orphan() -> bool:
+    """Whether another process has adopted this one: its parent is dead."""
     parent = os.getppid()
-    with contextlib.suppress(OSError):
+    try:
         # The parent may have been killed before this import; whatever adopted this process is in another group then.
-        killed = parent != _PARENT or os.getpgid(parent) != os.getpgrp()
-        if killed and isinstance(address, str) and os.path.isabs(address):
-            remove_folder(os.path.dirname(address))
+        return parent != _PARENT or os.getpgid(parent) != os.getpgrp()
+    except OSError:  # the parent ends in this moment
+        return False
 
 
 def _unblock_signals(_: object) -> None:

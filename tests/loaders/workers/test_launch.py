@@ -9,10 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from multiprocessing import forkserver, spawn
 from pathlib import Path
 
 import pytest
+from command_line import Running
 
 from penstock.loaders import LoaderError
 from penstock.loaders.workers.launch import hidden_main, start_error, worker_context
@@ -120,6 +122,27 @@ def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: bool, 
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
+
+
+def test_a_fork_server_waits_for_the_death_of_its_parent_to_remove_what_that_leaves() -> None:
+    """The kernel closes the files of a killed process first, and only then tells its children that it is dead."""
+    program = textwrap.dedent("""
+        import os, time
+        from multiprocessing import forkserver
+        from penstock.loaders.workers.launch import worker_context
+
+        worker_context("forkserver")
+        os.close(forkserver._forkserver._forkserver_alive_fd)
+        print("closed", flush=True)
+        time.sleep(600)
+    """)
+    with Running(command=(sys.executable, "-c", program), stdout=subprocess.PIPE) as running:
+        assert running.process.stdout is not None
+        assert running.process.stdout.readline() == "closed\n"
+        time.sleep(0.5)  # for a server that does not wait
+        assert running.left_behind()
+        running.end(signal.SIGKILL, group=False)
+        assert running.leaves_nothing(), running.left_behind()
 
 
 @pytest.mark.parametrize(
