@@ -21,7 +21,7 @@ from penstock.loaders.drop_in.tracked import TrackedIterator, alive
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
-from penstock.loaders.workers.processes import receive_message
+from penstock.loaders.workers.messages import watched_get
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
@@ -185,9 +185,9 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             )
         return _no_descriptor(error) or error
 
-    def _raise_if_silent(self) -> None:
-        super()._raise_if_silent()
-        if self._rcvd_idx not in self._task_info:  # the workers have yet to confirm that they begin an epoch
+    def _raise_if_silent(self, worker: int | None = None) -> None:
+        super()._raise_if_silent(worker)
+        if worker is None and self._rcvd_idx not in self._task_info:  # workers have yet to confirm that an epoch begins
             silence = self._silent(None, 0)
             if silence is not None:
                 raise silence
@@ -281,23 +281,24 @@ def _no_descriptor(error: BaseException) -> LoaderError | None:
 def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
     """Return a Queue.get for the thread that pins memory, which ends the thread quietly where a worker ended.
 
-    Whoever waits for the thread's batches sees that it is gone, and says why. Without this the thread would wait for
-    the rest of a message whose sender died: the other workers hold the pipe open, so there is no end of file.
+    Whoever waits for the thread's batches sees that it is gone, and says why.
     """
-    get, reader = results.get, results._reader
 
-    def raise_if_dead() -> None:
+    def raise_if_over(pid: int | None) -> None:
+        if done.is_set():
+            raise queue.Empty
         if connection.wait(sentinels, timeout=0):
             raise EOFError("a worker process ended in the middle of a message")
 
+    get = watched_get(results, 2 * POLL_S, raise_if_over)
+
     def get_quietly(block: bool = True, timeout: float | None = None) -> Any:
         try:
-            return get(block, POLL_S)
+            return get(POLL_S)
         except (OSError, EOFError):
             if not connection.wait(sentinels, timeout=_EXIT_S):
                 raise
             done.set()
             raise queue.Empty from None
 
-    reader._recv = lambda size: receive_message(reader, size, 2 * POLL_S, raise_if_dead)
     return get_quietly

@@ -1,14 +1,12 @@
-"""Describe how a worker process ended, have it print its stack, and receive its messages."""
+"""Describe how a worker process ended, and have it print its stack."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing import connection
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.loaders.system.machine import oom_kills
@@ -50,21 +48,3 @@ def print_stacks(workers: Sequence[Any], first: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, STACK_SIGNAL)
         time.sleep(_STACKS_S / len(workers))  # one after the other, so that their lines do not mix
-
-
-def receive_message(reader: Any, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
-    """Receive `size` bytes as Connection._recv does, but call `stalled`, which may raise, every `poll_s` without any.
-
-    The rest of a message whose sender is dead or stopped never comes, and the pipe shows no end of file, because the
-    other workers hold it open.
-    """
-    received = io.BytesIO()
-    while received.tell() < size:
-        if not connection.wait([reader], timeout=poll_s):
-            stalled()
-            continue
-        chunk = os.read(reader.fileno(), size - received.tell())
-        if not chunk:
-            raise EOFError("all worker processes are gone")
-        received.write(chunk)
-    return received

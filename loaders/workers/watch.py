@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import queue
 import signal
@@ -20,7 +19,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.workers.leftovers import named_semaphores, sweep
-from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, receive_message
+from penstock.loaders.workers.messages import watched_get
+from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
@@ -33,6 +33,11 @@ def _kill(workers: Sequence[Any]) -> None:
     for worker in workers:
         if worker.is_alive():
             worker.kill()
+
+
+def _cpu_by_default() -> contextlib.AbstractContextManager[Any]:
+    """Create tensors on the CPU in the block, at no cost where that is so anyway: forked workers go on in it."""
+    return torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext()
 
 
 class WatchedIterator(_MultiProcessingDataLoaderIter):
@@ -67,7 +72,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._owner = os.getpid()
         _iterators.add(self)
         try:
-            with named_semaphores(), torch.device("cpu"):  # torch draws a seed on the default device, and reads it
+            with named_semaphores(), _cpu_by_default():  # torch draws a seed on the default device, and reads it
                 super().__init__(loader)
         except BaseException:
             self.shut_down()
@@ -79,8 +84,8 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._worker_pids_set = False
         if not self._pin_memory:
             results: Any = self._worker_result_queue
-            receive = weakref.WeakMethod(self._receive)  # a cycle would hold the queue's descriptors for long
-            results._reader._recv = lambda size: receive()(size)  # type: ignore[misc]  # noqa: PLW0108
+            stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would hold the queue's descriptors for long
+            self._get_message = watched_get(results, POLL_S, lambda pid: stalled()(pid))  # type: ignore[misc]  # noqa: PLW0108
 
     def _next_data(self) -> Any:
         if self._owner != os.getpid():
@@ -107,7 +112,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 ready = connection.wait([incoming, *sentinels], timeout=POLL_S)
                 if incoming in ready:
                     try:
-                        return True, self._data_queue.get(timeout=POLL_S)
+                        return True, self._get_message(POLL_S)
                     except (OSError, EOFError, queue.Empty) as error:
                         self._raise_if_dead(error)
                         if not isinstance(error, queue.Empty):
@@ -118,18 +123,16 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             if time.monotonic() >= deadline:
                 return False, None
 
-    def _receive(self, size: int) -> io.BytesIO:
-        results: Any = self._worker_result_queue
-        return receive_message(results._reader, size, POLL_S, self._raise_if_lost)
-
-    def _raise_if_lost(self) -> None:
+    def _raise_if_lost(self, pid: int | None) -> None:
+        """Raise if a worker is dead, or if the one of that process id, else the one that is waited for, is silent."""
         self.raise_if_dead()
-        self._raise_if_silent()
+        self._raise_if_silent(next((n for n, worker in enumerate(self._workers) if worker.pid == pid), None))
 
-    def _raise_if_silent(self) -> None:
-        awaited = self._task_info.get(self._rcvd_idx)
-        if awaited is not None:
-            silence = self.on_silence(awaited[0], self._workers[awaited[0]].pid or 0)
+    def _raise_if_silent(self, worker: int | None = None) -> None:
+        if worker is None and (awaited := self._task_info.get(self._rcvd_idx)) is not None:
+            worker = awaited[0]
+        if worker is not None:
+            silence = self.on_silence(worker, self._workers[worker].pid or 0)
             if silence is not None:
                 raise silence
 

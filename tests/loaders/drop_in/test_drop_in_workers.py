@@ -16,11 +16,13 @@ import pytest
 import torch
 from drop_in_streams import census, children, run_script, values
 from numbered_dataset import Circumstances, Large, Numbered, as_list, mark
+from processes import eventually, in_time
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.loaders.workers.progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
 # torch is loaded, and has threads, wherever these tests fork on purpose
@@ -39,6 +41,7 @@ def test_what_a_worker_is(method: str | None) -> None:
         assert loader.worker_init_fn is mark
     assert len({sample["pid"] for sample in found} | {os.getpid()}) == 3
     assert {sample["num_threads"] for sample in found} == {1}
+    assert {sample["function_modes"] for sample in found} == {0}
     assert all(sample["ignores_ctrl_c"] for sample in found)
     assert [sample["marked"] for sample in found] == ["worker 0", "worker 1"] * 4
     torch.manual_seed(4)
@@ -105,6 +108,7 @@ NARROW = """
 import os, resource, sys
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.loaders.workers.progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 from numbered_dataset import Numbered, refuse_shared_memory
 
@@ -221,6 +225,37 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.code == "E-WORKER"
 
 
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("state", ["stopped (SIGSTOP)", "busy or blocked"])
+def test_a_worker_that_does_not_hand_over_the_memory_of_its_batches_is_named(
+    state: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their messages have come; a thread of the worker has yet to send the descriptors of the tensors in them."""
+    monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
+    come = threading.Event()
+    if pin_memory:
+        fake_accelerator(monkeypatch, lambda data, device: (come.wait(60), data)[1])
+    stops, workers, last = "SIGSTOP" in state, 1 if pin_memory else 2, 5 if pin_memory else 7
+    harm = {} if pin_memory else {0: "sleep"}  # what is waited for is not what has come
+    dataset = Numbered(20, harm if stops else {**harm, last - 1: "wait", last: "hold the interpreter lock"})
+    settings = {"num_workers": workers, "prefetch_factor": 4 - workers, "pin_memory": pin_memory}
+    with DataLoader(dataset, 2, watchdog_s=1, **settings) as loader:
+        batches: Any = iter(loader)
+        assert eventually(lambda: batches._progress.table[workers - 1, SAMPLE] == last, 30)
+        victim = batches._workers[-1].pid
+        if stops:
+            time.sleep(0.5)
+            os.kill(victim, signal.SIGSTOP)
+        come.set()
+        started = time.monotonic()
+        with pytest.raises(LoaderError) as caught:
+            list(batches)
+        assert in_time(started)
+    assert (caught.value.code, caught.value.worker) == ("E-TIMEOUT", victim)
+    assert state in caught.value.cause
+    assert (caught.value.sample == last) == (not stops)
+
+
 @pytest.mark.parametrize(("num_workers", "pin_memory"), [(2, False), (1, True), (2, True)])
 def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
     num_workers: int, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
@@ -270,6 +305,7 @@ SCRIPT = """
 import os, sys
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.loaders.workers.progress import SAMPLE
 
 class Squares:
     def __len__(self): return 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import resource
@@ -31,6 +32,8 @@ class Numbered(Dataset[Any]):
             raise KeyError(f"sample {index}")
         if harm == "sleep":
             time.sleep(1000)
+        elif harm == "hold the interpreter lock":
+            ctypes.PyDLL(None).sleep(1000)
         elif harm == "unsendable":
             return threading.Lock()
         elif harm == "wait":  # so that the samples after this one lie finished when it is
@@ -62,6 +65,7 @@ class Circumstances(Numbered):
             "worker": info.id if info else -1,
             "seed": info.seed if info else -1,
             "draws": (random.random(), float(np.random.random()), float(torch.rand(()))),  # noqa: NPY002
+            "function_modes": torch._C._len_torch_function_stack(),  # each costs time at every call
             "marked": os.environ.get("NUMBERED_MARK", ""),
         }
 

@@ -1,0 +1,107 @@
+"""Receive what worker processes send, without waiting for ever for a part that one of them owes."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import queue
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from multiprocessing import connection, process, reduction, resource_sharer
+from typing import Any
+
+Stalled = Callable[[int | None], None]  # called with the process id of the worker that is waited for, if it is known
+
+
+def receive_message(descriptor: int, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
+    """Receive `size` bytes as Connection._recv does, but call `stalled`, which may raise, every `poll_s` without any.
+
+    The rest of a message whose sender is dead or stopped never comes, and the pipe shows no end of file, because the
+    other workers hold it open.
+    """
+    received = io.BytesIO()
+    while received.tell() < size:
+        _wait(descriptor, poll_s, stalled)
+        chunk = os.read(descriptor, size - received.tell())
+        if not chunk:
+            raise EOFError("all worker processes are gone")
+        received.write(chunk)
+    return received
+
+
+def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[float], Any]:
+    """Return the `get` of the queue `results`, given a timeout in seconds, for a single reader of the queue.
+
+    It calls `stalled`, which may raise, every `poll_s` in which nothing comes of a message that has begun to come. Its
+    bytes are not all of it: for each tensor a thread of the worker sends the descriptor of its memory when this process
+    asks for it. A worker that is stopped, or has another thread that holds the interpreter lock, does not.
+
+    Raises:
+        queue.Empty: no message has begun to come in time.
+        EOFError: all workers are gone.
+        OSError: the worker that sent the message is gone.
+    """
+    reader, taken = results._reader, results._sem.release
+    reader._recv = functools.partial(
+        receive_message, reader.fileno(), poll_s=poll_s, stalled=functools.partial(stalled, None)
+    )
+
+    def get(timeout: float) -> Any:
+        if not reader.poll(timeout):
+            raise queue.Empty
+        message = io.BytesIO(reader.recv_bytes())
+        taken()
+        _this_thread.waits = poll_s, stalled
+        return _Unpickler(message).load()
+
+    return get
+
+
+class _Descriptor(resource_sharer.DupFd):
+    """A descriptor that another process shares, and that is waited for as a message is."""
+
+    _id: tuple[Any, int]  # set by multiprocessing: the address of the other process's thread, and a number
+
+    def detach(self) -> int:
+        """Return a descriptor of this process's own."""
+        poll_s, stalled = _this_thread.waits
+        address, number = self._id
+        link = connection.SocketClient(address)  # type: ignore[attr-defined]
+        with link:
+            descriptor: int = link.fileno()
+            owed = functools.partial(_owed_by_peer, descriptor, stalled)
+            link._recv = functools.partial(receive_message, descriptor, poll_s=poll_s, stalled=owed)
+            key = process.current_process().authkey
+            connection.answer_challenge(link, key)
+            connection.deliver_challenge(link, key)
+            link.send((number, os.getpid()))
+            _wait(descriptor, poll_s, owed)
+            return reduction.recv_handle(link)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return _Descriptor if found is resource_sharer.DupFd else found
+
+
+_this_thread = threading.local()
+
+
+def _owed_by_peer(descriptor: int, stalled: Stalled) -> None:
+    with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    stalled(pid)
+
+
+def _wait(descriptor: int, poll_s: float, stalled: Callable[[], None]) -> None:
+    """Wait until there is something to read, or the end of it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not poll.poll(poll_s * 1000):
+        stalled()
