@@ -337,6 +337,8 @@ def main(
     """Plant faults, run the tests that should notice, and list the survivors."""
     import torch  # noqa: F401  every forked test run has it
 
+    if (ran is None) != (times is None):
+        raise typer.BadParameter("--ran and --times are of one run, and go together")
     traced = TracedTests(ROOT, ran, times) if ran is not None and times is not None else None
     faults = choose(count, seed, under or ["loaders", "pipelines"]) if again is None else survivors_of(again)
     waiting = list(reversed([*choose_controls(controls, faults), *faults]))

@@ -10,6 +10,7 @@ from typing import cast
 
 import plant_faults
 import pytest
+import typer
 from plant_faults import (
     CONTRACT,
     ROOT,
@@ -33,6 +34,11 @@ def clip(value: int | float | None, low: int = 0) -> int | float | None:
     print(value)
     return value + 1
 """
+
+
+def test_what_ran_is_not_taken_without_its_times(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="--times"):
+        plant_faults.main(ran=tmp_path / "of a run")
 
 
 def test_every_fault_changes_the_module_in_its_own_way() -> None:

@@ -272,6 +272,9 @@ def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> No
         assert engine.ready() == 0
         engine.close()
         assert engine.ready() == 0
+
+
+def test_three_batches_are_made_ahead_unless_said_otherwise() -> None:
     assert WorkerOptions().prefetch == ProcessOptions().prefetch == 3
 
 
