@@ -359,7 +359,7 @@ def main(
                 if lane.finish() == (tested.number == CONTROL):
                     (false_alarms if tested.number == CONTROL else survivors).append(tested)
                     number = len(faults) - len(waiting) - len(busy) + 1
-                    until = " (time was up)" if lane.timed_out else ""
+                    until = " (time was up)" if lane.timed_out else f" ({lane.noticed_by})" if lane.noticed_by else ""
                     print(f"{number}: {tested.module}:{tested.line}: {tested.what}{until}", flush=True)
                 elif tested.number != CONTROL:
                     noticed[lane.noticed_by] += 1
