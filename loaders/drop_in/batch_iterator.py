@@ -126,13 +126,17 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         """Wait until all workers are set up: torch's timeout is that of a batch."""
         sentinels = [worker.sentinel for worker in self._workers]
         while not self._all_started and not connection.wait(sentinels, timeout=0.01):
-            self._all_started = bool(self._progress.table[: self._num_workers, PID].all())
+            starting = (self._progress.table[: self._num_workers, PID] == 0).nonzero()[0]
+            if len(starting):
+                self._raise_if_silent(int(starting[0]))
+            self._all_started = not len(starting)
+        self._watchdog.restart()
 
     def _get_data(self) -> Any:
-        if self._timeout > 0 and not self._all_started:
-            self._wait_for_start()
         self._watchdog.restart()
         try:
+            if self._timeout > 0 and not self._all_started:
+                self._wait_for_start()
             task, data = super()._get_data()  # type: ignore[no-untyped-call]
             if isinstance(data, Ended):
                 self._ended[data.worker_id] = data.state

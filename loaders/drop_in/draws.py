@@ -87,7 +87,8 @@ class Draws:
 
     def look_ahead(self) -> bool:
         """Say whether the sampler is at its end, where some draw random numbers or set themselves back."""
-        if not self._peeked and self._iterator is not None:
+        assert self._iterator is not None, "a batch was drawn"
+        if not self._peeked:
             with contextlib.suppress(StopIteration):
                 self._next_index, self._peeked = next(self._iterator), True
         return not self._peeked

@@ -274,6 +274,16 @@ def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
         assert caught.value.code == "E-WORKER"
 
 
+@pytest.mark.parametrize("timeout", [0, 300])
+def test_a_worker_that_hangs_while_it_starts_is_named(timeout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
+    settings = {"num_workers": 1, "timeout": timeout, "multiprocessing_context": "forkserver"}
+    with DataLoader(HangsAtStart(4), 2, watchdog_s=1, **settings) as loader, pytest.raises(LoaderError) as caught:
+        list(loader)
+    assert caught.value.code == "E-TIMEOUT"
+    assert "while it was being started" in caught.value.cause
+
+
 def test_silence_without_a_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_iterator, "DEFAULT_WATCHDOG_S", 0.1)
     with (
@@ -287,6 +297,13 @@ def test_silence_without_a_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -
 def test_an_iterable_data_set_that_works_on_is_not_silent() -> None:
     with DataLoader(Slow(8), 8, num_workers=1, watchdog_s=2) as loader:
         assert values(loader) == [list(range(8))]
+
+
+class HangsAtStart(Numbered):
+    """Does not reach a worker."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(1000)
 
 
 class Slow(IterableDataset[int]):
