@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
+from penstock.loaders.drop_in.lost_globals import new_globals
 from penstock.loaders.drop_in.place import Mark
 from penstock.loaders.drop_in.tracked import TrackedIterator, alive
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
@@ -59,9 +60,11 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
-        loader.worker_init_fn = WorkerStart(user_init, self._progress, tuple(loader._place.resume))
+        method = start_method(loader)
+        program = {} if method == "fork" else new_globals(loader.dataset, loader.collate_fn, user_init)
+        loader.worker_init_fn = WorkerStart(user_init, self._progress, tuple(loader._place.resume), program)
         try:
-            if start_method(loader) == "forkserver":
+            if method == "forkserver":
                 start_fork_server()
             super().__init__(loader, lambda *where: alive(me)._died(*where), lambda *where: alive(me)._silent(*where))
         except (ConnectionError, EOFError) as error:
@@ -298,7 +301,9 @@ def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..
 
     def get_quietly(block: bool = True, timeout: float | None = None) -> Any:
         try:
-            return get(POLL_S)
+            if results._reader.poll(POLL_S):
+                return get()
+            raise queue.Empty
         except (OSError, EOFError):
             if not connection.wait(sentinels, timeout=_EXIT_S):
                 raise
