@@ -18,7 +18,9 @@ from penstock.loaders.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
-_ready_servers: set[int] = set()  # process ids of fork servers that have done their imports
+_our_servers: set[int] = set()  # process ids of fork servers that were started here
+_ready_servers: set[int] = set()  # those that have done their imports
+_others_servers: list[int] = []  # descriptors that keep alive fork servers that were not started here
 _sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -75,8 +77,14 @@ def answer_start() -> None:
 
 
 def start_fork_server() -> None:
-    """Start multiprocessing's fork server, unless it runs: it imports torch, and signals do not end it."""
+    """Start a fork server for multiprocessing, unless one from here runs: it imports torch, and signals do not end it.
+
+    A server that the user or a library has started would end by a signal, and its workers with it. It is left to them.
+    """
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    if server._forkserver_pid is not None and server._forkserver_pid not in _our_servers:
+        _others_servers.append(server._forkserver_alive_fd)
+        _reset(server)
     wanted = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
     server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once a worker
     _start_resource_tracker()
@@ -86,6 +94,7 @@ def start_fork_server() -> None:
         if server._forkserver_pid is None:
             mark_temporary_folder()
         forkserver.ensure_running()
+        _our_servers.add(server._forkserver_pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -93,11 +102,17 @@ def start_fork_server() -> None:
 def _forget_parents_server() -> None:
     """Let go of a fork server that belongs to the process which this one was forked from; only that one can use it."""
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    if server._forkserver_alive_fd is not None:
-        with contextlib.suppress(OSError):
-            os.close(server._forkserver_alive_fd)  # or it would live as long as this process
+    for descriptor in (server._forkserver_alive_fd, *_others_servers):
+        with contextlib.suppress(OSError, TypeError):  # None: there is no server
+            os.close(descriptor)  # or it would live as long as this process
+    _others_servers.clear()
+    _reset(server)
+
+
+def _reset(server: Any) -> None:
+    """Have multiprocessing start another fork server when it needs one."""
     preload = server._preload_modules
-    server.__init__()  # its lock, too, may be held by a thread that is not here
+    server.__init__()  # its lock, too, may be held by a thread that a forked process does not have
     server.set_forkserver_preload(preload)
 
 

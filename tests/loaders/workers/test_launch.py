@@ -13,8 +13,10 @@ import time
 from multiprocessing import forkserver, spawn
 from pathlib import Path
 
+import psutil
 import pytest
 from command_line import Running
+from processes import eventually
 
 from penstock.loaders import LoaderError
 from penstock.loaders.workers.launch import hidden_main, start_error, worker_context
@@ -122,6 +124,43 @@ def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: bool, 
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
+
+
+def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signals(tmp_path: Path) -> None:
+    """Signals that batch systems send to each process would end the other's server, and our workers with it."""
+    program = textwrap.dedent("""
+        import multiprocessing, os, signal, time
+        from multiprocessing import forkserver
+        from penstock.loaders.workers.launch import worker_context
+
+        servers, processes = [], []
+        for context in (multiprocessing.get_context("forkserver"), worker_context):
+            context = context("forkserver") if callable(context) else context
+            processes.append(context.Process(target=time.sleep, args=(1000,)))
+            processes[-1].start()
+            servers.append(forkserver._forkserver._forkserver_pid)
+        worker_context("forkserver")
+        assert forkserver._forkserver._forkserver_pid == servers[1]
+        os.kill(servers[1], signal.SIGTERM)
+        for process in processes:
+            process.kill()
+            process.join()
+        child = os.fork()
+        if child:
+            print(*(process.exitcode for process in processes), *servers, child)
+        else:
+            time.sleep(1000)
+    """)
+    command, output = [sys.executable, "-c", program], tmp_path / "output"
+    with output.open("w") as file:  # the child keeps the resource tracker, which would keep a pipe open
+        subprocess.run(command, stdout=file, stderr=file, timeout=120, check=True)
+    theirs, ours, *servers, child = map(int, output.read_text().split())
+    try:
+        assert (theirs, ours) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert servers[0] != servers[1]
+        assert eventually(lambda: not any(map(psutil.pid_exists, servers)))
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_fork_server_waits_for_the_death_of_its_parent_to_remove_what_that_leaves() -> None:
