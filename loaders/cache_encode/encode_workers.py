@@ -26,7 +26,7 @@ from penstock.loaders.system.needs import ensure_children
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.failures import death_error, exception_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
-from penstock.loaders.workers.messages import receive_message
+from penstock.loaders.workers.messages import watch_connection
 from penstock.loaders.workers.processes import describe_exit, print_stacks
 from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
@@ -124,7 +124,7 @@ class _Pool:
         self._processes.append(process)
         self._held.append(0)
         # A worker that stops in the middle of a message must not stop this process as well.
-        ours._recv = lambda size: receive_message(ours.fileno(), size, POLL_S, self._stalled)
+        watch_connection(ours, POLL_S, self._stalled)
 
     def has_room(self) -> bool:
         """Return whether a worker would take another task at once."""

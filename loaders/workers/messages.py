@@ -6,7 +6,6 @@ import functools
 import io
 import os
 import pickle
-import queue
 import select
 import socket
 import struct
@@ -18,42 +17,42 @@ from typing import Any
 Stalled = Callable[[int | None], None]  # called with the process id of the worker that is waited for, if it is known
 
 
-def receive_message(descriptor: int, size: int, poll_s: float, stalled: Callable[[], None]) -> io.BytesIO:
-    """Receive `size` bytes as Connection._recv does, but call `stalled`, which may raise, every `poll_s` without any.
+def watch_connection(link: Any, poll_s: float, stalled: Callable[[], None]) -> None:
+    """Let the connection `link` call `stalled`, which may raise, every `poll_s` in which nothing of a message comes.
 
     The rest of a message whose sender is dead or stopped never comes, and the pipe shows no end of file, because the
     other workers hold it open.
     """
-    received = io.BytesIO()
-    while received.tell() < size:
-        _wait(descriptor, poll_s, stalled)
-        chunk = os.read(descriptor, size - received.tell())
-        if not chunk:
-            raise EOFError("all worker processes are gone")
-        received.write(chunk)
-    return received
+    descriptor = link.fileno()
+
+    def receive(size: int) -> io.BytesIO:
+        received = io.BytesIO()
+        while received.tell() < size:
+            _wait(descriptor, poll_s, stalled)
+            chunk = os.read(descriptor, size - received.tell())
+            if not chunk:
+                raise EOFError("all worker processes are gone")
+            received.write(chunk)
+        return received
+
+    link._recv = receive
 
 
-def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[float], Any]:
-    """Return the `get` of the queue `results`, given a timeout in seconds, for a single reader of the queue.
+def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], Any]:
+    """Return a function that receives the next message of the queue `results`, for the queue's only reader.
 
-    It calls `stalled`, which may raise, every `poll_s` in which nothing comes of a message that has begun to come. Its
-    bytes are not all of it: for each tensor a thread of the worker sends the descriptor of its memory when this process
-    asks for it. A worker that is stopped, or has another thread that holds the interpreter lock, does not.
+    It calls `stalled`, which may raise, every `poll_s` in which nothing of the message comes. The message's bytes are
+    not all of it: for each tensor a thread of the worker sends the descriptor of its memory when this process asks for
+    it. A worker that is stopped, or has another thread that holds the interpreter lock, does not.
 
     Raises:
-        queue.Empty: no message has begun to come in time.
         EOFError: all workers are gone.
         OSError: the worker that sent the message is gone.
     """
     reader, taken = results._reader, results._sem.release
-    reader._recv = functools.partial(
-        receive_message, reader.fileno(), poll_s=poll_s, stalled=functools.partial(stalled, None)
-    )
+    watch_connection(reader, poll_s, functools.partial(stalled, None))
 
-    def get(timeout: float) -> Any:
-        if not reader.poll(timeout):
-            raise queue.Empty
+    def get() -> Any:
         message = io.BytesIO(reader.recv_bytes())
         taken()
         _this_thread.waits = poll_s, stalled
@@ -73,15 +72,15 @@ class _Descriptor(resource_sharer.DupFd):
         address, number = self._id
         link = connection.SocketClient(address)  # type: ignore[attr-defined]
         with link:
-            descriptor: int = link.fileno()
-            owed = functools.partial(_owed_by_peer, descriptor, stalled)
-            link._recv = functools.partial(receive_message, descriptor, poll_s=poll_s, stalled=owed)
+            owed = functools.partial(_owed_by_peer, link.fileno(), stalled)
+            watch_connection(link, poll_s, owed)
             key = process.current_process().authkey
             connection.answer_challenge(link, key)
             connection.deliver_challenge(link, key)
             link.send((number, os.getpid()))
-            _wait(descriptor, poll_s, owed)
-            return reduction.recv_handle(link)
+            _wait(link.fileno(), poll_s, owed)
+            descriptor: int = reduction.recv_handle(link)
+            return descriptor
 
 
 class _Unpickler(pickle.Unpickler):

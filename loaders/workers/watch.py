@@ -112,11 +112,10 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 ready = connection.wait([incoming, *sentinels], timeout=POLL_S)
                 if incoming in ready:
                     try:
-                        return True, self._get_message(POLL_S)
-                    except (OSError, EOFError, queue.Empty) as error:
+                        return True, self._get_message()
+                    except (OSError, EOFError) as error:
                         self._raise_if_dead(error)
-                        if not isinstance(error, queue.Empty):
-                            raise
+                        raise
             if ready:
                 self._raise_if_dead(None)
             self._raise_if_silent()
