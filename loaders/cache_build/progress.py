@@ -86,11 +86,10 @@ class BuildDisplay(BuildProgress):
             )
         elif time.monotonic() - self._line_s >= LINE_EVERY_S:
             self._line_s = time.monotonic()
-            left_s = (self._total - self._done) / max(self._rate(), 1e-9)
-            self._say(
-                f"{self._text}: {self._done:,} of {self._total:,} images, {self._rate():,.0f} images/s, "
-                f"{self._bytes / 1e6:,.0f} MB written, {left_s / 60:,.0f} min left"
-            )
+            line = f"{self._text}: {self._done:,} of {self._total:,} images, {self._bytes / 1e6:,.0f} MB written"
+            if rate := self._rate():  # not known after the first images, whose time holds the start of workers
+                line += f", {rate:,.0f} images/s, {(self._total - self._done) / rate / 60:,.0f} min left"
+            self._say(line)
 
     def _rate(self) -> float:
         start_s, not_counted = self._first or (0.0, self._built)

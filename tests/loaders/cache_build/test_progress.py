@@ -36,7 +36,17 @@ def test_lines_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert out == ""
     lines = err.splitlines()
     assert len(lines) == 3
-    assert lines[-1] == "penstock: building: 180 of 1,000 images, 2 images/s, 27 MB written, 7 min left"
+    assert lines[-1] == "penstock: building: 180 of 1,000 images, 27 MB written, 2 images/s, 7 min left"
+
+
+def test_the_time_left_is_not_guessed_from_the_first_images(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_progress, "LINE_EVERY_S", 0.0)
+    with BuildDisplay(40) as display:
+        display.begin(b"x.h5", 40, 0)
+        display.advance(4, 1_000_000)
+    assert capsys.readouterr().err.splitlines()[1:] == ["penstock: building: 4 of 40 images, 1 MB written"]
 
 
 def test_what_was_there_is_told_and_not_counted_as_speed(
@@ -52,7 +62,7 @@ def test_what_was_there_is_told_and_not_counted_as_speed(
             display.advance(20, 1000)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == r"penstock: going on with '/a b/\udcff.h5': 900 of 1,000 images are there already"
-    assert "940 of 1,000 images, 2 images/s" in lines[-1]
+    assert "940 of 1,000 images, 0 MB written, 2 images/s" in lines[-1]
 
 
 def test_an_owner_is_named_once_and_not_at_once(capsys: pytest.CaptureFixture[str]) -> None:
