@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from processes import note_threads
+from processes import note_leftovers
 
 # Several processes run tests at a time: torch's threads, which wait for each other in a loop, would take the processors
 # from those that have work. Torch reads it when it is imported.
@@ -35,7 +35,7 @@ def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note what earlier tests left; fail a GPU test where there is no GPU: it runs only when asked for (`-m gpu`)."""
-    note_threads()
+    note_leftovers()
     if item.get_closest_marker("gpu"):
         import torch
 

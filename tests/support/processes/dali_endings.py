@@ -1,7 +1,7 @@
 """Programs that end with a loader open: forks of this script that run to its end, as a program of a user's would.
 
-`python dali_endings.py FOLDER COUNT LOG` prints a JSON list of [ending, exit code, seconds from there to the end, what
-was written to stderr].
+`python dali_endings.py FOLDER COUNT LOG` prints a JSON list of [ending, exit code, whether it ended in time, what was
+written to stderr].
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+from processes import in_time
 
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
@@ -46,7 +48,7 @@ def observed(ending: str, child: int, ready: int, told: Path) -> list[object]:
         time.sleep(0.05)
         os.kill(child, signal.SIGINT)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return [ending, code, time.monotonic() - started, told.read_text("utf-8")]
+    return [ending, code, in_time(started, 10), told.read_text("utf-8")]
 
 
 def fork(told: Path) -> tuple[int, int]:

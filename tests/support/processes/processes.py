@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -15,13 +16,16 @@ _MEASURED_S = 0.2  # of processor time: several periods of a control group's quo
 CONTRACT_S = 5.0  # within which a lost worker is named, and after which nothing of a command is left
 
 
-_before: set[threading.Thread] = set()
+_before: set[threading.Thread | psutil.Process] = set()
 
 
-def note_threads() -> None:
-    """Leave the threads that there are now out of what threads() returns: those that an earlier test left blocked."""
+def note_leftovers() -> None:
+    """Leave the threads and processes that there are now out of what the functions below return.
+
+    An earlier test left them: a thread is blocked, or the traceback of an error still holds an iterator and workers.
+    """
     _before.clear()
-    _before.update(threading.enumerate())
+    _before.update(threading.enumerate(), psutil.Process().children(recursive=True))
 
 
 def threads() -> list[threading.Thread]:
@@ -35,15 +39,16 @@ def worker_pids() -> set[int]:
     found: set[int] = set()
     for child in psutil.Process().children():
         try:
-            found |= {grandchild.pid for grandchild in child.children(recursive=True)}
+            found |= {grandchild.pid for grandchild in child.children(recursive=True) if grandchild not in _before}
         except psutil.NoSuchProcess:
             continue
     return found
 
 
 def fork_server_pid() -> int:
-    """multiprocessing's fork server for this process."""
-    return next(child.pid for child in psutil.Process().children() if "forkserver" in " ".join(child.cmdline()))
+    """multiprocessing's fork server for this process; an earlier one may not have ended."""
+    pid: int = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009
+    return pid
 
 
 def child_pids() -> set[int]:
@@ -55,7 +60,7 @@ def child_pids() -> set[int]:
         except psutil.NoSuchProcess:
             continue
         serves = "resource_tracker" in line or ("forkserver" in line and parent == os.getpid())
-        if not serves:
+        if not serves and process not in _before:
             found.add(process.pid)
     return found
 
