@@ -27,7 +27,7 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.failures import death_error, exception_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.workers.messages import watch_connection
-from penstock.loaders.workers.processes import describe_exit, print_stacks
+from penstock.loaders.workers.processes import describe_exit, kill, kill_at_exit, print_stacks
 from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
@@ -94,6 +94,7 @@ class _Pool:
         self._processes: list[Any] = []
         self._pipes: list[connection.Connection[Any, Any]] = []
         self._held: list[int] = []  # tasks that each worker has
+        kill_at_exit(self, self._processes)
         ensure_children()
         ensure_descriptors(_DESCRIPTORS_A_WORKER * workers)
         try:
@@ -194,20 +195,19 @@ class _Pool:
 
     def _end(self, grace_s: float) -> None:
         """End the workers, by force after `grace_s`."""
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                if grace_s:
+        try:
+            for pipe in self._pipes if grace_s else ():
+                with contextlib.suppress(OSError):
                     pipe.send(None)
-        for process in self._processes:
-            if grace_s:
+            for process in self._processes if grace_s else ():
                 process.join(grace_s)
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join(_LEAVE_S)
-        for pipe in self._pipes:
-            pipe.close()
-        self._at.close()
+        finally:  # a signal may interrupt the above
+            kill(self._processes)
+            for process in self._processes:
+                process.join(_LEAVE_S)
+            for pipe in self._pipes:
+                pipe.close()
+            self._at.close()
 
 
 def run_worker(

@@ -1,4 +1,4 @@
-"""Describe how a worker process ended, and have it print its stack."""
+"""Describe how worker processes ended, have them print their stacks, and kill them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from multiprocessing import util
 from typing import Any
 
 from penstock.loaders.system.machine import oom_kills
@@ -39,6 +40,21 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False
+
+
+def kill_at_exit(owner: object, workers: Sequence[Any]) -> None:
+    """Have the workers that still run be killed at the end of `owner` or of the program.
+
+    They outlast the SIGTERM by which multiprocessing ends them before it waits for them.
+    """
+    util.Finalize(owner, kill, args=(workers,), exitpriority=0)
+
+
+def kill(workers: Sequence[Any]) -> None:
+    """Kill the workers that still run."""
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
 
 
 def print_stacks(workers: Sequence[Any], first: int) -> None:

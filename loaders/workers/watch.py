@@ -9,8 +9,8 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from multiprocessing import connection, process, util
+from collections.abc import Callable
+from multiprocessing import connection, process
 from typing import Any
 
 import torch
@@ -20,19 +20,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.workers.messages import watched_get
-from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped
+from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
 _KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
-
-
-def _kill(workers: Sequence[Any]) -> None:
-    """Kill the workers that are still alive."""
-    for worker in workers:
-        if worker.is_alive():
-            worker.kill()
 
 
 def _cpu_by_default() -> contextlib.AbstractContextManager[Any]:
@@ -77,8 +70,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         except BaseException:
             self.shut_down()
             raise
-        # Workers outlast the SIGTERM by which multiprocessing ends them at exit, before it waits for them.
-        util.Finalize(self, _kill, args=(self._workers,), exitpriority=0)
+        kill_at_exit(self, self._workers)
         # torch's handler of SIGCHLD would raise in the middle of the user's own code; a death is seen without it.
         _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
         self._worker_pids_set = False

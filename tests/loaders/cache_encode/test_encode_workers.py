@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from functools import partial
@@ -93,6 +96,38 @@ def test_closing_it_ends_the_workers() -> None:
     assert len(child_pids()) == 2
     chunks.close()
     assert eventually(lambda: not child_pids())
+
+
+def test_a_signal_while_the_workers_are_asked_to_leave_ends_them() -> None:
+    """A worker that nobody asked would wait for its next task, and the program's end for the worker."""
+    chunks = encode_in_order(arrays(3000, 32), Encoding(kind="raw"), 0, 3000, 2)
+    next(chunks)
+    pipe = chunks.gi_frame.f_locals["pool"]._pipes[0]  # type: ignore[union-attr]
+    send = pipe.send
+
+    def interrupted(task: object) -> None:
+        if task is None:
+            raise KeyboardInterrupt
+        send(task)
+
+    pipe.send = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        list(chunks)
+    assert eventually(lambda: not child_pids())
+
+
+def test_a_program_that_leaves_a_build_open_ends() -> None:
+    program = textwrap.dedent("""
+        import numpy as np
+        from penstock.loaders.cache.format import Encoding
+        from penstock.loaders.cache_encode.encode_workers import encode_in_order
+        from penstock.loaders.sources.arrays import ArraySource
+
+        source = ArraySource(np.zeros((3000, 32, 32, 3), np.uint8), np.zeros(3000, int))
+        chunks = encode_in_order(source, Encoding(kind="raw"), 0, 3000, 2)
+        next(chunks)
+    """)
+    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
 
 
 def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
