@@ -20,6 +20,7 @@ SEMAPHORES = "semaphores of the workers' queues"
 _PAGE = 4096  # a semaphore takes one
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+our_servers: set[int] = set()  # process ids of the fork servers that loaders/workers/launch.py has started
 _TEMPORARY_FIX = "name a folder on a local disk that can be written: export TMPDIR=/tmp"
 
 
@@ -57,8 +58,13 @@ class Needs(NamedTuple):
             return 0
         if self.start_method == "spawn":
             return self.processes * SERVER_BYTES
-        server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-        return self.processes * WORKER_BYTES + (SERVER_BYTES if server._forkserver_pid is None else 0)
+        return self.processes * WORKER_BYTES + (0 if our_server_runs() else SERVER_BYTES)
+
+
+def our_server_runs() -> bool:
+    """Say whether workers will come from a fork server that is there; one that others have started is left to them."""
+    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    return server._forkserver_pid in our_servers
 
 
 def drop_in_needs(workers: int, start_method: str) -> Needs:

@@ -14,12 +14,12 @@ from multiprocessing import forkserver, resource_tracker, spawn
 from types import FrameType
 from typing import Any
 
+from penstock.loaders.system.needs import our_server_runs, our_servers
 from penstock.loaders.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
-_our_servers: set[int] = set()  # process ids of fork servers that were started here
-_ready_servers: set[int] = set()  # those that have done their imports
+_ready_servers: set[int] = set()  # process ids of our fork servers that have done their imports
 _others_servers: list[int] = []  # descriptors that keep alive fork servers that were not started here
 _sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -54,7 +54,7 @@ def _ready_fork_server() -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    fresh = server._forkserver_pid is None
+    fresh = not our_server_runs()
     start_fork_server()
     if server._forkserver_pid in _ready_servers:
         return context
@@ -82,7 +82,7 @@ def start_fork_server() -> None:
     A server that the user or a library has started would end by a signal, and its workers with it. It is left to them.
     """
     server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    if server._forkserver_pid is not None and server._forkserver_pid not in _our_servers:
+    if server._forkserver_pid is not None and not our_server_runs():
         _others_servers.append(server._forkserver_alive_fd)
         _reset(server)
     wanted = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
@@ -94,7 +94,7 @@ def start_fork_server() -> None:
         if server._forkserver_pid is None:
             mark_temporary_folder()
         forkserver.ensure_running()
-        _our_servers.add(server._forkserver_pid)
+        our_servers.add(server._forkserver_pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,25 @@ def test_needs_count_slots_outputs_and_processes() -> None:
     assert Needs(processes=2, start_method="forkserver").process_bytes >= 2 * WORKER_BYTES
     with pytest.raises(ValueError, match="prefetch"):
         loader_needs("torch", prefetch=0, **settings)
+
+
+def test_a_fork_server_is_counted_until_ours_runs() -> None:
+    """Ours is started beside one that another library has started."""
+    program = textwrap.dedent("""
+        from multiprocessing import forkserver
+        from penstock.loaders.system.needs import Needs
+        from penstock.loaders.workers.launch import start_fork_server
+
+        needs = Needs(processes=2, start_method="forkserver")
+        print(needs.process_bytes)
+        forkserver.ensure_running()
+        print(needs.process_bytes)
+        start_fork_server()
+        print(needs.process_bytes)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    workers = 2 * WORKER_BYTES
+    assert list(map(int, run.stdout.split())) == [workers + SERVER_BYTES, workers + SERVER_BYTES, workers]
 
 
 @pytest.mark.parametrize("backend", ["torch", "hdf5", "dali"])

@@ -95,8 +95,12 @@ def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: 
     assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
 
 
-@pytest.mark.parametrize(("before", "ending"), [(False, signal.SIGKILL), (True, 0)], ids=["its own", "another's"])
-def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: bool, ending: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "ending"),
+    [("", signal.SIGKILL), ("forkserver.ensure_running()", signal.SIGKILL), ("start_fork_server()", 0)],
+    ids=["none before", "another library's", "ours"],
+)
+def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: str, ending: int) -> None:
     """A server goes on with its imports for seconds; one that was there before may have workers."""
     program = textwrap.dedent(f"""
         import os, time
@@ -106,14 +110,13 @@ def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: bool, 
         def join(self, timeout=None):
             raise KeyboardInterrupt
 
-        if {before}:
-            start_fork_server()
+        {before}
         process.BaseProcess.join = join
         try:
             worker_context("forkserver")
         except KeyboardInterrupt:
             pass
-        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {0.5 if before else 60}
+        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {60 if ending else 0.5}
         ended = 0, 0
         while not ended[0] and time.monotonic() < deadline:
             ended = os.waitpid(server, os.WNOHANG)
