@@ -80,26 +80,33 @@ class GlobalsRead:
         module = MAIN if names["__name__"] == "__mp_main__" else names["__name__"]
         instructions = list(dis.get_instructions(code))
         changes = _CHANGES & set(code.co_names) or {step.opname for step in instructions} & _STORES_ITEM
-        loaded: tuple[Place, Any] | None = None
-        for step in instructions:
-            if step.opname in _BETWEEN:
-                continue
-            if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL"):
-                loaded = ((module, step.argval), names[step.argval]) if step.argval in names else None
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
-                loaded = loaded and _attribute_of(*loaded, step.argval)
-            else:
-                loaded = None
-            if loaded is not None:
-                place, value = loaded
-                if "STORE" in step.opname or (changes and isinstance(value, (list, dict, set))):
-                    self._stored.add(place)
-                elif type(value) is not ModuleType and not _is_special(step.argval):
-                    self.values[place] = value
-                    self._waiting.append(value)
+        for place, value, stored in _accesses(instructions, module, names):
+            if stored or (changes and isinstance(value, (list, dict, set))):
+                self._stored.add(place)
+            elif type(value) is not ModuleType and not _is_special(place[1].rpartition(".")[2]):
+                self.values[place] = value
+                self._waiting.append(value)
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self._read(constant, names)
+
+
+def _accesses(
+    instructions: Iterable[dis.Instruction], module: str, names: Mapping[str, Any]
+) -> Iterator[tuple[Place, Any, bool]]:
+    """Yield (place, value, whether it is stored there) of each global and each attribute of one that code goes to."""
+    loaded: tuple[Place, Any] | None = None
+    for step in instructions:
+        if step.opname in _BETWEEN:
+            continue
+        if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL"):
+            loaded = ((module, step.argval), names[step.argval]) if step.argval in names else None
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
+            loaded = loaded and _attribute_of(*loaded, step.argval)
+        else:
+            loaded = None
+        if loaded is not None:
+            yield *loaded, "STORE" in step.opname
 
 
 def value_at(place: Place) -> Any:
