@@ -236,6 +236,7 @@ class Loader:
     def _seek(self) -> None:
         self._used_in = os.getpid()
         if self._fed != self._cursor:
+            self._fed = None  # for now, as above
             self._feed.flush()
             self._engine.seek(self._cursor)
             self._fed = self._cursor

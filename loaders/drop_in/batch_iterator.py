@@ -213,7 +213,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             self._pin_memory_thread_done_event.set()
             self._pin_memory_thread.join(_THREAD_S)
         super().shut_down()
-        self._progress.close()
+        if hasattr(self, "_progress"):  # not before it was made: its construction was interrupted
+            self._progress.close()
 
     def close(self) -> None:
         """End the iteration, and its processes."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
 from penstock.loaders.stream.contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.system.signal_safe import SignalSafeCondition
 from penstock.loaders.workers.progress import WorkerProgress
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
@@ -43,7 +42,7 @@ class BatchQueue:
             self.slots.pin(settings.device)
         self.recycler = Recycler(ahead + SPARE_SLOTS)
         self.progress = WorkerProgress(workers + 1, shared=False)
-        self.changed = threading.Condition()
+        self.changed = SignalSafeCondition()
         self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
         self.made: dict[int, Produced] = {}
         self.closed = False
@@ -107,9 +106,8 @@ class BatchQueue:
         """Go on at `cursor`, and drop what was made for another place."""
         with self.changed:
             self.progress.next_generation()
-            for produced in self.made.values():
-                self.recycler.give_back(produced.item.slot)
-            self.made.clear()
+            while self.made:  # one at a time: after Ctrl-C in the middle no slot is given back twice
+                self.recycler.give_back(self.made.popitem()[1].item.slot)
             self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
             self.changed.notify_all()
 

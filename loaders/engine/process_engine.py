@@ -17,7 +17,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import slot_bytes
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error
@@ -117,7 +117,7 @@ class ProcessEngine:
         self.consumer_bytes = 0
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
-        self._next = Cursor(-1, 0)
+        self._next = NOWHERE
         self._closed = False
         self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
         self._taken = 0
@@ -130,6 +130,7 @@ class ProcessEngine:
                 raise self._closed_error("the loader is closed")
             if cursor == self._next and self._iterator is not None:
                 return
+            self._next = NOWHERE
             if self._iterator is None:
                 self._start(cursor)
             else:
@@ -191,6 +192,7 @@ class ProcessEngine:
         with self._busy:
             if self._closed:
                 raise self._closed_error()
+            self._next = NOWHERE
             return self._next_batch()
 
     def _next_batch(self) -> HostBatch:
@@ -210,7 +212,7 @@ class ProcessEngine:
                 lines = str(error).strip().splitlines() or ["no details"]
                 what = f"{type(error).__name__}: {lines[-1]}"
                 raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where(-1)) from error
-            except BaseException:  # Ctrl-C: a batch may be lost; a seek starts anew
+            except BaseException:  # Ctrl-C: torch's iterator may not go on after it
                 self._stop()
                 raise
             self._taken += produced.done

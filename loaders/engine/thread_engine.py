@@ -20,7 +20,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import ensure
 from penstock.loaders.workers.progress import BUSY, SAMPLE, SINCE_NS
 from penstock.loaders.workers.watchdog import POLL_S, Watchdog
@@ -69,16 +69,19 @@ class ThreadEngine:
         self.queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
-        self._next = Cursor(-1, 0)
+        self._next = NOWHERE
         self._closed = False
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
         if self._closed:
             raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
+        if self.queue is not None and cursor == self._next:
+            return
+        self._next = NOWHERE
         if self.queue is None:
             self._start(cursor)
-        elif cursor != self._next:
+        else:
             self.queue.seek(cursor)
         self._next = cursor
 
@@ -88,13 +91,18 @@ class ThreadEngine:
         ensure(needs, backend=self.name, rank=schedule.rank)
         # Another engine's tasks leave most slots empty.
         pinned = self._make_task is None and torch.device(self._settings.device).type == "cuda"
-        queue = self.queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
+        queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         makers = [queue.maker(worker, self._make_task) for worker in range(max(1, self._workers))]
         if not self._workers:
             self._maker = makers.pop()
-        self.run({f"penstock-{n}": partial(make_batches, queue, maker) for n, maker in enumerate(makers)})
+        self.queue = queue
+        try:
+            self.run({f"penstock-{n}": partial(make_batches, queue, maker) for n, maker in enumerate(makers)})
+        except BaseException:  # Ctrl-C at its start; it closes itself otherwise
+            self.close()
+            raise
 
     def run(self, jobs: dict[str, Callable[[], None]]) -> None:
         """Run each of `jobs` in a thread of its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
@@ -127,7 +135,7 @@ class ThreadEngine:
         queue, maker = self._running(), self._maker
         if maker is None:
             return self.wait_for(queue.take)
-        self._next = Cursor(-1, 0)
+        self._next = NOWHERE
         _, item = queue.next_work()
         try:
             return maker.make(item)
@@ -147,7 +155,7 @@ class ThreadEngine:
         Raises LoaderError E-TIMEOUT when no thread makes progress, E-MISUSE when the engine is closed meanwhile.
         """
         queue = self._running()
-        self._next = Cursor(-1, 0)  # Ctrl-C may lose a batch from here on; a seek makes it again
+        self._next = NOWHERE
         watchdog = Watchdog(self._options.watchdog_s)
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
@@ -202,10 +210,12 @@ class ThreadEngine:
 
     def close(self) -> None:
         self._closed = True
-        queue, self.queue = self.queue, None
+        queue = self.queue
         if queue is None:
             return
+        queue.close()  # here, too: after Ctrl-C in _retire it does not run again
         self._retire()
+        self.queue = None
         if not any(thread.is_alive() for thread in self._threads):
             queue.slots.close()
 

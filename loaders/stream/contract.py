@@ -29,6 +29,9 @@ class Cursor(NamedTuple):
     position: int
 
 
+NOWHERE = Cursor(-1, 0)  # where an engine is while Ctrl-C could lose a batch: to go on from there, it is told the place
+
+
 class BadSample(NamedTuple):
     """Describe a sample that could not be served.
 

@@ -18,6 +18,7 @@ from torch.utils.data import _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
+from penstock.loaders.system.signal_safe import make_signal_safe
 from penstock.loaders.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.workers.messages import watched_get
 from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
@@ -61,23 +62,33 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self.on_death, self.on_silence = on_death, on_silence
         self._oom_kills = oom_kills()
         self._workers_status = [True] * loader.num_workers  # torch sets it last
-        self._workers = []
+        self._workers, self._index_queues = [], []
         self._owner = os.getpid()
         _iterators.add(self)
         try:
             with named_semaphores(), _cpu_by_default():  # torch draws a seed on the default device, and reads it
                 super().__init__(loader)
+            self._watch()
         except BaseException:
+            self._let_torch_forget()
             self.shut_down()
             raise
+
+    def _watch(self) -> None:
+        self._let_torch_forget()
         kill_at_exit(self, self._workers)
-        # torch's handler of SIGCHLD would raise in the middle of the user's own code; a death is seen without it.
-        _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
-        self._worker_pids_set = False
+        for box in (*self._index_queues, self._data_queue):
+            make_signal_safe(box)  # or Ctrl-C in the middle of a put would make the next one wait for ever
         if not self._pin_memory:
             results: Any = self._worker_result_queue
             stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would hold the queue's descriptors for long
             self._get_message = watched_get(results, POLL_S, lambda pid: stalled()(pid))  # type: ignore[misc]  # noqa: PLW0108
+
+    def _let_torch_forget(self) -> None:
+        """Keep torch's handler of SIGCHLD from raising in the user's own code: a death is seen without it."""
+        with contextlib.suppress(ValueError):  # it does not know the workers: their start was interrupted
+            _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+        self._worker_pids_set = False
 
     def _next_data(self) -> Any:
         if self._owner != os.getpid():
@@ -143,7 +154,9 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         waiting = {worker.sentinel: worker for worker in self._workers}
         try:
             # A worker that has left already was at the end of an iterable data set.
-            if all(worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers):
+            if self._workers and all(
+                worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers
+            ):
                 deadline = time.monotonic() + self.grace_s
                 self._ask_to_leave()
                 while waiting and time.monotonic() < deadline:
@@ -162,7 +175,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 box.close()
             # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
             # hang where the pipe is full of what a killed worker has not read.
-            feeders = [box._thread for box in boxes if box._thread is not None]
+            feeders = [box._thread for box in boxes if box._thread is not None and box._thread.is_alive()]
             deadline = time.monotonic() + self.grace_s
             for feeder in feeders:
                 feeder.join(max(0.0, deadline - time.monotonic()))

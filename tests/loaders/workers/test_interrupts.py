@@ -1,0 +1,125 @@
+"""Ctrl-C at any moment in the consumer: no batch is lost or served twice, nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import sys
+import threading
+from typing import Any
+
+import pytest
+import torch
+from faulty_source import FaultySource
+from interrupts import Interruption
+from processes import child_pids, eventually, threads
+from producer_settings import producer_settings
+from torch.utils.data import TensorDataset
+
+from penstock.loaders import DataLoader
+from penstock.loaders.engine.options import WorkerOptions
+from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.engine.thread_engine import ThreadEngine
+from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.system.signal_safe import SignalSafeCondition
+
+pytestmark = [
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="check points are found as Python 3.11 has them"),
+    # Ctrl-C between open() and its `with` leaves a file to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+BATCHES = 5
+TRIALS = 40
+
+
+def open_engine(kind: str) -> Any:
+    settings = producer_settings(FaultySource(48, {}))
+    if kind == "processes":
+        return ProcessEngine("torch", settings, ProcessOptions(workers=2, prefetch=1))
+    return ThreadEngine("hdf5", settings, WorkerOptions(workers=2 if kind == "threads" else 0, prefetch=1))
+
+
+def served(kind: str, interruption: Interruption) -> list[list[int]]:
+    """The samples of the first batches, to a consumer that goes on where it was after Ctrl-C."""
+    engine = open_engine(kind)
+    after = producer_settings(FaultySource(48, {})).schedule.after
+    place, batches = Cursor(0, 0), []
+    engine.seek(place)
+
+    def consume() -> None:
+        nonlocal place
+        while len(batches) < BATCHES:
+            engine.seek(place)
+            batch = engine.next()
+            place = after(place)
+            batches.append(batch.index.tolist())
+        engine.close()
+
+    try:
+        interruption.run(consume)
+    except KeyboardInterrupt:
+        consume()
+    assert not threads() or eventually(lambda: not threads())
+    return batches
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads", "alone"])
+def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
+    whole = Interruption()
+    expected = served(kind, whole)
+    draw = random.Random(whole.points)
+    for _ in range(TRIALS):
+        interruption = Interruption(draw.randrange(1, whole.points))
+        assert served(kind, interruption) == expected, interruption.struck
+        assert not child_pids() or eventually(lambda: not child_pids()), interruption.struck
+
+
+def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
+    data = torch.arange(32)
+
+    def iterate() -> list[list[int]]:
+        batches = DataLoader(TensorDataset(data), 4, num_workers=2, multiprocessing_context="forkserver")
+        return [batch.tolist() for (batch,) in batches]
+
+    whole = Interruption()
+    expected = whole.run(iterate)
+    draw = random.Random(whole.points)
+    for _ in range(TRIALS):
+        interruption = Interruption(draw.randrange(1, whole.points))
+        with contextlib.suppress(KeyboardInterrupt):
+            assert interruption.run(iterate) == expected, interruption.struck
+        gc.collect()
+        assert not child_pids() or eventually(lambda: not child_pids()), interruption.struck
+        assert not threads() or eventually(lambda: not threads()), interruption.struck
+
+
+def lock_is_left(condition: threading.Condition, interruption: Interruption) -> bool:
+    """Whether the lock is held after Ctrl-C in what a consumer does with a condition."""
+
+    def use() -> None:
+        with condition:
+            condition.notify_all()
+            condition.wait(0.001)
+
+    try:
+        interruption.run(use)
+    except KeyboardInterrupt:
+        pass
+    except RuntimeError:  # it was released twice
+        return True
+    taken: list[bool] = []
+    other = threading.Thread(target=lambda: taken.append(condition.acquire(timeout=0.1)))
+    other.start()
+    other.join()
+    return not taken[0]
+
+
+@pytest.mark.parametrize(("kind", "left"), [(SignalSafeCondition, False), (threading.Condition, True)])
+def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: bool) -> None:
+    """Python's own shows that the check points are the right ones."""
+    whole = Interruption()
+    lock_is_left(kind(), whole)
+    assert whole.points > 5
+    found = [lock_is_left(kind(), Interruption(at)) for at in range(1, whole.points + 1)]
+    assert any(found) == left

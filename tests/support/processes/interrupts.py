@@ -1,0 +1,91 @@
+"""Raise KeyboardInterrupt where Python may run signal handlers: after a call, and where a function or loop begins."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+_WHERE = ("/loaders/", "/pipelines/", "/threading.py", "/queue.py", "/multiprocessing/", "/torch/utils/data/")
+# Python drops what is raised in finalizers, and makes a RuntimeError of it while a thread starts.
+_SPARED_FILES, _SPARED = ("/weakref.py", "/multiprocessing/util.py"), ("__del__", "_start_thread")
+
+
+class Interruption:
+    """Strikes once, at check point number `at` of what is run under it; -1 for never.
+
+    Attributes:
+        points: how many check points there were.
+        struck: function and line of the strike and its callers.
+    """
+
+    def __init__(self, at: int = -1) -> None:
+        self._at, self.points, self.struck = at, 0, ""
+
+    def run(self, action: Callable[[], Result]) -> Result:
+        """Return what `action` returns; what is raised is KeyboardInterrupt, in the middle of it."""
+        before = sys.gettrace()
+        sys.settrace(self._begin)
+        try:
+            return action()
+        finally:
+            sys.settrace(before)
+
+    def _begin(self, frame: FrameType, event: str, argument: Any) -> Any:
+        points = _check_points(frame.f_code)
+        if not points:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+        def follow(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "opcode" and frame.f_lasti in points and not self.struck and not _is_spared(frame):
+                self.points += 1
+                if self.points == self._at:
+                    self.struck = _stack(frame)
+                    raise KeyboardInterrupt
+            return follow
+
+        return follow
+
+
+@functools.cache
+def _check_points(code: CodeType) -> set[int]:
+    """Return the offsets of the instructions before which a handler may run."""
+    if "/tests/" in code.co_filename or not any(part in code.co_filename for part in _WHERE):
+        return set()
+    found: set[int] = set()
+    table = getattr(dis, "_parse_exception_table")(code)  # noqa: B009
+
+    def handler(offset: int) -> int | None:
+        return next((entry.target for entry in reversed(table) if entry.start <= offset < entry.end), None)
+
+    before: dis.Instruction | None = None
+    for step in dis.get_instructions(code):
+        # What is raised after the last call in a try or with is raised in it.
+        if before and before.opname in ("CALL", "CALL_FUNCTION_EX", "RESUME"):
+            found |= {step.offset} if handler(before.offset) == handler(step.offset) else set()
+        if "BACKWARD" in step.opname:
+            found.add(step.argval)
+        before = step
+    return found
+
+
+def _is_spared(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name in _SPARED or frame.f_code.co_filename.endswith(_SPARED_FILES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _stack(frame: FrameType | None) -> str:
+    lines = []
+    while frame is not None and len(lines) < 5:
+        lines.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines)
