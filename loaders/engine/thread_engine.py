@@ -94,6 +94,7 @@ class ThreadEngine:
         queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
+        self._owner = os.getpid()
         makers = [queue.maker(worker, self._make_task) for worker in range(max(1, self._workers))]
         if not self._workers:
             self._maker = makers.pop()
@@ -213,7 +214,8 @@ class ThreadEngine:
         queue = self.queue
         if queue is None:
             return
-        queue.close()  # here, too: after Ctrl-C in _retire it does not run again
+        if self._owner == os.getpid():
+            queue.close()  # here, too: after Ctrl-C in _retire that does not run again
         self._retire()
         self.queue = None
         if not any(thread.is_alive() for thread in self._threads):

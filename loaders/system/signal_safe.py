@@ -22,15 +22,15 @@ class SignalSafeCondition(threading.Condition):
         ours: Any = self
         waiter = threading.Lock()
         waiter.acquire()
-        ours._waiters.append(waiter)
-        release, acquire, notified = ours._lock.release, ours._lock.acquire, False
+        waiters, release, acquire, notified = ours._waiters, ours._lock.release, ours._lock.acquire, False
+        waiters.append(waiter)
         try:
             release()
             notified = waiter.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             acquire()
-        if not notified and waiter in ours._waiters:
-            ours._waiters.remove(waiter)
+            if not notified and waiter in waiters:  # or it would be notified in place of another one
+                waiters.remove(waiter)
         return notified
 
 

@@ -151,7 +151,7 @@ def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> 
         thread = threading.Thread(target=hold)
         thread.start()
         assert held.wait(60)
-        child = ForkedChild(lambda wait: engine._retire())
+        child = ForkedChild(lambda wait: engine.close())
         assert child.result() is None
         over.set()
         thread.join()
