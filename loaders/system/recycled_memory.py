@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +22,23 @@ class Recycler:
 
     def __init__(self, count: int, *, shared: bool = False) -> None:
         self._free = deque(range(count))
-        self._returning: set[int] = set()  # numbers whose tensors give them back
+        # By id of a reference: it and the number it stands for.
+        self._lent: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._gone: deque[weakref.ref[Any]] = deque()  # references whose memory has no reader any more
         if shared:
             _shared.add(self)
 
     def __len__(self) -> int:
+        with contextlib.suppress(IndexError):  # no more: other threads may look as well
+            while True:
+                _, number = self._lent.pop(id(self._gone.popleft()), (None, -1))
+                if number >= 0:
+                    self._free.append(number)
         return len(self._free)
 
     def take(self) -> int:
         """Take a free number. Raises IndexError if there is none."""
+        len(self)
         return self._free.popleft()
 
     def give_back(self, number: int) -> None:
@@ -38,18 +48,15 @@ class Recycler:
     def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
         """Make a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
         view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
-        self._returning.add(number)
-        weakref.finalize(view, self._return, number).atexit = False
+        # No Python code runs when it is gone: what a signal's handler raises there, Python drops, Ctrl-C included.
+        reference = weakref.ref(view, self._gone.append)
+        self._lent[id(reference)] = reference, number
         return torch.from_numpy(view)
-
-    def _return(self, number: int) -> None:
-        if number in self._returning:
-            self._returning.remove(number)
-            self._free.append(number)
 
     def leave_to_children(self) -> None:
         """Keep the memory of all tensors that are there now as it is, for a process that is about to be forked."""
-        self._returning.clear()
+        len(self)
+        self._lent.clear()
 
 
 _shared: weakref.WeakSet[Recycler] = weakref.WeakSet()

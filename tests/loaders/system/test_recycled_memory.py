@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 
 import numpy as np
 import pytest
@@ -55,3 +56,17 @@ def test_shared_memory_that_a_forked_child_sees_is_never_used_again(shared: bool
     gc.collect()
     assert len(recycler) == (2 if shared else 3)
     assert child.result() is None
+
+
+def test_no_python_code_runs_when_memory_comes_back() -> None:
+    """Python would drop what a signal's handler raises in it: a program would go on after Ctrl-C."""
+    recycler = Recycler(1)
+    tensor = recycler.tensor(np.zeros(4, np.uint8), recycler.take())
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del tensor
+    finally:
+        sys.setprofile(None)
+    assert calls == []
+    assert len(recycler) == 1
