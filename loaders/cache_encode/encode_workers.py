@@ -196,11 +196,12 @@ class _Pool:
     def _end(self, grace_s: float) -> None:
         """End the workers, by force after `grace_s`."""
         try:
-            for pipe in self._pipes if grace_s else ():
-                with contextlib.suppress(OSError):
-                    pipe.send(None)
-            for process in self._processes if grace_s else ():
-                process.join(grace_s)
+            if grace_s:
+                for pipe in self._pipes:
+                    with contextlib.suppress(OSError):
+                        pipe.send(None)
+                for process in self._processes:
+                    process.join(grace_s)
         finally:  # a signal may interrupt the above
             kill(self._processes)
             for process in self._processes:

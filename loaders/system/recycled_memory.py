@@ -29,16 +29,20 @@ class Recycler:
             _shared.add(self)
 
     def __len__(self) -> int:
+        self._collect()
+        return len(self._free)
+
+    def _collect(self) -> None:
+        """Make the numbers free whose memory has no reader any more."""
         with contextlib.suppress(IndexError):  # no more: other threads may look as well
             while True:
                 _, number = self._lent.pop(id(self._gone.popleft()), (None, -1))
                 if number >= 0:
                     self._free.append(number)
-        return len(self._free)
 
     def take(self) -> int:
         """Take a free number. Raises IndexError if there is none."""
-        len(self)
+        self._collect()
         return self._free.popleft()
 
     def give_back(self, number: int) -> None:
@@ -55,7 +59,7 @@ class Recycler:
 
     def leave_to_children(self) -> None:
         """Keep the memory of all tensors that are there now as it is, for a process that is about to be forked."""
-        len(self)
+        self._collect()
         self._lent.clear()
 
 
