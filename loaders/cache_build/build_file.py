@@ -105,15 +105,18 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
         remove_dead_builds(dest)
         return BuiltFile(path=dest, about=about)
     lock = BuildLock(dest + b".lock")
-    with write_errors_as_loader_errors(dest):
-        make_private_folder(os.path.dirname(dest))
-        lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
-    with lock:
-        about = usable_file(request, dest)
-        if about is not None:
-            _remove_unfinished(dest)
-            return BuiltFile(path=dest, about=about)
-        return _build(request, dest, lock)
+    try:
+        with lock:
+            with write_errors_as_loader_errors(dest):
+                make_private_folder(os.path.dirname(dest))
+                lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
+            about = usable_file(request, dest)
+            if about is not None:
+                _remove_unfinished(dest)
+                return BuiltFile(path=dest, about=about)
+            return _build(request, dest, lock)
+    finally:
+        lock.release()  # Ctrl-C may have ended the first
 
 
 def usable_file(request: BuildRequest, dest: bytes) -> About | None:
@@ -151,9 +154,13 @@ def remove_dead_builds(dest: bytes) -> None:
     """Remove what dead builders of a finished cache left, where this process may."""
     with contextlib.suppress(OSError, LoaderError):
         if find_folders(dest) or os.path.exists(dest + b".lock"):
-            with BuildLock(dest + b".lock") as lock:
-                lock.acquire(wait=False)
-                _remove_unfinished(dest)
+            lock = BuildLock(dest + b".lock")
+            try:
+                with lock:
+                    lock.acquire(wait=False)
+                    _remove_unfinished(dest)
+            finally:
+                lock.release()  # Ctrl-C may have ended the first
 
 
 def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import fcntl
@@ -76,17 +77,16 @@ class BuildLock:
 
     It is made whole, content and all, by a hard link. An owner that died is found by its process id, start time and
     boot; one on another host by its silence: a holder touches the file every HEARTBEAT_S. check() raises for a
-    holder that was taken for dead.
+    holder that was taken for dead. Ctrl-C in the middle of any of them leaves what release() puts right.
     """
 
     def __init__(self, path: bytes) -> None:
         self._path = path
         self._fd = -1
-        self._done = threading.Event()
-        self._beat: threading.Thread | None = None
+        self._stop = threading.Lock()  # locked while there is a heartbeat
 
     def acquire(self, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> None:
-        """Take the lock; `on_wait(owner)` is called while another builder holds it.
+        """Take the lock, in the `with` that gives it back; `on_wait(owner)` is called while another builder holds it.
 
         Raises LoaderError E-CACHE if one does and `wait` is false, OSError where the folder takes no file.
         """
@@ -107,20 +107,21 @@ class BuildLock:
         # Of processes that were killed while they made a lock; by the clock of the file system.
         folder, name = os.path.split(self._path)
         remove_old_files(folder, re.escape(name) + rb"\.[0-9a-f]{16}", os.fstat(self._fd).st_mtime - SILENT_S)
-        self._done.clear()
-        self._beat = threading.Thread(target=self._keep_beating, name="penstock-lock", daemon=True)
-        self._beat.start()
+        self._stop = threading.Lock()
+        self._stop.acquire()
+        # Not of threading: Ctrl-C in its Event or Thread.start() leaves a lock of theirs held for ever.
+        _thread.start_new_thread(_keep_beating, (os.dup(self._fd), self._stop))
 
     def _make(self) -> bool:
         """Make the lock file unless there is one; return whether it was made."""
-        private, fd = self._private()
+        private = self._private()
         try:
             os.link(private, self._path)
         except FileExistsError:
-            os.close(fd)
+            self._close()
             return False
         except OSError as error:
-            os.close(fd)
+            self._close()
             if error.errno not in _NO_LINKS:
                 raise
             return self._make_in_place()
@@ -128,7 +129,6 @@ class BuildLock:
             # Raised here, an error would leave a lock that this process holds and does not know of.
             with contextlib.suppress(OSError):
                 os.unlink(private)
-        self._fd = fd
         return True
 
     def _make_in_place(self) -> bool:
@@ -144,17 +144,17 @@ class BuildLock:
             raise
         return True
 
-    def _private(self) -> tuple[bytes, int]:
-        """Make a file that nobody else knows, with the content of a lock; return its path and descriptor."""
+    def _private(self) -> bytes:
+        """Make this lock's file under a name that nobody else knows, which is returned."""
         private = b"%s.%s" % (self._path, os.urandom(8).hex().encode())
-        fd = open_private(private, os.O_RDWR | os.O_EXCL)
+        self._fd = open_private(private, os.O_RDWR | os.O_EXCL)
         try:
-            write_all(fd, _content(), 0)
+            write_all(self._fd, _content(), 0)
         except BaseException:
-            os.close(fd)
+            self._close()
             os.unlink(private)
             raise
-        return private, fd
+        return private
 
     def _take_over(self, seen: Seen) -> bool:
         """Replace a dead owner's lock; False where another process was faster."""
@@ -168,14 +168,13 @@ class BuildLock:
             # Whoever took it over in the meantime has put another file there; one that revived has touched it.
             if _mark(os.fstat(old)) != seen.mark or not self._is(old):
                 return False
-            private, fd = self._private()
+            private = self._private()
             try:
                 os.replace(private, self._path)
-            except BaseException:
-                os.close(fd)
+            except OSError:
+                self._close()
                 os.unlink(private)
                 raise
-            self._fd = fd
             return True
         finally:
             os.close(old)
@@ -188,11 +187,6 @@ class BuildLock:
             return False
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
-    def _keep_beating(self) -> None:
-        while not self._done.wait(HEARTBEAT_S):
-            with contextlib.suppress(OSError):
-                os.utime(self._fd)
-
     def check(self) -> None:
         """Raise LoaderError E-CACHE if the lock was taken from this process, which must then write no more."""
         if not self._is(self._fd):
@@ -200,27 +194,35 @@ class BuildLock:
             raise LoaderError("E-CACHE", cause, fix="wait for it to finish", path=self._path)
 
     def release(self) -> None:
-        """Give the lock back. Idempotent."""
+        """Give the lock back. Idempotent, also where Ctrl-C ended the last call."""
         if self._fd < 0:
             return
-        self._done.set()
-        if self._beat is not None:
-            self._beat.join()  # it touches the descriptor that is closed below
+        if self._stop.locked():
+            self._stop.release()
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX)  # nobody is taking it over now
+        if self._is(self._fd):
+            with contextlib.suppress(OSError):  # whoever comes next finds its owner dead, or silent
+                os.unlink(self._path)
+        self._close()
+
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)  # nobody is taking it over now
-            if self._is(fd):
-                with contextlib.suppress(OSError):  # whoever comes next finds its owner dead, or silent
-                    os.unlink(self._path)
-        finally:
-            os.close(fd)
+        os.close(fd)
 
     def __enter__(self) -> BuildLock:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _keep_beating(fd: int, stop: threading.Lock) -> None:
+    """Touch the lock file, open as `fd`, until `stop` is released; then close it."""
+    while not stop.acquire(timeout=HEARTBEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(fd)
+    os.close(fd)
 
 
 def _content() -> bytes:
