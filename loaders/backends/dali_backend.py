@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
 import weakref
@@ -32,6 +33,7 @@ from penstock.loaders.feed.copies import numbered
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, Engine, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
+from penstock.loaders.workers.launch import deferred_signals
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
@@ -186,21 +188,25 @@ class DaliEngine:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
         needs = needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
         self._readers.consumer_bytes = self.consumer_bytes + needs.own_bytes
-        self._readers.seek(cursor)
-        queue = self._readers.queue
-        assert queue is not None
-        if self._stage is None:
-            again = partial(queue.maker, self._num_readers)
-            self._stage = DaliStage(self._graph_settings(), queue.slots, again, verifier=self._verifier)
-            if self._num_readers:
-                run = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
-                jobs: dict[str, Callable[[], None]] = {"penstock-dali": run}
-                if self._verifier is not None:
-                    jobs["penstock-verify"] = partial(self._verifier.run, queue)
-                self._readers.run(jobs)
+        with deferred_signals() if self._stage is None else contextlib.nullcontext():
+            self._readers.seek(cursor)
+            queue = self._readers.queue
+            assert queue is not None
+            if self._stage is None:
+                self._start(queue)
         with queue.changed:
             while self._finished and not queue.is_wanted(self._finished[0].produced.item):
                 queue.recycler.give_back(self._finished.popleft().produced.item.slot)
+
+    def _start(self, queue: BatchQueue) -> None:
+        again = partial(queue.maker, self._num_readers)
+        self._stage = DaliStage(self._graph_settings(), queue.slots, again, verifier=self._verifier)
+        if self._num_readers:
+            run = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
+            jobs: dict[str, Callable[[], None]] = {"penstock-dali": run}
+            if self._verifier is not None:
+                jobs["penstock-verify"] = partial(self._verifier.run, queue)
+            self._readers.run(jobs)
 
     def _graph_settings(self) -> GraphSettings:
         settings, options, device = self._settings, self._options, torch.device(self._settings.device)

@@ -22,6 +22,7 @@ from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
 from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import ensure
+from penstock.loaders.workers.launch import deferred_signals
 from penstock.loaders.workers.progress import BUSY, SAMPLE, SINCE_NS
 from penstock.loaders.workers.watchdog import POLL_S, Watchdog
 from penstock.pipelines.errors import LoaderError
@@ -80,7 +81,8 @@ class ThreadEngine:
             return
         self._next = NOWHERE
         if self.queue is None:
-            self._start(cursor)
+            with deferred_signals():
+                self._start(cursor)
         else:
             self.queue.seek(cursor)
         self._next = cursor
@@ -101,7 +103,7 @@ class ThreadEngine:
         self.queue = queue
         try:
             self.run({f"penstock-{n}": partial(make_batches, queue, maker) for n, maker in enumerate(makers)})
-        except BaseException:  # Ctrl-C at its start; it closes itself otherwise
+        except BaseException:  # a second Ctrl-C; it closes itself otherwise
             self.close()
             raise
 
