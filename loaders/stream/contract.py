@@ -42,6 +42,7 @@ class BadSample(NamedTuple):
         path: file or name of the sample.
         substitute: index of the sample that stands in its row, -1 for padding.
         row: its row in the batch.
+        fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
     """
 
     sample: int
@@ -50,10 +51,11 @@ class BadSample(NamedTuple):
     path: bytes
     substitute: int
     row: int
+    fix: str = ""
 
     def error(self, **where: int | str) -> LoaderError:
         """Return the exception that the policy "raise" throws."""
-        return LoaderError(self.code, self.cause, sample=self.sample, path=self.path, **where)  # type: ignore[arg-type]
+        return LoaderError(self.code, self.cause, fix=self.fix, sample=self.sample, path=self.path, **where)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

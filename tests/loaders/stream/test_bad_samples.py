@@ -15,7 +15,7 @@ from odd_images import jpeg, textured
 from photo_folder import photo
 from repaired_jpegs import cut, longer_segment
 
-from penstock.loaders import LoaderError, create_loader
+from penstock.loaders import LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.loader import Loader
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def open_loader(folder: Path, **settings: Any) -> Loader:
+def open_loader(folder: Any, **settings: Any) -> Loader:
     if "cache" in settings:
         settings["cache"] = folder.parent / settings["cache"]
     defaults = {"pipeline": FULL, "batch_size": 4, "dtype": torch.uint8, "workers": 0, "seed": 3}
@@ -181,6 +181,15 @@ def test_replaced_in_evaluation_is_padding(folder: Path) -> None:
         bad = {entry.sample for entry in loader.ledger().bad}
     assert sorted(served) == [sample for sample in range(24) if sample not in bad]
     assert {3, 4, 9, 12} <= bad <= set(DAMAGED)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"decoder": "pillow"}, {"backend": "dali"}])
+def test_the_cure_that_a_source_names_is_in_the_error(folder: Path, options: dict[str, Any]) -> None:
+    source = open_source(folder, max_file_bytes=100)
+    with open_loader(source, **options) as loader, pytest.raises(LoaderError, match="E-BOMB") as caught:
+        next(iter(loader))
+    size = (folder / "only" / f"{caught.value.sample:02d}.jpg").stat().st_size
+    assert caught.value.fix.startswith(f"open_source(folder, max_file_bytes={size})")
 
 
 def entry(code: str) -> BadSample:
