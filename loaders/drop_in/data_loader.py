@@ -151,6 +151,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or another process, needs; it starts workers of its own."""
+        self._place.settle()
         return {**self.__dict__, "_alive": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -162,7 +163,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return None
         try:
             return len(self)
-        except (TypeError, NotImplementedError):
+        except Exception:  # torch does not ask
             return None
 
     def set_epoch(self, epoch: int) -> None:
@@ -172,7 +173,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         if epoch < 0:
             raise ValueError(f"epoch is at least 0, not {epoch}")
-        if epoch != self._place.epoch or not self._place.fresh:
+        if epoch != self.epoch or not self._place.fresh:
             self._go_to(Place(epoch))
         self._pass_epoch_on()
 
@@ -189,7 +190,7 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self._place.epoch
+        return self._place.settle().epoch
 
     def _identity(self) -> DataLoaderState:
         dataset: Any = self.dataset
@@ -207,7 +208,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
         It is JSON-serialisable where the states of samplers and data sets that keep their own place are.
         """
-        place = self._place
+        place = self._place.settle()
         if not place.fresh or place.is_inside or place.drawn_from or place.processes or place.sampler:
             details = place.save(generators_of(self))
         else:

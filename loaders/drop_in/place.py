@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
+from penstock.loaders.drop_in.protocol import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
 _FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed"}
@@ -46,6 +48,7 @@ class Place:
         base_seed: of the workers' generators, from which an iterable data set may draw its order in this epoch.
         left: why the iteration cannot go on, if so.
         loaded: whether it comes from a state, to which samplers and data sets are to be sent.
+        at_end: called before anyone asks where this is, if the epoch may be over; None else.
     """
 
     epoch: int = 0
@@ -61,6 +64,14 @@ class Place:
     base_seed: int | None = None
     left: str | None = None
     loaded: bool = False
+    at_end: Callable[[], None] | None = None
+
+    def settle(self) -> Place:
+        """Find out whether the epoch is over; return this place."""
+        at_end, self.at_end = self.at_end, None
+        if at_end is not None:
+            at_end()
+        return self
 
     @property
     def resume(self) -> list[ProcessState | None]:
@@ -88,7 +99,7 @@ class Place:
 
     def deliver(self, mark: Mark, *, in_order: bool, iterable: bool, processes: int) -> None:
         """Note that a batch was delivered."""
-        self.fresh, self.loaded, self.now = False, False, {}
+        self.fresh, self.loaded, self.now, self.at_end = False, False, {}, None
         if iterable:
             self.batches += 1
         elif in_order:  # whatever failed before it was passed over
@@ -112,13 +123,18 @@ class Place:
     ) -> None:
         """Go to the start of the epoch after `epoch`, with the states in which samplers and processes ended it."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
-        self.base_seed = None
+        self.base_seed = self.at_end = None
         self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
         self.processes = processes if processes is not None and any(processes) else []
 
     def save(self, generators: random_state.Generators) -> dict[str, Any]:
-        """Return what `load` needs beside the epoch and the number of batches; {} for a plain order."""
+        """Return what `load` needs beside the epoch and the number of batches; {} for a plain order.
+
+        Raises LoaderError E-STATE where a sampler or the data set had no state after the latest batch.
+        """
         found: dict[str, Any] = {}
+        for states in (self.sampler, *self.processes):
+            refuse_missing(states or {})
         if self.ahead:
             found["ahead"] = sorted(self.ahead)
         if self.drawn_from:

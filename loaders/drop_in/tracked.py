@@ -54,7 +54,11 @@ class TrackedIterator(_BaseDataLoaderIter):
     def __init__(self, loader: Any) -> None:
         self._totals: Totals = loader._totals
         self._begin(loader)
+        now = self._place.now
         super().__init__(loader)
+        if self._persistent_workers and not self._place.is_resumed:
+            # Workers that went on would have drawn no seed between the epochs.
+            random_state.restore(now, random_state.generators_of(loader))
         if self._is_iterable and self._num_workers:
             if self._place.base_seed is not None:
                 self._base_seed = self._place.base_seed
@@ -113,10 +117,15 @@ class TrackedIterator(_BaseDataLoaderIter):
             iterable=self._is_iterable,
             processes=max(1, self._num_workers),
         )
-        if self._steps is not None and place.batches == self._steps and self._sampler_iter.look_ahead():
-            self._finish()
+        if self._steps is not None and place.batches == self._steps:
+            self._reach_end()
         self._totals.count(batch, ready, asked_s)
         return batch
+
+    def _reach_end(self) -> None:
+        """Note that the epoch is over if its sampler, which is not asked for more than the epoch, is at its end."""
+        if self._sampler_iter.look_ahead():
+            self._finish()
 
     def _finish(self) -> None:
         """Note that the epoch is over."""
@@ -142,6 +151,12 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         super().__init__(loader)
         self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, resume)
         self._may_draw = draws
+
+    def _reach_end(self) -> None:
+        if self._feed is None:  # torch asks the sampler when the program asks for more: it may draw, change or raise
+            self._place.at_end = super()._reach_end
+        else:
+            super()._reach_end()
 
     def _next_data(self) -> Any:
         if self._may_draw:

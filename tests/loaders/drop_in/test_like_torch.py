@@ -258,9 +258,97 @@ def copies(kind: Kind) -> Any:
     return [values(other) for other in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader)), loader)]
 
 
+def an_end_that_is_not_asked_for(kind: Kind) -> Any:
+    loader, found = kind(Numbered(LENGTH - 1), 2, shuffle=True, generator=seeded()), []
+    for _ in range(3):
+        found += [(batch.tolist(), float(torch.rand(()))) for _, batch in zip(range(len(loader)), loader, strict=False)]
+    return found
+
+
+def draws_beside_an_endless_loader(kind: Kind) -> Any:
+    loader = InfiniteDataLoader.of(kind)(Numbered(LENGTH), 2, shuffle=True)
+    return [(batch.tolist(), float(torch.rand(()))) for _ in range(3) for batch in loader]
+
+
+class Ending:
+    """A sampler that does something after its last index."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(4)
+        self.act()
+
+    def __len__(self) -> int:
+        return 4
+
+
+def samplers_with_an_end(kind: Kind) -> Any:
+    found: list[Any] = []
+    acts: list[Callable[[], object]] = [lambda: found.append("end"), lambda: torch.rand(()), lambda: 1 // 0]
+    for act in acts:
+        try:
+            for batch in kind(Numbered(LENGTH), 2, sampler=Ending(act)):
+                found += [batch.tolist(), float(torch.rand(()))]
+        except ZeroDivisionError as error:
+            found.append(str(error))
+    return found
+
+
+class Unsure(Ending):
+    """A sampler that cannot say its length."""
+
+    def __len__(self) -> int:
+        raise ValueError("not known")
+
+
+def a_length_that_is_not_known(kind: Kind) -> Any:
+    return values(kind(Numbered(LENGTH), 2, sampler=Unsure(int))), values(
+        kind(Numbered(LENGTH), 2, sampler=Unsure(int), num_workers=1)
+    )
+
+
+class OwnState(Numbered):
+    """A data set whose states are no torchdata's: they need an argument."""
+
+    def state_dict(self, step: int) -> dict[str, int]:
+        return {"step": step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take it."""
+
+
+class NoState(Numbered):
+    """A data set that gives its state at certain times only."""
+
+    def state_dict(self) -> dict[str, int]:
+        raise RuntimeError("not now")
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take it."""
+
+
+class FixedState(NoState):
+    """A data set whose state cannot be copied."""
+
+    def state_dict(self) -> Any:
+        return (k for k in range(3))
+
+
+def states_of_other_kinds(kind: Kind) -> Any:
+    data = (OwnState(LENGTH), NoState(LENGTH), FixedState(LENGTH))
+    return [values(kind(dataset, 2, num_workers=workers)) for dataset in data for workers in (0, 1)]
+
+
 @pytest.mark.parametrize(
     "run",
     [
+        an_end_that_is_not_asked_for,
+        draws_beside_an_endless_loader,
+        samplers_with_an_end,
+        a_length_that_is_not_known,
+        states_of_other_kinds,
         three_epochs,
         three_epochs_by_workers,
         persistent_epochs,

@@ -234,3 +234,29 @@ def test_a_state_is_what_it_was_when_it_was_taken() -> None:
     before = json.dumps(state)
     next(batches)
     assert json.dumps(state) == before
+
+
+class Secretive(Dataset[int]):
+    """A data set that gives no state."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def state_dict(self) -> State:
+        raise KeyError("later")
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it."""
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_that_a_data_set_does_not_give_is_missed_when_it_is_asked_for(num_workers: int) -> None:
+    with DataLoader(Secretive(), 2, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1]
+        with pytest.raises(LoaderError, match=r"E-STATE.*the dataset has no state .*KeyError: 'later'"):
+            loader.state_dict()
+        assert len(list(batches)) == 2

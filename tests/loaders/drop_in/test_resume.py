@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -244,14 +245,16 @@ RANDOM_ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (1, False), (1, True)])
 @pytest.mark.parametrize("order", RANDOM_ORDERS)
-def test_an_order_that_was_drawn_is_the_same_after_a_resume_over_three_epochs(order: str, num_workers: int) -> None:
+def test_an_order_that_was_drawn_is_the_same_after_a_resume_over_three_epochs(
+    order: str, num_workers: int, persistent: bool
+) -> None:
     def loader() -> DataLoader[Any]:
         settings = {"batch_size": 2} | RANDOM_ORDERS[order]()
         if "batch_sampler" in settings:
             del settings["batch_size"]
-        return DataLoader(Numbered(LENGTH), num_workers=num_workers, **settings)
+        return DataLoader(Numbered(LENGTH), num_workers=num_workers, persistent_workers=persistent, **settings)
 
     def elsewhere(seed: int) -> None:
         torch.manual_seed(seed)
@@ -269,7 +272,7 @@ def test_an_order_that_was_drawn_is_the_same_after_a_resume_over_three_epochs(or
             served.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
             states.append(json.loads(json.dumps(whole.state_dict())))
     assert len({str(served[k * len(served) // 3 :][: len(served) // 3]) for k in range(3)}) == 3
-    for taken in [0, 1, *range(2, len(states), 1 if num_workers == 0 else 5)]:
+    for taken in [0, 1, *range(2, len(states), 1 if num_workers == 0 else 4)]:
         elsewhere(1 if taken == 0 else 100 + taken)
         again, rest = loader(), []
         again.load_state_dict(states[taken])
@@ -279,6 +282,27 @@ def test_an_order_that_was_drawn_is_the_same_after_a_resume_over_three_epochs(or
                 random.random()
                 rest.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
         assert rest == served[taken:], f"after {taken} batches"
+
+
+@pytest.mark.parametrize("order", RANDOM_ORDERS)
+def test_an_epoch_whose_end_was_not_asked_for_is_over_in_its_state_and_in_a_copy(order: str) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbered(LENGTH - 1), **{"batch_size": 2, **RANDOM_ORDERS[order]()} | unbatched)
+
+    unbatched = {"batch_size": 1} if "batch_sampler" in RANDOM_ORDERS[order]() else {}
+    first, again = loader(), loader()
+    batches = iter(first)
+    for _ in range(len(first)):
+        next(batches)
+    del batches
+    other = copy.deepcopy(first)
+    state = json.loads(json.dumps(first.state_dict()))
+    assert (state["epoch"], state["batches"], other.epoch) == (1, 0, 1)
+    expected = values(first)
+    again.load_state_dict(state)
+    other.load_state_dict(state)
+    assert values(again) == expected
+    assert values(other) == expected
 
 
 def test_a_state_without_drawn_numbers_of_a_seed_by_default_still_opens() -> None:
