@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from penstock.bench.train.signals import SignalExit, exit_on_signals, ignore_more_signals
+from penstock.bench.train.signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
 _NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
@@ -51,7 +51,7 @@ def main() -> None:
     except SignalExit as error:
         _stopped(error)
     except RuntimeError as error:
-        stop = _signal_before(error)
+        stop = signal_before(error)
         if stop is not None:
             _stopped(stop)
         if not any(words in str(error) for words in (CANNOT_ALLOCATE, _NO_THREAD)):
@@ -72,17 +72,6 @@ def main() -> None:
         _fail(f"penstock: {error}", EXIT_USAGE)
     finally:
         ignore_more_signals()  # the command is over; what Python does at its exit would print a traceback
-
-
-def _signal_before(error: BaseException) -> SignalExit | None:
-    """Return the signal that was being handled when `error` was raised, or None.
-
-    A signal sent to a whole job also ends the workers of torch's own DataLoader, and torch raises an error about them.
-    """
-    before: BaseException | None = error
-    while before is not None and not isinstance(before, SignalExit):
-        before = before.__context__
-    return before
 
 
 def _stopped(by: SignalExit) -> None:

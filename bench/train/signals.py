@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
+import sys
+import time
 from types import FrameType
 
 # Batch systems send these when a job's time is nearly over: SIGTERM, or SIGUSR1 if the job asked for it.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _EXITING = (signal.SIGINT, *STOP_SIGNALS, signal.SIGHUP)
+_AGAIN_S = 0.01  # longer than what a finalizer has left to do
 
 
 class SignalExit(SystemExit):
@@ -27,11 +32,13 @@ class SignalExit(SystemExit):
 def exit_on_signals() -> None:
     """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit, unless they are ignored already.
 
-    A second signal is handled as `ignore_more_signals` says.
+    A second signal is handled as `ignore_more_signals` says. Python drops what is raised in a finalizer, such as h5py's
+    when a file is read: a signal that comes there is sent once more.
     """
     for number in _EXITING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, or in a shell's background
             signal.signal(number, _leave)
+    sys.unraisablehook = _send_again
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -49,3 +56,29 @@ def ignore_more_signals() -> None:
     for number in _EXITING:
         if signal.getsignal(number) is _leave:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN)
+
+
+def _send_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Serve as sys.unraisablehook: a signal must not be lost."""
+    stop = signal_before(dropped.exc_value)
+    if stop is None:
+        sys.__unraisablehook__(dropped)
+        return
+    number = int(str(stop.code)) - 128
+
+    def send() -> None:
+        time.sleep(_AGAIN_S)
+        os.kill(os.getpid(), number)
+
+    _thread.start_new_thread(send, ())
+    signal.signal(number, _leave)
+
+
+def signal_before(error: BaseException | None) -> SignalExit | None:
+    """Return the signal that was being handled when `error` was raised, or None.
+
+    A signal sent to a whole job also ends the workers of torch's own DataLoader, and torch raises an error about them.
+    """
+    while error is not None and not isinstance(error, SignalExit):
+        error = error.__context__
+    return error

@@ -21,7 +21,7 @@ from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error
-from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.workers.launch import start_error, without_main, worker_context
 from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
@@ -175,18 +175,17 @@ class ProcessEngine:
             return iter(_SlotLoader(self, dataset=dataset, sampler=self._dispatch))
         with without_main(self._settings.source):
             context = worker_context(self._options.start_method)
-            with deferred_signals():
-                return iter(
-                    _SlotLoader(
-                        self,
-                        dataset=dataset,
-                        sampler=self._dispatch,
-                        num_workers=self._workers,
-                        prefetch_factor=self._options.prefetch,
-                        multiprocessing_context=context,
-                        worker_init_fn=start_worker,
-                    )
+            return iter(
+                _SlotLoader(
+                    self,
+                    dataset=dataset,
+                    sampler=self._dispatch,
+                    num_workers=self._workers,
+                    prefetch_factor=self._options.prefetch,
+                    multiprocessing_context=context,
+                    worker_init_fn=start_worker,
                 )
+            )
 
     def next(self) -> HostBatch:
         with self._busy:

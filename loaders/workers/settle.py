@@ -28,6 +28,7 @@ def start_worker(worker_id: int) -> None:
     """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request."""
     del worker_id
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deferred_signals blocked it
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
     _outlast_signals()
     _end_with_parent()

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.system.signal_safe import make_signal_safe
+from penstock.loaders.workers.launch import deferred_signals
 from penstock.loaders.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.workers.messages import watched_get
 from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
@@ -66,13 +67,19 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._owner = os.getpid()
         _iterators.add(self)
         try:
-            with named_semaphores(), _cpu_by_default():  # torch draws a seed on the default device, and reads it
+            # torch draws a seed on the default device, and reads it.
+            with named_semaphores(), _cpu_by_default(), contextlib.ExitStack() as self._start:
+                self._start.enter_context(deferred_signals())
                 super().__init__(loader)
             self._watch()
         except BaseException:
             self._let_torch_forget()
             self.shut_down()
             raise
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._start.close()  # the workers run
+        super()._reset(loader, first_iter)
 
     def _watch(self) -> None:
         self._let_torch_forget()

@@ -217,7 +217,7 @@ def test_a_lost_worker_is_an_exit_code(photos: Path, number: signal.Signals, cod
 def test_ignored_signals_stay_ignored() -> None:
     """As nohup wishes, and a shell for what it runs in the background."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         exit_on_signals()
@@ -229,8 +229,47 @@ def test_ignored_signals_stay_ignored() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # a batch system's, and once more from torchrun
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # somebody in a hurry presses Ctrl-C again
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+INTERRUPTED_FINALIZER = """
+import signal, sys, time
+from penstock.bench import cli
+
+class Finalized:
+    strikes = 3
+
+    def __del__(self):
+        if Finalized.strikes:
+            Finalized.strikes -= 1
+            signal.raise_signal(int(sys.argv[1]))
+            print("not reached")
+
+def work():
+    for _ in range(1000):
+        Finalized()
+        time.sleep(0.01)
+
+cli.app, cli._register = work, lambda: None
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_in_a_finalizer_is_heeded(number: signal.Signals) -> None:
+    """Python drops what is raised there."""
+    command = [sys.executable, "-c", INTERRUPTED_FINALIZER, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    expected = (128 + number, "", f"penstock: stopped by {number.name}\n")
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
+def test_what_else_goes_wrong_in_a_finalizer_is_still_printed() -> None:
+    script = INTERRUPTED_FINALIZER.replace("signal.raise_signal(", "raise ValueError(")
+    done = subprocess.run([sys.executable, "-c", script, "7"], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr.count("ValueError: 7\n")) == (0, 3)
 
 
 # ---- exit codes ----

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
+import pkgutil
 import random
 import signal
 import sys
@@ -125,6 +127,41 @@ def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
         gc.collect()
         assert eventually(lambda: not child_pids()), interruption.struck
         assert eventually(lambda: not threads()), interruption.struck
+
+
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("fork", "os.fork"),
+        ("spawn", "multiprocessing.util.spawnv_passfds"),
+        ("forkserver", "multiprocessing.forkserver.connect_to_new_process"),
+    ],
+)
+def test_workers_of_the_drop_in_that_are_starting_start_before_ctrl_c_ends_them(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str
+) -> None:
+    """Nobody would know of the process otherwise, or it would end with a traceback."""
+    batches = DataLoader(TensorDataset(torch.arange(8)), 4, num_workers=2, multiprocessing_context=method)
+    assert len(list(batches)) == 2  # what all workers share runs
+    create = pkgutil.resolve_name(where)
+    started = itertools.count(1)
+
+    def interrupted(*arguments: Any) -> Any:
+        made = create(*arguments)
+        if made and next(started) == 2:  # in the parent
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iter(batches)
+    gc.collect()
+    assert eventually(lambda: not child_pids())
+    assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+    assert len(list(batches)) == 2
+    assert capfd.readouterr().err == ""
 
 
 def lock_is_left(condition: threading.Condition, interruption: Interruption) -> bool:

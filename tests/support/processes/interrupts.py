@@ -1,9 +1,10 @@
-"""Raise KeyboardInterrupt where Python may run signal handlers: after a call, and where a function or loop begins."""
+"""Send Ctrl-C where Python may run signal handlers: after a call, and where a function or loop begins."""
 
 from __future__ import annotations
 
 import dis
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -29,12 +30,13 @@ class Interruption:
 
     def run(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns; what is raised is KeyboardInterrupt, in the middle of it."""
-        before = sys.gettrace()
+        before, handler = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.settrace(self._begin)
         try:
             return action()
         finally:
             sys.settrace(before)
+            signal.signal(signal.SIGINT, handler)
 
     def _begin(self, frame: FrameType, event: str, argument: Any) -> Any:
         points = _check_points(frame.f_code)
@@ -47,7 +49,7 @@ class Interruption:
                 self.points += 1
                 if self.points == self._at:
                     self.struck = _stack(frame)
-                    raise KeyboardInterrupt
+                    signal.raise_signal(signal.SIGINT)  # raises, unless it is put off
             return follow
 
         return follow
