@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib.util
 import statistics
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -32,7 +35,7 @@ class Resources:
         cpu_cores: processors busy, on average.
         cpu_share: the same as a share of the processors available, 0 to 1.
         others_share: share of them that other programs took; None where this process may not use the whole machine.
-        memory_mb: peak of the samples, MB: proportional set size, which counts shared pages once; resident size where
+        memory_mb: peak of the samples, MB, without pages of files, which the kernel can drop; resident size where
             that cannot be read.
         storage_mb_s: MB/s that came from storage, not from the page cache.
         gpu_share: share of the time that the GPU was busy, 0 to 1.
@@ -239,12 +242,27 @@ def tree_memory_mb(without: Collection[int] = ()) -> float:
     return sum(map(_process_memory, _processes(without))) / 1e6
 
 
+def release_unused_memory() -> None:
+    """Give back what this process has freed, or what comes next would lie in it and seem to take nothing."""
+    gc.collect()
+    dali = sys.modules.get("nvidia.dali.backend")
+    if dali is not None:
+        dali.ReleaseUnusedMemory()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
+
+
 def _process_memory(process: psutil.Process) -> int:
-    """Return a process's bytes: proportional set size, resident size where that cannot be read, 0 once it has ended."""
+    """Return a process's bytes that are no file's, its share of shared ones; resident size where that cannot be read.
+
+    Pages of files, such as libraries, are shared with programs that come and go. 0 once the process has ended.
+    """
     try:
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        found = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+        if found:
+            return sum(found) * 1024
     except (OSError, ValueError):
         pass
     try:

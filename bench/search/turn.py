@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.bench.measure.clock import Rate
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.measure.resources import ResourceWatch, tree_memory_mb
+from penstock.bench.measure.resources import ResourceWatch, release_unused_memory, tree_memory_mb
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.loaders.workers.launch import worker_context
@@ -72,6 +72,7 @@ class TurnMeter:
         all: the fork server, which stays for the next ones.
         """
         server_mb = self._fork_server_mb() if candidate.has_processes else 0.0
+        release_unused_memory()
         before = tree_memory_mb()
         with self._opener.open(candidate) as loader:
             return self._measure(loader, before - server_mb)

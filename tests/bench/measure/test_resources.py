@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -59,6 +60,16 @@ def test_memory_is_that_of_the_tree(child: psutil.Process) -> None:
     assert whole is not None
     assert own is not None
     assert 190 < whole - own < 260
+
+
+def test_what_the_kernel_can_drop_of_files_is_no_memory_taken(tmp_path: Path) -> None:
+    """Its share would change with each program that maps the same files, such as a library's."""
+    path = tmp_path / "large"
+    path.write_bytes(b"1" * (64 << 20))
+    before = resources.tree_memory_mb()
+    mapped = np.memmap(path, np.uint8, "r")
+    assert mapped.all()
+    assert resources.tree_memory_mb() - before < 20
 
 
 def test_memory_without_the_kernels_own_figure_is_the_resident_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,9 @@ from photo_folder import write_folder
 
 from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
 from penstock.bench.measure.clock import Rate
-from penstock.bench.measure.resources import tree_memory_mb
 from penstock.bench.record.record import BenchSettings
 from penstock.bench.search import backends as module
 from penstock.bench.search import candidate as candidate_module
-from penstock.bench.search import turn as turn_module
 from penstock.bench.search.backends import SearchSpaces, search_spaces
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.turn import TurnMeter, turn_seconds
@@ -178,18 +176,20 @@ def test_without_dali_the_others_are_compared(sources: tuple[Source, Source], mo
 
 
 def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
-    sources: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch
+    sources: tuple[Source, Source],
 ) -> None:
-    """The slots of a thread's batches, 2.4 MB each, lie in new memory or in what earlier tests have let go of."""
-    monkeypatch.setattr(turn_module, "tree_memory_mb", lambda: tree_memory_mb() - 50)
+    """The slots of a thread's batches, 9.6 MB each, must not lie in what others have let go of."""
     wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
     meter = TurnMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
     candidate = Candidate(backend="hdf5", cached=True, options={"workers": 1, "prefetch": 6, "workers_are": "threads"})
-    there = np.ones(400 << 20, np.uint8)
+    there, freed = np.ones(400 << 20, np.uint8), [b"1" * 100_000 for _ in range(2000)]
+    last = b"1" * 100_000  # keeps the allocator from giving back by itself what lies before it
+    del freed
     found = meter.measure(candidate)
     assert found.images_per_s > 0
     assert 40 < (found.memory_mb or 0) < 300
     assert there.all()
+    assert last
     assert turn_seconds(4.0) == 1.0
     assert turn_seconds(1.0) == 0.625  # half a second beyond warm-up
     assert turn_seconds(0.1) == 0.1
