@@ -35,8 +35,8 @@ class Resources:
         cpu_cores: processors busy, on average.
         cpu_share: the same as a share of the processors available, 0 to 1.
         others_share: share of them that other programs took; None where this process may not use the whole machine.
-        memory_mb: peak of the samples, MB, without pages of files, which the kernel can drop; resident size where
-            that cannot be read.
+        memory_mb: peak of the samples, MB: shared pages count once, pages of files, which the kernel can drop, not at
+            all; resident size where that cannot be read.
         storage_mb_s: MB/s that came from storage, not from the page cache.
         gpu_share: share of the time that the GPU was busy, 0 to 1.
         gpu_memory_mb: peak of the samples, MB, of all that runs on the GPU.

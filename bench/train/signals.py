@@ -64,7 +64,7 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
     if stop is None:
         sys.__unraisablehook__(dropped)
         return
-    number = int(str(stop.code)) - 128
+    number = signal.Signals[stop.name]
 
     def send() -> None:
         time.sleep(_AGAIN_S)
