@@ -7,11 +7,9 @@ import hashlib
 import operator
 import os
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error
 from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.stream.agreement import line_of
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Engine
 from penstock.loaders.stream.order import Schedule
@@ -172,19 +171,9 @@ def create_loader(
         policy,
         with_index=with_index,
         about=about,
-        follows=_name(sys._getframe(1)) if rank is None else None,
+        follows=line_of(sys._getframe(1)) if rank is None else None,
         classes=hashlib.blake2b(b"\0".join(data.classes), digest_size=8).hexdigest(),
     )
-
-
-_made: Counter[str] = Counter()  # loaders, by the line that made them
-
-
-def _name(caller: FrameType) -> str:
-    """Name a loader by the line that makes it, so that ranks compare the same ones, whatever else one of them makes."""
-    line = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
-    _made[line] += 1
-    return f"{line}:{_made[line]}"
 
 
 def _open_engine(backend: str, settings: ProducerSettings, options: Any, consumer: int, schedule: Schedule) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import threading
@@ -17,10 +18,11 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
 from penstock.loaders.stream.order import Schedule
-from penstock.loaders.stream.ranks import distributed_place, ensure_agreement
+from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.state import LoaderState, saved_ledger
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
@@ -57,14 +59,15 @@ class Loader:
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
-    that was left early. `state_dict()` counts delivered batches only, and continues exactly when loaded into another
-    loader of any backend, worker count or world size. Until its first batch it can be pickled to another process.
+    that was left early. One that was left after a single batch is a look: the next one begins where it began.
+    `state_dict()` counts delivered batches only, and continues exactly when loaded into another loader of any backend,
+    worker count or world size. Until its first batch it can be pickled to another process.
 
     Args:
         open_engine: makes the engine for a schedule.
-        follows: name that the loader has on every rank, if it takes rank and world size from the process, as they are
-            whenever an iteration begins: launchers may start torch.distributed after the loader was made. The ranks'
-            loaders of that name are compared.
+        follows: the line of code that makes the loader on every rank, if it takes rank and world size from the process,
+            as they are whenever an iteration begins: launchers may start torch.distributed after the loader was made.
+            The ranks' loaders are then compared.
         classes: what else they must have in common.
     """
 
@@ -87,6 +90,9 @@ class Loader:
         self._cursor = schedule.settled(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
+        self._begun: _Beginning | None = None  # of the latest iteration, unless it came to its end
+        self._left: Cursor | None = None  # where the latest iteration ended, unless the loader was sent elsewhere since
+        self._agreement = None if follows is None else RankAgreement(follows, self.identity())
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
         self._used_in: int | None = None  # id of the process that iterated last
@@ -99,7 +105,6 @@ class Loader:
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
         self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
-        self._compared = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._fed is not None or self._stats.batches or self._closed:
@@ -129,10 +134,24 @@ class Loader:
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
-        if not self._fresh:  # an earlier iteration was left in the middle of its epoch
-            self._go_to(Cursor(self._cursor.epoch + 1, 0))
+        if not self._fresh:
+            self._go_on_from_middle()
         self._iteration += 1
         return _OneThread(self._rest_of_epoch(self._iteration), self)
+
+    def _go_on_from_middle(self) -> None:
+        """Choose where to begin after an iteration that was left: there again if it was one batch, else the next epoch.
+
+        One batch is a peek, such as for a picture or a graph, after which torch's samplers begin again, too.
+        """
+        begun = self._begun
+        if begun is None or begun.steps != 1:
+            self._go_to(Cursor(self._cursor.epoch + 1, 0), left=self._cursor)
+            return
+        self._go_to(begun.cursor, left=self._left)
+        self._ledgers.pop(begun.cursor.epoch, None)
+        if begun.ledger is not None:
+            self._ledgers[begun.cursor.epoch] = begun.ledger
 
     def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
         self._check_current(iteration)
@@ -140,16 +159,27 @@ class Loader:
         epoch = self._cursor.epoch
         if self._cursor.position == 0:
             self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
+        begun = self._begun = _Beginning(self._cursor, copy.deepcopy(self._ledgers.get(epoch)))
         self._seek()
         last = False
         while not last:
             self._check_current(iteration)
+            if self._agreement is not None:
+                self._agreement.check_progress(begun.steps, self._cursor)
             batch = self._take()
             step = self._cursor.position // self._schedule.global_batch
             self._cursor = self._schedule.after(self._cursor)
+            begun.steps += 1
             last = self._fresh = self._cursor.epoch != epoch
+            if last:
+                self._end_epoch()
             host = batch.host
             yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+
+    def _end_epoch(self) -> None:
+        self._left, self._begun = self._cursor, None
+        if self._agreement is not None:
+            self._agreement.end()
 
     def _check_current(self, iteration: int) -> None:
         if self._closed or iteration != self._iteration:
@@ -187,9 +217,9 @@ class Loader:
                 self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
             self._open(schedule, self._policy)
             self._cursor = schedule.settled(self._cursor)
-        if self._follows is not None and not self._compared:
-            ensure_agreement(self._follows, self.identity())
-            self._compared = True
+        if self._agreement is not None:
+            again = self._begun is not None and self._begun.cursor == self._cursor
+            self._agreement.begin(self._cursor, self._left, again=again)
 
     def identity(self) -> dict[str, Any]:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
@@ -229,8 +259,8 @@ class Loader:
             replaced=len(host.bad),
         )
 
-    def _go_to(self, cursor: Cursor) -> None:
-        self._cursor, self._fresh = self._schedule.settled(cursor), True
+    def _go_to(self, cursor: Cursor, *, left: Cursor | None = None) -> None:
+        self._cursor, self._left, self._fresh = self._schedule.settled(cursor), left, True
         self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
 
     def _seek(self) -> None:
@@ -298,6 +328,8 @@ class Loader:
     def close(self) -> None:
         """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
         self._closed = True
+        if self._agreement is not None:
+            self._agreement.close()
         if self._is_parents():
             return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
@@ -311,6 +343,15 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass
+class _Beginning:
+    """Hold where an iteration began, that epoch's ledger by then, and the steps that it has served since."""
+
+    cursor: Cursor
+    ledger: EpochLedger | None
+    steps: int = 0
 
 
 class _OneThread(Iterator[Item]):

@@ -1,22 +1,26 @@
-"""Finds this process's rank and the world size, and compares what the ranks of a run are about to serve."""
+"""Finds this process's rank and the world size."""
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch.distributed as dist
 
 from penstock.pipelines.errors import LoaderError
 
-_SHOWN = 40  # characters of a value that an error still shows
 _PLACE_FIX = (
     "set RANK and WORLD_SIZE, start torch.distributed before the first batch, or pass rank and world_size; "
     "a process on its own unsets them"
 )
+# Launchers other than torchrun: variables of a process's rank, and of the number of ranks that train together.
+_LAUNCHERS = {
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    "mpirun (Open MPI)": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpirun (MVAPICH)": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "mpirun (PMI)": ("PMI_RANK", "PMI_SIZE"),
+}
+_group_size = 1  # ranks of torch.distributed when this process last looked
 
 
 def joined() -> bool:
@@ -27,19 +31,25 @@ def joined() -> bool:
 def distributed_place(
     rank: int | None = None, world_size: int | None = None, *, certain: bool = True
 ) -> tuple[int, int]:
-    """Return (rank, world size): as given, else of torch.distributed, else of its environment variables, else (0, 1).
+    """Return (rank, world size): as given, else of torch.distributed, else of a launcher's variables, else (0, 1).
 
-    A launcher may set WORLD_SIZE alone and leave the rank to a process group that comes up later: until then
-    `certain=False` takes the rank for 0. Raises ValueError if only one of the two is given or a variable is no number,
-    LoaderError E-MISUSE for a variable without the other.
+    The launchers are torchrun (RANK and WORLD_SIZE), Horovod and mpirun. One may set WORLD_SIZE alone and leave the
+    rank to a process group that comes up later: until then `certain=False` takes the rank for 0. With `certain` it
+    warns where a process takes all of the data although it may be one of several: a task of srun, and one whose
+    torch.distributed has ended. Raises ValueError if only one of the two is given or a variable is no number,
+    LoaderError E-MISUSE for a variable without the other, and for launchers that contradict each other.
     """
+    global _group_size
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")
     if rank is not None and world_size is not None:
         return rank, world_size
     if joined():
-        return dist.get_rank(), dist.get_world_size()
+        _group_size = dist.get_world_size()
+        return dist.get_rank(), _group_size
     rank, world_size = _variable("RANK"), _variable("WORLD_SIZE")
+    if rank is None and (world_size or 1) == 1:
+        rank, world_size = _launched_place(certain=certain)
     if certain and (world_size or 1) > 1 and rank is None:
         raise LoaderError(
             "E-MISUSE", f"WORLD_SIZE is {world_size}, and nothing says which rank this is", fix=_PLACE_FIX
@@ -47,8 +57,29 @@ def distributed_place(
     if certain and (rank or 0) > 0 and world_size is None:
         raise LoaderError("E-MISUSE", f"RANK is {rank}, and nothing says of how many", fix=_PLACE_FIX)
     if certain and rank is None:
-        _warn_of_slurm_tasks()
+        _warn_if_one_of_several()
     return (0 if world_size is None else rank or 0), world_size or 1
+
+
+def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:
+    """Return (rank, world size) by the variables of a launcher other than torchrun; None for what is not known.
+
+    Raises LoaderError E-MISUSE, if `certain`, for a size without a rank and for launchers that contradict each other.
+    """
+    found = {}
+    for launcher, (rank_name, size_name) in _LAUNCHERS.items():
+        size = _variable(size_name) or 1
+        if size == 1 or (launcher == "mpirun (PMI)" and "SLURM_PROCID" in os.environ):  # srun sets PMI's, too
+            continue
+        place = _variable(rank_name), size
+        if certain and place[0] is None:
+            cause = f"{size_name} is {size}, and {rank_name} does not say which rank this is"
+            raise LoaderError("E-MISUSE", cause, fix=_PLACE_FIX)
+        found[launcher] = place
+    if certain and len(set(found.values())) > 1:
+        places = " and ".join(f"{rank} of {size} by {launcher}" for launcher, (rank, size) in found.items())
+        raise LoaderError("E-MISUSE", f"this process is rank {places}", fix=_PLACE_FIX)
+    return next(iter(found.values()), (None, None))
 
 
 def _variable(name: str) -> int | None:
@@ -62,8 +93,8 @@ def _variable(name: str) -> int | None:
         raise ValueError(f"the environment variable {name} is {text!r}, which is no number") from None
 
 
-def _warn_of_slurm_tasks() -> None:
-    """Warn where srun runs several tasks that do not know their ranks: they may be ranks, or not."""
+def _warn_if_one_of_several() -> None:
+    """Warn where this process is to serve everything, although others may train together with it."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "")
     if "SLURM_PROCID" in os.environ and tasks.isdigit() and int(tasks) > 1:
         warnings.warn(
@@ -71,48 +102,9 @@ def _warn_of_slurm_tasks() -> None:
             "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; if not, pass rank=0, world_size=1",
             stacklevel=2,
         )
-
-
-def ensure_agreement(loader: str, about: Mapping[str, Any]) -> None:
-    """Compare `about` with what the first rank to come here has said of its loader of that name.
-
-    Both say it in the store of torch.distributed, and nobody waits: of two ranks that differ the later one raises
-    LoaderError E-STATE, which names both. Without torch.distributed nothing is compared.
-    """
-    if not joined() or dist.get_world_size() == 1:
-        return
-    mine = json.dumps([dist.get_rank(), about])
-    try:
-        store = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
-        first = store.compare_set(f"penstock/loader/{loader}", "", mine)
-    except (RuntimeError, AttributeError):  # no store, one without such an operation, or gone with its rank
-        return
-    refuse_disagreement(dict(map(json.loads, (first, mine))))
-
-
-def refuse_disagreement(abouts: Mapping[int, Mapping[str, Any]]) -> None:
-    """Raise LoaderError E-STATE where ranks (rank -> name -> value) differ from the first of them, naming all."""
-    (first, expected), *others = abouts.items()
-    differing = [rank for rank, about in others if about != expected]
-    if not differing:
-        return
-    found = _differences([expected, *(abouts[rank] for rank in differing)])
-    plural = "s" * (len(differing) > 1)
-    raise LoaderError(
-        "E-STATE",
-        f"rank{plural} {', '.join(map(str, differing))} and rank {first} would not train on the same: "
-        f"they differ in {', '.join(found)}",
-        fix="give all ranks the same data and settings; a loader that is one rank's alone takes rank=0, world_size=1",
-        rank=dist.get_rank(),
-    )
-
-
-def _differences(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name what is not the same everywhere, with the values where they are short."""
-    found = []
-    for name in dict.fromkeys(name for about in abouts for name in about):
-        values = [about.get(name) for about in abouts]
-        if any(value != values[0] for value in values):
-            shown = " and ".join(dict.fromkeys(map(repr, values)))
-            found.append(f"{name} ({shown})" if len(shown) <= 2 * _SHOWN else name)
-    return found
+    elif _group_size > 1:
+        warnings.warn(
+            f"torch.distributed, which had {_group_size} ranks, has ended, so this process takes all of the data: if "
+            "the others go on, too, pass rank and world_size; if this one is alone, pass rank=0, world_size=1",
+            stacklevel=2,
+        )

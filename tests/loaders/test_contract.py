@@ -504,14 +504,18 @@ def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: d
 # ---- the iterator ----
 
 
-def test_an_epoch_left_early_is_followed_by_the_next_one(
+def test_a_look_at_one_batch_keeps_the_place_and_an_epoch_left_later_is_followed_by_the_next_one(
     photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
 ) -> None:
+    first, second = ([r for r in reference if r[0] == epoch] for epoch in range(2))
     with open_loader(photos, **backend) as loader:
-        for _ in loader:
-            break
-        second = [record(batch, loader) for batch in loader.batches()]
-    assert second == [r for r in reference if r[0] == 1]
+        state = [loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1]
+        next(iter(loader))
+        assert [record(batch, loader) for batch in loader.batches()] == second
+        loader.load_state_dict(state)
+        next(iter(loader))
+        assert [record(batch, loader) for batch in loader.batches()] == first[2:]
+        assert loader.ledger(0).planned == sum(len(r[2]) for r in first)
 
 
 def test_set_epoch_chooses_the_epoch_and_keeps_a_resumed_place(

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import distributed_place, refuse_disagreement
+from penstock.loaders.stream import ranks
+from penstock.loaders.stream.agreement import refuse_disagreement
+from penstock.loaders.stream.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
 
-VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+VARIABLES = (
+    *("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+)
 
 
 @pytest.fixture
@@ -32,6 +38,12 @@ def setting(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         ("RANK=1 WORLD_SIZE=2 SLURM_PROCID=1 SLURM_NTASKS=2", (1, 2)),
         ("SLURM_PROCID=0 SLURM_NTASKS=1", (0, 1)),
         ("SLURM_NTASKS=2", (0, 1)),  # of a job, in a shell of its own
+        ("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", (1, 2)),
+        ("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", (1, 2)),
+        ("PMI_RANK=3 PMI_SIZE=4", (3, 4)),
+        ("HOROVOD_RANK=1 HOROVOD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 WORLD_SIZE=1", (1, 2)),
+        ("RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4", (0, 2)),
+        ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", (0, 1)),
     ],
     indirect=["setting"],
 )
@@ -53,10 +65,37 @@ def test_a_place_that_nothing_tells_is_refused(for_now: tuple[int, int]) -> None
         distributed_place()
 
 
-@pytest.mark.parametrize("setting", ["SLURM_PROCID=0 SLURM_NTASKS=2"], indirect=True)
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("PMI_SIZE=2", "PMI_SIZE is 2, and PMI_RANK does not say"),
+        (
+            "HOROVOD_RANK=1 HOROVOD_SIZE=2 PMI_RANK=3 PMI_SIZE=4",
+            r"rank 1 of 2 by horovodrun and 3 of 4 by mpirun \(PMI\)",
+        ),
+    ],
+    indirect=["setting"],
+)
+@pytest.mark.usefixtures("setting")
+def test_a_launcher_that_does_not_say_which_rank_this_is_is_refused(words: str) -> None:
+    with pytest.raises(LoaderError, match=f"E-MISUSE.*{words}.*pass rank and world_size"):
+        distributed_place()
+
+
+@pytest.mark.parametrize(
+    "setting", ["SLURM_PROCID=0 SLURM_NTASKS=2", "SLURM_PROCID=1 SLURM_NTASKS=2 PMI_RANK=1 PMI_SIZE=2"], indirect=True
+)
 @pytest.mark.usefixtures("setting")
 def test_tasks_of_srun_that_are_no_ranks_are_told_what_they_take() -> None:
     with pytest.warns(UserWarning, match=r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"):
+        assert distributed_place() == (0, 1)
+
+
+@pytest.mark.parametrize("setting", [""], indirect=True)
+@pytest.mark.usefixtures("setting")
+def test_a_process_whose_group_has_ended_warns_that_it_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_group_size", 2)
+    with pytest.warns(UserWarning, match=r"had 2 ranks, has ended.*all of the data.*rank=0, world_size=1"):
         assert distributed_place() == (0, 1)
 
 
