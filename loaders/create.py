@@ -63,6 +63,7 @@ def create_loader(
     on_repaired: str | None = None,
     max_bad: int | float | None = None,
     with_index: bool = False,
+    memory_format: torch.memory_format = torch.channels_last,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
@@ -95,6 +96,8 @@ def create_loader(
             the decoder tells; pillow and DALI do not, and anything but "ignore" costs a further look at each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
+        memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
+            -1)` needs that, `images.flatten(1)` takes both.
         profile: name or path of the profile that "auto" reads.
         options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
             "auto" for threads where the native library does the work), start_method. hdf5: these, and for a source that
@@ -129,7 +132,7 @@ def create_loader(
     evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
-    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes))
+    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
     jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
     if on_repaired is None and (backend == "dali" or jpeg_decoder.name not in TELL_REPAIRS):
         policies["on_repaired"] = "ignore"

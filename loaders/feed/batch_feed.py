@@ -26,7 +26,7 @@ class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
 
     Attributes:
-        images: [batch, 3, height, width], channels_last, in the stage's dtype.
+        images: [batch, 3, height, width], in the stage's dtype and memory format.
         labels: int64 [batch], or float32 [batch, num_classes] where the stage mixes samples.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
