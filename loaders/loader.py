@@ -186,7 +186,7 @@ class Loader:
             if schedule.rank != self._schedule.rank:
                 self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
             self._open(schedule, self._policy)
-            self._cursor = schedule.settled(self._cursor)
+            self._cursor = schedule.resumed(self._cursor)
         if self._follows is not None and not self._compared:
             ensure_agreement(self._follows, self.identity())
             self._compared = True
@@ -230,7 +230,7 @@ class Loader:
         )
 
     def _go_to(self, cursor: Cursor) -> None:
-        self._cursor, self._fresh = self._schedule.settled(cursor), True
+        self._cursor, self._fresh = self._schedule.resumed(cursor), True
         self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
 
     def _seek(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -136,6 +137,17 @@ class Schedule:
     def settled(self, cursor: Cursor) -> Cursor:
         """Return `cursor`, or the start of the next epoch if no step is left at it."""
         return cursor if self.steps(cursor.position) > 0 else Cursor(cursor.epoch + 1, 0)
+
+    def resumed(self, cursor: Cursor) -> Cursor:
+        """Return where to go on from a state's `cursor`, as `settled`; warns of samples that are left out for it."""
+        settled, left = self.settled(cursor), self.n - cursor.position
+        if settled != cursor and self.drop_last and left:
+            warnings.warn(
+                f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {self.global_batch}: "
+                "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
+                stacklevel=4,
+            )
+        return settled
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""

@@ -675,3 +675,12 @@ def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path) 
         loader.load_state_dict(state)
         rest = [i for batch in loader.batches() for i in batch.index.tolist() if i >= 0]
     assert sorted(served + rest) == list(range(NUM_PHOTOS))
+
+
+def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        state = {**loader.state_dict(), "position": 48}
+    with open_loader(photos, batch_size=14) as loader:
+        with pytest.warns(UserWarning, match="the last 13 samples of epoch 0 are left out, as a step takes 14"):
+            loader.load_state_dict(state)
+        assert loader.epoch == 1
