@@ -56,6 +56,7 @@ def create_loader(
     seed: int = 0,
     shuffle: bool | None = None,
     drop_last: bool | None = None,
+    pad: bool | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     decoder: str | None = None,
@@ -73,6 +74,13 @@ def create_loader(
     [batch, num_classes] where the pipeline mixes samples. Raises ValueError for settings that cannot work, LoaderError
     for data, resources and missing packages.
 
+    An evaluation on any number of ranks counts samples, not batches: several ranks have padding, with label -1.
+
+        for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
+            keep = labels >= 0
+            correct += (model(images).argmax(1) == labels)[keep].sum()
+            total += keep.sum()
+
     Args:
         source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w,
             3], labels), or a Source.
@@ -84,7 +92,11 @@ def create_loader(
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
         seed: seed of order, crops, flips and augmentations.
         shuffle: on unless the pipeline draws nothing (imagenet_eval).
-        drop_last: as shuffle unless given; if False the last batch is filled up with label -1.
+        drop_last: as shuffle unless given; whether samples that do not fill a batch on every rank are left out.
+        pad: whether rows that no sample is left for are padding, with index and label -1, so that all batches are full
+            and all ranks make as many steps. Unless given several ranks pad, and one rank has a short last batch. True
+            pads on one rank too, for fixed shapes (torch.compile, CUDA graphs). False leaves padding out on several
+            ranks too: a rank that no sample is left for ends one step earlier.
         rank: number of this process; unless given that of torch.distributed or of its environment variables at the
             begin of each iteration, so that a launcher may start it later. The ranks must then agree: see E-STATE.
         world_size: number of processes; unless given likewise.
@@ -128,6 +140,7 @@ def create_loader(
         world_size=_integer("world_size", place[1]),
         shuffle=shuffle,
         drop_last=shuffle if drop_last is None else drop_last,
+        pad=pad,
     )
     evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:

@@ -32,10 +32,10 @@ Item = TypeVar("Item")
 class Batch:
     """Hold a delivered batch with everything that is known of it.
 
-    Padding rows have index -1, and label -1 or a row of zeros.
+    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1 or a row of zeros.
 
     Attributes:
-        images: [batch, 3, height, width], channels_last, on the loader's device.
+        images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device.
         labels: int64 [batch], or with mixup or cutmix float32 [batch, num_classes], on the loader's device.
         index: int64 [batch], positions in the sorted source.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
@@ -95,7 +95,9 @@ class Loader:
     def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
-        self._feed = DeviceFeed(self._engine.next, self._engine.ready, self._stage, seed=schedule.seed)
+        self._feed = DeviceFeed(
+            self._engine.next, self._engine.ready, self._stage, seed=schedule.seed, pad=schedule.pads
+        )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
         self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
@@ -111,8 +113,8 @@ class Loader:
         return partial(Loader, classes=self._classes, **more), parts, kept
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, a number that is equal on all ranks."""
-        return self._current_schedule(certain=False).steps()
+        """Return the steps of a whole epoch, a number that is equal on all ranks, or with pad=False this rank's own."""
+        return self._current_schedule(certain=False).served_steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return _OneThread(self._tuples(), self)
@@ -149,7 +151,8 @@ class Loader:
             self._cursor = self._schedule.after(self._cursor)
             last = self._fresh = self._cursor.epoch != epoch
             host = batch.host
-            yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+            if len(host.index):  # else its samples were all bad, or are all other ranks'
+                yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
 
     def _check_current(self, iteration: int) -> None:
         if self._closed or iteration != self._iteration:
@@ -193,7 +196,8 @@ class Loader:
 
     def identity(self) -> dict[str, Any]:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
-        order = {"batch_size": self._schedule.batch_size, "drop_last": self._schedule.drop_last}
+        schedule = self._schedule
+        order = {"batch_size": schedule.batch_size, "drop_last": schedule.drop_last, "pad": schedule.pads}
         about = {**asdict(self._identity), **order, "classes": self._classes}
         pipeline = about.pop("pipeline")
         return {**about, **pipeline}
