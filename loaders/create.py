@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import operator
 import os
 import sys
@@ -189,7 +188,7 @@ def create_loader(
         with_index=with_index,
         about=about,
         follows=_name(sys._getframe(1)) if rank is None else None,
-        classes=hashlib.blake2b(b"\0".join(data.classes), digest_size=8).hexdigest(),
+        source=data,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import threading
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
 from penstock.loaders.stream.order import Schedule
@@ -53,7 +56,7 @@ class Batch:
     step: int
 
 
-class Loader:
+class Loader(DataLoaderAttributes):
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
@@ -65,7 +68,7 @@ class Loader:
         follows: name that the loader has on every rank, if it takes rank and world size from the process, as they are
             whenever an iteration begins: launchers may start torch.distributed after the loader was made. The ranks'
             loaders of that name are compared.
-        classes: what else they must have in common.
+        source: the data that the schedule numbers.
     """
 
     def __init__(
@@ -79,10 +82,10 @@ class Loader:
         with_index: bool = False,
         about: dict[str, object] | None = None,
         follows: str | None = None,
-        classes: str = "",
+        source: Source,
     ) -> None:
         self._open_engine, self._stage, self._identity = open_engine, stage, state
-        self._with_index, self._about, self._follows, self._classes = with_index, about or {}, follows, classes
+        self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
         self._open(schedule, policy)
         self._cursor = schedule.settled(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
@@ -110,7 +113,7 @@ class Loader:
         more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
         parts = (self._open_engine, self._schedule, self._stage, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
-        return partial(Loader, classes=self._classes, **more), parts, kept
+        return partial(Loader, source=self._source, **more), parts, kept
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, a number that is equal on all ranks, or with pad=False this rank's own."""
@@ -131,10 +134,18 @@ class Loader:
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
-        if not self._fresh:  # an earlier iteration was left in the middle of its epoch
-            self._go_to(Cursor(self._cursor.epoch + 1, 0))
+        if not self._fresh:
+            self._go_to(self._beginning())
         self._iteration += 1
         return _OneThread(self._rest_of_epoch(self._iteration), self)
+
+    def _beginning(self) -> Cursor:
+        """Return where an iteration begins: in the next epoch if an earlier one was left in the middle of this."""
+        return self._cursor if self._fresh else Cursor(self._cursor.epoch + 1, 0)
+
+    def _iterate_from(self, cursor: Cursor) -> Iterator[tuple[torch.Tensor, ...]]:
+        self._go_to(cursor)
+        return iter(self)
 
     def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
         self._check_current(iteration)
@@ -198,7 +209,8 @@ class Loader:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
         schedule = self._schedule
         order = {"batch_size": schedule.batch_size, "drop_last": schedule.drop_last, "pad": schedule.pads}
-        about = {**asdict(self._identity), **order, "classes": self._classes}
+        classes = hashlib.blake2b(b"\0".join(self._source.classes), digest_size=8).hexdigest()
+        about = {**asdict(self._identity), **order, "classes": classes}
         pipeline = about.pop("pipeline")
         return {**about, **pipeline}
 

@@ -730,3 +730,11 @@ def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> N
         with pytest.warns(UserWarning, match="the last 13 samples of epoch 0 are left out, as a step takes 14"):
             loader.load_state_dict(state)
         assert loader.epoch == 1
+
+
+def test_a_loader_describes_its_data_as_those_of_torch_do(photos: Path) -> None:
+    with open_loader(photos, batch_size=5) as loader, open_loader(photos, evaluate=True) as judge:
+        assert loader.batch_size == 5
+        assert len(loader.dataset) == NUM_PHOTOS
+        assert loader.classes == loader.dataset.classes == tuple(sorted(path.name for path in photos.iterdir()))
+        assert loader.dataset.targets == [label for _, labels in judge for label in labels.tolist()]
