@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import operator
 import os
 import sys
@@ -55,6 +54,7 @@ def create_loader(
     seed: int = 0,
     shuffle: bool | None = None,
     drop_last: bool | None = None,
+    pad: bool | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     decoder: str | None = None,
@@ -62,6 +62,7 @@ def create_loader(
     on_repaired: str | None = None,
     max_bad: int | float | None = None,
     with_index: bool = False,
+    memory_format: torch.memory_format = torch.channels_last,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
@@ -70,6 +71,13 @@ def create_loader(
     Images are [batch, 3, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets float32
     [batch, num_classes] where the pipeline mixes samples. Raises ValueError for settings that cannot work, LoaderError
     for data, resources and missing packages.
+
+    An evaluation on any number of ranks counts samples, not batches: several ranks have padding, with label -1.
+
+        for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
+            keep = labels >= 0
+            correct += (model(images).argmax(1) == labels)[keep].sum()
+            total += keep.sum()
 
     Args:
         source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w,
@@ -82,7 +90,11 @@ def create_loader(
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
         seed: seed of order, crops, flips and augmentations.
         shuffle: on unless the pipeline draws nothing (imagenet_eval).
-        drop_last: as shuffle unless given; if False the last batch is filled up with label -1.
+        drop_last: as shuffle unless given; whether samples that do not fill a batch on every rank are left out.
+        pad: whether rows that no sample is left for are padding, with index and label -1, so that all batches are full
+            and all ranks make as many steps. Unless given several ranks pad, and one rank has a short last batch. True
+            pads on one rank too, for fixed shapes (torch.compile, CUDA graphs). False leaves padding out on several
+            ranks too: a rank that no sample is left for ends one step earlier.
         rank: number of this process; unless given that of torch.distributed or of its environment variables at the
             begin of each iteration, so that a launcher may start it later. The ranks must then agree: see E-STATE.
         world_size: number of processes; unless given likewise.
@@ -94,6 +106,8 @@ def create_loader(
             the decoder tells; pillow and DALI do not, and anything but "ignore" costs a further look at each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
+        memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
+            -1)` needs that, `images.flatten(1)` takes both.
         profile: name or path of the profile that "auto" reads.
         options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
             "auto" for threads where the native library does the work), start_method. hdf5: these, and for a source that
@@ -124,11 +138,12 @@ def create_loader(
         world_size=_integer("world_size", place[1]),
         shuffle=shuffle,
         drop_last=shuffle if drop_last is None else drop_last,
+        pad=pad,
     )
     evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
-    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes))
+    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
     jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
     if on_repaired is None and (backend == "dali" or jpeg_decoder.name not in TELL_REPAIRS):
         policies["on_repaired"] = "ignore"
@@ -172,7 +187,7 @@ def create_loader(
         with_index=with_index,
         about=about,
         follows=line_of(sys._getframe(1)) if rank is None else None,
-        classes=hashlib.blake2b(b"\0".join(data.classes), digest_size=8).hexdigest(),
+        source=data,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import operator
 import os
 import threading
@@ -17,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
@@ -34,10 +37,10 @@ Item = TypeVar("Item")
 class Batch:
     """Hold a delivered batch with everything that is known of it.
 
-    Padding rows have index -1, and label -1 or a row of zeros.
+    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1 or a row of zeros.
 
     Attributes:
-        images: [batch, 3, height, width], channels_last, on the loader's device.
+        images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device.
         labels: int64 [batch], or with mixup or cutmix float32 [batch, num_classes], on the loader's device.
         index: int64 [batch], positions in the sorted source.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
@@ -55,7 +58,7 @@ class Batch:
     step: int
 
 
-class Loader:
+class Loader(DataLoaderAttributes):
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
@@ -68,7 +71,7 @@ class Loader:
         follows: the line of code that makes the loader on every rank, if it takes rank and world size from the process,
             as they are whenever an iteration begins: launchers may start torch.distributed after the loader was made.
             The ranks' loaders are then compared.
-        classes: what else they must have in common.
+        source: the data that the schedule numbers.
     """
 
     def __init__(
@@ -82,10 +85,10 @@ class Loader:
         with_index: bool = False,
         about: dict[str, object] | None = None,
         follows: str | None = None,
-        classes: str = "",
+        source: Source,
     ) -> None:
         self._open_engine, self._stage, self._identity = open_engine, stage, state
-        self._with_index, self._about, self._follows, self._classes = with_index, about or {}, follows, classes
+        self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
         self._open(schedule, policy)
         self._cursor = schedule.settled(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
@@ -101,7 +104,9 @@ class Loader:
     def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
-        self._feed = DeviceFeed(self._engine.next, self._engine.ready, self._stage, seed=schedule.seed)
+        self._feed = DeviceFeed(
+            self._engine.next, self._engine.ready, self._stage, seed=schedule.seed, pad=schedule.pads
+        )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
         self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
@@ -113,11 +118,11 @@ class Loader:
         more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
         parts = (self._open_engine, self._schedule, self._stage, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
-        return partial(Loader, classes=self._classes, **more), parts, kept
+        return partial(Loader, source=self._source, **more), parts, kept
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, a number that is equal on all ranks."""
-        return self._current_schedule(certain=False).steps()
+        """Return the steps of a whole epoch, a number that is equal on all ranks, or with pad=False this rank's own."""
+        return self._current_schedule(certain=False).served_steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return _OneThread(self._tuples(), self)
@@ -139,19 +144,31 @@ class Loader:
         self._iteration += 1
         return _OneThread(self._rest_of_epoch(self._iteration), self)
 
-    def _go_on_from_middle(self) -> None:
-        """Choose where to begin after an iteration that was left: there again if it was one batch, else the next epoch.
+    def _beginning(self) -> Cursor:
+        """Return where an iteration begins: after one that was left in the middle of an epoch, in the next epoch.
 
-        One batch is a peek, such as for a picture or a graph, after which torch's samplers begin again, too.
+        One that was left after a single batch was a look, such as for a picture or a graph: it begins there again, as
+        torch's samplers do.
         """
-        begun = self._begun
-        if begun is None or begun.steps != 1:
-            self._go_to(Cursor(self._cursor.epoch + 1, 0), left=self._cursor)
+        if self._fresh:
+            return self._cursor
+        if self._begun is not None and self._begun.steps == 1:
+            return self._begun.cursor
+        return Cursor(self._cursor.epoch + 1, 0)
+
+    def _go_on_from_middle(self) -> None:
+        beginning, begun = self._beginning(), self._begun
+        if begun is None or begun.cursor != beginning:
+            self._go_to(beginning, left=self._cursor)
             return
-        self._go_to(begun.cursor, left=self._left)
-        self._ledgers.pop(begun.cursor.epoch, None)
+        self._go_to(beginning, left=self._left)
+        self._ledgers.pop(beginning.epoch, None)
         if begun.ledger is not None:
-            self._ledgers[begun.cursor.epoch] = begun.ledger
+            self._ledgers[beginning.epoch] = begun.ledger
+
+    def _iterate_from(self, cursor: Cursor) -> Iterator[tuple[torch.Tensor, ...]]:
+        self._go_to(cursor)
+        return iter(self)
 
     def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
         self._check_current(iteration)
@@ -174,7 +191,8 @@ class Loader:
             if last:
                 self._end_epoch()
             host = batch.host
-            yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+            if len(host.index):  # else its samples were all bad, or are all other ranks'
+                yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
 
     def _end_epoch(self) -> None:
         self._left, self._begun = self._cursor, None
@@ -216,15 +234,17 @@ class Loader:
             if schedule.rank != self._schedule.rank:
                 self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
             self._open(schedule, self._policy)
-            self._cursor = schedule.settled(self._cursor)
+            self._cursor = schedule.resumed(self._cursor)
         if self._agreement is not None:
             again = self._begun is not None and self._begun.cursor == self._cursor
             self._agreement.begin(self._cursor, self._left, again=again)
 
     def identity(self) -> dict[str, Any]:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
-        order = {"batch_size": self._schedule.batch_size, "drop_last": self._schedule.drop_last}
-        about = {**asdict(self._identity), **order, "classes": self._classes}
+        schedule = self._schedule
+        order = {"batch_size": schedule.batch_size, "drop_last": schedule.drop_last, "pad": schedule.pad is not False}
+        classes = hashlib.blake2b(b"\0".join(self._source.classes), digest_size=8).hexdigest()
+        about = {**asdict(self._identity), **order, "classes": classes}
         pipeline = about.pop("pipeline")
         return {**about, **pipeline}
 
@@ -260,7 +280,7 @@ class Loader:
         )
 
     def _go_to(self, cursor: Cursor, *, left: Cursor | None = None) -> None:
-        self._cursor, self._left, self._fresh = self._schedule.settled(cursor), left, True
+        self._cursor, self._left, self._fresh = self._schedule.resumed(cursor), left, True
         self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
 
     def _seek(self) -> None:

@@ -86,6 +86,7 @@ class ParityEngine:
             dtype=torch.uint8,
             seed=settings.seed,
             drop_last=False,
+            pad=True,  # rows stay where they are if one engine alone finds a sample bad
             rank=0,
             world_size=1,
             on_bad_sample="replace",

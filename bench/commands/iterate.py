@@ -31,7 +31,7 @@ def iterate(
     epochs: Annotated[int, typer.Option(min=0, help="Stop before this epoch number.")] = 1,
     rank: Annotated[int | None, typer.Option(min=0, help="Rank, with --world-size.")] = None,
     world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks, with --rank.")] = None,
-    evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples, padded.")] = False,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples.")] = False,
     shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
     drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
     on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
@@ -51,7 +51,7 @@ def iterate(
     """Write one JSON line a batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
 
     The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch; only a
-    lossy --cache has pixels of its own. Padding rows have index -1. The ledger's totals go to standard error.
+    lossy --cache has pixels of its own. Several ranks' padding has index -1. The ledger's totals go to standard error.
     """
     import torch
 

@@ -18,7 +18,7 @@ from penstock.loaders.system.durable_file import make_private_folder, replace_fi
 from penstock.pipelines.errors import LoaderError
 
 _VERSION = 1
-_SAME_IMAGES = ("seed", "batch_size", "drop_last")  # in which validation may differ: it serves each image once
+_SAME_IMAGES = ("seed", "batch_size", "drop_last", "pad")  # in which validation may differ: it serves each image once
 # Settings that may differ when a run goes on: they say where and how fast it computes, not what. (World size, too.)
 _FREE = frozenset(
     {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}

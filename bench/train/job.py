@@ -147,6 +147,7 @@ class TrainingJob:
             device=self.settings.device,
             dtype=self.settings.image_dtype,
             seed=self.settings.seed,
+            pad=True,  # one shape, for torch.compile and cuDNN's benchmark
             **self.loading,
             **more,
         )

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.stream.contract import HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 
 # What the memory of a resident batch holds when it goes back to the backend: a line of an image that holds nothing else
@@ -26,7 +28,7 @@ class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
 
     Attributes:
-        images: [batch, 3, height, width], channels_last, in the stage's dtype.
+        images: [batch, 3, height, width], in the stage's dtype and memory format.
         labels: int64 [batch], or float32 [batch, num_classes] where the stage mixes samples.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
@@ -78,8 +80,8 @@ class DeviceFeed:
 
     Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
     that the device never idles for a batch that nobody needs yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage. `seed` is the seed of the stage's augmentations. An exception of `source` is
-    raised in its place in the order, after the batches before it.
+    straight through the batch stage. `seed` is the seed of the stage's augmentations. `pad=False` leaves out rows that
+    hold no sample. An exception of `source` is raised in its place in the order, after the batches before it.
     """
 
     def __init__(
@@ -89,11 +91,12 @@ class DeviceFeed:
         stage: BatchStage,
         *,
         seed: int = 0,
+        pad: bool = True,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self._stage, self._ahead = source, ready, stage, ahead
-        self._seed = seed
+        self._seed, self._pad = seed, pad
         self._copies = copies
         if copies is None and stage.device.type == "cuda":
             self._copies = CudaCopyEngine(stage.device)
@@ -152,7 +155,21 @@ class DeviceFeed:
         plan = self._plan(batch)
         labels = self._stage.targets(torch.from_numpy(batch.labels), plan)
         images = self._stage(batch.images, out, plan)
-        return DeviceBatch(images, labels, batch if out is None else replace(batch, images=_nothing(batch.images)))
+        host = batch if out is None else replace(batch, images=_nothing(batch.images))
+        return self._served(images, labels, host)
+
+    def _served(self, images: torch.Tensor, labels: torch.Tensor, host: HostBatch) -> DeviceBatch:
+        """Return the finished batch, without padding unless that is wanted.
+
+        Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
+        """
+        rows = np.flatnonzero(host.index >= 0)
+        if self._pad or len(rows) == len(host.index):
+            return DeviceBatch(images, labels, host)
+        of_each_row = {name: getattr(host, name)[rows] for name in ("index", "labels", "windows", "flips")}
+        # Padding at the end costs no copy; in between it stands for bad samples.
+        kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, images.device)
+        return DeviceBatch(images[kept], labels[kept], replace(host, **of_each_row))
 
     def _plan(self, batch: HostBatch) -> AugmentPlan | None:
         return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, batch.index))
@@ -175,9 +192,8 @@ class DeviceFeed:
             staged = self._stage(images, plan=plan)
             if batch.resident and self._stage.dtype == torch.uint8:  # the stage returns uint8 images themselves
                 staged = staged.clone()
-            ready = DeviceBatch(
-                staged, self._stage.targets(labels, plan), replace(batch, images=_nothing(batch.images))
-            )
+            host = replace(batch, images=_nothing(batch.images))
+            ready = self._served(staged, self._stage.targets(labels, plan), host)
             if batch.resident:
                 images.fill_(CANARY)
             done = self._copies.mark()

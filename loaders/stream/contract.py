@@ -245,7 +245,7 @@ class LoaderStats:
     """Say where time went since the loader was made.
 
     Attributes:
-        batches: batches delivered.
+        batches: batches delivered, or left out because they held no sample.
         images: images delivered.
         wait_s: seconds that the consumer waited for batches.
         produce_s: seconds of worker time spent on the delivered batches.

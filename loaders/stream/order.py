@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -93,7 +94,8 @@ class Schedule:
         rank: this process's number, from 0.
         world_size: number of ranks.
         shuffle: whether positions are permuted, anew in each epoch.
-        drop_last: whether samples that do not fill a global batch are left out; else the last batch is padded.
+        drop_last: whether samples that do not fill a global batch are left out.
+        pad: whether rows that no sample is left for are served, as padding; None for where there are several ranks.
     """
 
     n: int
@@ -103,6 +105,7 @@ class Schedule:
     world_size: int = 1
     shuffle: bool = True
     drop_last: bool = True
+    pad: bool | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -113,6 +116,8 @@ class Schedule:
             raise ValueError(f"rank lies in [0, world_size), not {self.rank} of {self.world_size}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed lies in [0, 2**64), not {self.seed}")
+        if self.pad not in (None, True, False):
+            raise ValueError(f"pad must be True, False or None, got {self.pad!r}")
         if self.drop_last and self.global_batch > self.n:
             raise ValueError(
                 f"a global batch of {self.global_batch} never fills from {self.n} samples: "
@@ -124,10 +129,20 @@ class Schedule:
         """Return the samples of one step over all ranks."""
         return self.batch_size * self.world_size
 
+    @property
+    def pads(self) -> bool:
+        """Return whether rows that hold no sample are served, as padding."""
+        return self.world_size > 1 if self.pad is None else bool(self.pad)
+
     def steps(self, start: int = 0) -> int:
         """Count the steps left in an epoch of which `start` samples are already served: equal on every rank."""
         left = self.n - start
         return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
+
+    def served_steps(self, start: int = 0) -> int:
+        """Count those of the steps left that serve something on this rank: without padding, fewer on some ranks."""
+        own = self.n - start - self.rank * self.batch_size
+        return self.steps(start) if self.pads else min(self.steps(start), max(0, -(-own // self.global_batch)))
 
     def after(self, cursor: Cursor) -> Cursor:
         """Return the place after the step at `cursor`: the next step, or the next epoch."""
@@ -136,6 +151,17 @@ class Schedule:
     def settled(self, cursor: Cursor) -> Cursor:
         """Return `cursor`, or the start of the next epoch if no step is left at it."""
         return cursor if self.steps(cursor.position) > 0 else Cursor(cursor.epoch + 1, 0)
+
+    def resumed(self, cursor: Cursor) -> Cursor:
+        """Return where to go on from a state's `cursor`, as `settled`; warns of samples that are left out for it."""
+        settled, left = self.settled(cursor), self.n - cursor.position
+        if settled != cursor and self.drop_last and left:
+            warnings.warn(
+                f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {self.global_batch}: "
+                "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
+                stacklevel=4,
+            )
+        return settled
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""

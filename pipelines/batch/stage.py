@@ -1,4 +1,4 @@
-"""The batch stage: turns uint8 pixels on a device into augmented, normalised floats in channels_last layout."""
+"""The batch stage: turns uint8 pixels on a device into augmented, normalised floats."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_au
 from penstock.pipelines.spec import ImagePipeline
 
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations on so many values in one thread
+MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -18,25 +19,35 @@ class BatchStage:
     """Turn uint8 batches [batch, height, width, 3] into what a model takes, on the batch's device.
 
     With dtype torch.uint8 the pixels are returned as they are, without a copy; floats are `(pixel / 255 - mean) / std`,
-    computed in float32. A pipeline that augments needs the plan of each batch. Raises ValueError for another dtype, and
-    where a pipeline that mixes comes without a float dtype or without `num_classes`.
+    computed in float32. A pipeline that augments needs the plan of each batch. Raises ValueError for another dtype or
+    memory format, and where a pipeline that mixes comes without a float dtype or without `num_classes`.
 
     Attributes:
         dtype: of the resulting images, one of DTYPES.
         device: where batches are expected.
+        memory_format: of the resulting images, one of MEMORY_FORMATS; channels_last needs no copy.
     """
 
     def __init__(
-        self, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device, *, num_classes: int | None = None
+        self,
+        pipeline: ImagePipeline,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        num_classes: int | None = None,
+        memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is one of {', '.join(str(d) for d in DTYPES)}, not {dtype}")
+        if memory_format not in MEMORY_FORMATS:
+            known = " or ".join(map(str, MEMORY_FORMATS))
+            raise ValueError(f"memory_format must be {known}, got {memory_format!r}")
         self._augment, self._size, self._num_classes = pipeline.augment, pipeline.size, num_classes
         if self._augment.mixes and dtype == torch.uint8:
             raise ValueError("mixing needs a float dtype: mixup and cutmix work on normalised pixels")
         if self._augment.mixes and num_classes is None:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.memory_format = dtype, device, memory_format
         std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
         scale, shift = 1 / (255 * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
@@ -68,24 +79,28 @@ class BatchStage:
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
-        """Return the images as [batch, 3, height, width] of this stage's dtype, with channels_last strides.
+        """Return the images as [batch, 3, height, width] of this stage's dtype and memory format.
 
-        images: uint8 [batch, height, width, 3]; with dtype uint8 the result shares their memory, unless it is
-        augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, memory for the result on a CPU.
+        images: uint8 [batch, height, width, 3]; with dtype uint8 the channels_last result shares their memory, unless
+        it is augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, a CPU's memory for it.
         plan: what the method `plan` returned for this batch; without it a pipeline that augments raises ValueError.
 
         Images of floats that require gradients (float64 for gradcheck) get them through normalising, erasing and
         mixing. The operations before these work on whole levels, as Pillow's do: they have no gradient and refuse
         floats with ValueError.
         """
+        return self._staged(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
+
+    def _staged(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
+        """Do the same as a call, and return the images as [batch, height, width, 3]."""
         if plan is None:
             if self._augment.active:
                 raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
-            return self._normalised(images, out).permute(0, 3, 1, 2)
+            return self._normalised(images, out)
         if len(plan.ops) and images.dtype != torch.uint8:
             raise ValueError(f"operations on pixels need uint8 images, not {images.dtype}: they have no gradient")
         if self._fused is not None and images.dtype == torch.uint8:
-            return self._fused(images, plan, out).permute(0, 3, 1, 2)
+            return self._fused(images, plan, out)
         pixels = augment(images, plan) if len(plan.ops) else images
         result = self._normalised(pixels, out)
         if plan.erased.any():
@@ -93,7 +108,7 @@ class BatchStage:
             erase(result, plan.erased, self._blank)
         if plan.mixing is not None:
             mix(result, plan.mixing)
-        return result.permute(0, 3, 1, 2)
+        return result
 
     def _normalised(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise images and return them as [batch, height, width, 3] of this stage's dtype."""

@@ -365,11 +365,18 @@ def test_the_seed_of_the_loader_is_that_of_its_augmentations(photos: Path) -> No
 
 
 def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photos: Path) -> None:
-    settings = {"pipeline": imagenet_train(SIZE, mixup=1.0), "dtype": torch.float32, "drop_last": False}
-    with open_loader(photos, **settings) as loader, open_loader(photos, drop_last=False) as hard:
+    settings = {"drop_last": False, "pad": True}
+    mixed = {"pipeline": imagenet_train(SIZE, mixup=1.0), "dtype": torch.float32}
+    with (
+        open_loader(photos, **mixed, **settings) as loader,
+        open_loader(photos, **settings) as hard,
+        open_loader(photos, **mixed, drop_last=False) as short,
+    ):
         assert (loader.describe()["augmentations"], "augmentations" in hard.describe()) == ("torch", False)
-        for soft, plain in zip(loader.batches(), hard.batches(), strict=True):
+        for soft, plain, unpadded in zip(loader.batches(), hard.batches(), short.batches(), strict=True):
             labels = plain.labels
+            assert torch.equal(unpadded.labels, soft.labels[labels >= 0])
+            assert torch.equal(unpadded.images, soft.images[labels >= 0])
             assert soft.labels.dtype == torch.float32
             assert soft.labels.sum(1).tolist() == pytest.approx((labels >= 0).double().tolist())
             for row, label in enumerate(labels.tolist()):
@@ -387,22 +394,31 @@ def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photo
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 7, 13, 60])
-def test_evaluation_serves_every_sample_once_in_equal_steps(world_size: int, count: int) -> None:
+@pytest.mark.parametrize("pad", [True, False])
+def test_evaluation_serves_every_sample_once_in_equal_steps_or_unpadded(world_size: int, count: int, pad: bool) -> None:
     images = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     labels = np.arange(count) % 5
+    settings = {"evaluate": True, "batch_size": 4, "world_size": world_size, "pad": pad}
     seen, steps = [], set()
     for rank in range(world_size):
-        with open_loader((images, labels), evaluate=True, batch_size=4, rank=rank, world_size=world_size) as loader:
-            batches = list(loader.batches())
+        with open_loader((images, labels), rank=rank, **settings) as loader:
+            epochs = [list(loader.batches()) for _ in range(2)]
+            assert [len(batches) for batches in epochs] == [len(loader)] * 2
+            assert loader.state_dict() == {**loader.state_dict(), "epoch": 2, "position": 0}
+        batches = epochs[1]
         steps.add(len(batches))
-        assert all(len(b.index) == 4 for b in batches)
+        sizes = [len(batch.index) for batch in batches]
+        assert sizes[:-1] == [4] * len(sizes[:-1])
+        assert pad or all((batch.index >= 0).all() for batch in batches)
+        assert not pad or sizes == [4] * len(sizes)
         for batch in batches:
+            assert batch.epoch == 1
             padding = batch.index < 0
             assert (batch.labels.numpy()[padding] == -1).all()
             assert (batch.labels.numpy()[~padding] == labels[batch.index[~padding]]).all()
             assert not batch.images.numpy()[padding].any()
             seen += batch.index[~padding].tolist()
-    assert len(steps) == 1
+    assert len(steps) == 1 or not pad
     assert sorted(seen) == list(range(count))
 
 
@@ -410,7 +426,26 @@ def test_evaluation_is_the_same_each_epoch_and_on_every_backend(photos: Path, ba
     with open_loader(photos, evaluate=True, **backend) as loader:
         first, second = ([record(b, loader)[1:] for b in loader.batches()] for _ in range(2))
         assert first == second
-        assert [i for r in first for i in r[1] if i >= 0] == list(range(NUM_PHOTOS))
+        assert [i for r in first for i in r[1]] == list(range(NUM_PHOTOS))
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format], ids=str)
+def test_the_last_batch_is_short_or_padded_with_label_minus_one(
+    photos: Path, backend: dict[str, Any], memory_format: torch.memory_format
+) -> None:
+    settings = {"evaluate": True, "dtype": torch.float32, "batch_size": 16, "memory_format": memory_format, **backend}
+    with open_loader(photos, **settings) as short, open_loader(photos, pad=True, **settings) as full:
+        pairs = list(zip(short.batches(), full.batches(), strict=True))
+    assert [len(batch.labels) for batch, _ in pairs] == [16, 16, 16, 13]
+    for batch, padded in pairs:
+        rows = len(batch.labels)
+        assert batch.images.is_contiguous(memory_format=memory_format)
+        logits = batch.images.flatten(1)[:, :8]
+        assert torch.nn.functional.cross_entropy(logits, batch.labels).isfinite()  # -1 is out of its bounds
+        assert torch.equal(batch.images, padded.images[:rows])
+        for name in ("index", "windows", "flips", "labels"):
+            assert (getattr(batch, name) == getattr(padded, name)[:rows]).all()
+        assert (padded.labels[rows:] == -1).all()
 
 
 # ---- nothing silent ----
@@ -470,15 +505,25 @@ def test_replace_keeps_batches_full_and_the_ledger_true(
         assert record(whole, loader)[6] == tuple(itertools.chain.from_iterable(record(b, loader)[6] for b in batches))
 
 
-def test_evaluation_pads_for_a_bad_sample_instead_of_counting_another_twice(
+def test_evaluation_leaves_bad_samples_out_or_pads_for_them_and_counts_none_twice(
     damaged: tuple[Path, list[int]], backend: dict[str, Any]
 ) -> None:
     root, bad = damaged
-    with open_loader(root, evaluate=True, on_bad_sample="replace", **backend) as loader:
-        index = np.concatenate([batch.index for batch in loader.batches()])
-        ledger = loader.ledger()
-    assert sorted(index[index >= 0].tolist()) == [i for i in range(NUM_PHOTOS) if i not in bad]
-    assert (ledger.planned, ledger.delivered, ledger.replaced) == (NUM_PHOTOS, NUM_PHOTOS - len(bad), len(bad))
+    served = []
+    # A batch of one bad sample comes last: without padding nothing is left of it.
+    for pad, sizes in ((None, [9, 11, 12, 11, 12]), (True, [12] * 6)):
+        with open_loader(root, evaluate=True, on_bad_sample="replace", pad=pad, **backend) as loader:
+            batches = list(loader.batches())
+            ledger = loader.ledger()
+        assert [len(batch.labels) for batch in batches] == sizes
+        assert all(batch.images.is_contiguous(memory_format=torch.channels_last) for batch in batches)
+        images, labels = (torch.cat([getattr(b, name) for b in batches]) for name in ("images", "labels"))
+        index, windows = (np.concatenate([getattr(b, name) for b in batches]) for name in ("index", "windows"))
+        good = index >= 0
+        assert index[good].tolist() == [i for i in range(NUM_PHOTOS) if i not in bad]
+        assert (ledger.planned, ledger.delivered, ledger.replaced) == (NUM_PHOTOS, NUM_PHOTOS - len(bad), len(bad))
+        served.append((images[good].numpy(), labels[good].numpy(), windows[good]))
+    assert all(np.array_equal(short, padded) for short, padded in zip(*served, strict=True))
 
 
 @pytest.mark.parametrize("max_bad", [5, 0.08])
@@ -670,12 +715,30 @@ def test_mixing_takes_two_classes(tmp_path: Path) -> None:
         create_loader(tmp_path, **mixing)
 
 
-def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path) -> None:
-    with open_loader(photos) as loader:
+@pytest.mark.parametrize("pad", [None, True])
+def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path, pad: bool | None) -> None:
+    with open_loader(photos, pad=True) as loader:
         stream = loader.batches()
         served = [i for _ in range(2) for i in next(stream).index.tolist()]
         state = loader.state_dict()
-    with open_loader(photos, batch_size=5, drop_last=False) as loader:
+    with open_loader(photos, batch_size=5, drop_last=False, pad=pad) as loader:
         loader.load_state_dict(state)
         rest = [i for batch in loader.batches() for i in batch.index.tolist() if i >= 0]
     assert sorted(served + rest) == list(range(NUM_PHOTOS))
+
+
+def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> None:
+    with open_loader(photos) as loader:
+        state = {**loader.state_dict(), "position": 48}
+    with open_loader(photos, batch_size=14) as loader:
+        with pytest.warns(UserWarning, match="the last 13 samples of epoch 0 are left out, as a step takes 14"):
+            loader.load_state_dict(state)
+        assert loader.epoch == 1
+
+
+def test_a_loader_describes_its_data_as_those_of_torch_do(photos: Path) -> None:
+    with open_loader(photos, batch_size=5) as loader, open_loader(photos, evaluate=True) as judge:
+        assert loader.batch_size == 5
+        assert len(loader.dataset) == NUM_PHOTOS
+        assert loader.classes == loader.dataset.classes == tuple(sorted(path.name for path in photos.iterdir()))
+        assert loader.dataset.targets == [label for _, labels in judge for label in labels.tolist()]

@@ -171,6 +171,7 @@ differing = {
     "seed": {"seed": rank},
     "pipeline": {"dtype": [torch.float32, torch.uint8][rank]},
     "batch_size": {"batch_size": [6, 4][rank]},
+    "pad": {"pad": [None, False][rank]},
     "alone": {"seed": rank, "rank": 0, "world_size": 1},
 }
 if rank == 0:
@@ -235,6 +236,7 @@ def test_ranks_may_differ_in_what_changes_nothing(tasks: list[Any], what: str) -
         ("seed", "differ in seed (0 and 1)"),
         ("pipeline", "differ in dtype ('float32' and 'uint8')"),
         ("batch_size", "differ in batch_size (6 and 4)"),
+        ("pad", "differ in pad (True and False)"),
     ],
 )
 def test_ranks_whose_loaders_differ_are_refused_by_name(tasks: list[Any], what: str, words: str) -> None:

@@ -138,6 +138,27 @@ def test_the_rest_may_be_served_by_another_backend_and_number_of_workers(
     assert head + tail == whole
 
 
+def test_accelerates_skip_serves_what_an_iteration_gives_after_its_first_batches(photos: Path) -> None:
+    import accelerate
+
+    with open_loader(photos, batch_size=5) as plain:
+        first, second, third = ([(index.tolist(), images.sum()) for images, _, index in plain] for _ in range(3))
+    with open_loader(photos, batch_size=5) as loader:
+
+        def served(batches: Any) -> list[Any]:
+            return [(index.tolist(), images.sum()) for images, _, index in batches]
+
+        rest = accelerate.skip_first_batches(loader, 2)
+        assert len(rest) == len(loader) - 2 == 6
+        assert served(rest) == first[2:]
+        assert loader.stats().images == 30  # what is skipped is not made
+        assert served(loader) == second
+        state = loader.state_dict()
+        assert served(rest) == third[2:]
+        loader.load_state_dict({**state, "position": 10})
+        assert served(accelerate.skip_first_batches(loader, 3)) == third[5:]
+
+
 class Numbers(IterableDataset[torch.Tensor]):
     """Ten samples, shared out among the workers. Without a length Lightning would take one batch ahead of the step."""
 

@@ -206,15 +206,18 @@ def test_what_is_no_state_is_refused(
 # ---- evaluation, ledger ----
 
 
-def test_evaluation_serves_everything_in_order_once_and_pads_with_minus_one(
-    photos: Path, iterate: Callable[..., Any]
+@pytest.mark.parametrize("world", [1, 2])
+def test_evaluation_serves_everything_in_order_once_and_several_ranks_pad_with_minus_one(
+    photos: Path, iterate: Callable[..., Any], world: int
 ) -> None:
-    code, lines = iterate(photos, "--workers", 0, "--eval")
+    code, lines = iterate(photos, "--workers", 0, "--eval", "--rank", world - 1, "--world-size", world)
     assert code == 0
     first, second = lines[: len(lines) // 2], lines[len(lines) // 2 :]
     assert [{**r, "epoch": 1} for r in first] == second
     index = [i for r in first for i in r["index"]]
-    assert index == [*range(NUM_PHOTOS), *[-1] * (-NUM_PHOTOS % 12)]
+    mine = [i for i in range(NUM_PHOTOS) if i // 12 % world == world - 1]
+    assert index == [*mine, *[-1] * (len(index) - len(mine))]
+    assert len(index) == (-(-NUM_PHOTOS // 24) * 12 if world > 1 else NUM_PHOTOS)
     padding = [place for place, i in enumerate(index) if i < 0]
     for name, blank in (("label", -1), ("crop", [0, 0, 0, 0]), ("flip", False)):
         assert [[v for r in first for v in r[name]][place] for place in padding] == [blank] * len(padding)

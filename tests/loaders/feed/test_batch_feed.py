@@ -408,18 +408,22 @@ AUGMENTS = {
 
 
 def textured(number: int) -> HostBatch:
-    """Batch `number` with pixels of its own, in epoch 3 and with padding in the last row."""
+    """Batch `number` with pixels of its own, in epoch 3 and with padding in the last row, or in the first two too."""
     pixels = np.random.default_rng(number).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
     index = np.append(np.arange(BATCH - 1, dtype=np.int64) + number * BATCH, -1)
     labels = np.append(np.arange(BATCH - 1, dtype=np.int64), -1)
+    index[: 2 * (number % 2)] = labels[: 2 * (number % 2)] = -1
     return replace(host_batch(number), cursor=Cursor(3, 0), images=torch.from_numpy(pixels), index=index, labels=labels)
 
 
 @pytest.mark.parametrize("resident", [False, True])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("name", AUGMENTS)
-def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(name: str, dtype: torch.dtype, resident: bool) -> None:
-    """By the seed of the feed, the epoch and the indices of the batch, whichever way it takes."""
+@pytest.mark.parametrize("pad", [True, False])
+def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
+    name: str, dtype: torch.dtype, resident: bool, pad: bool
+) -> None:
+    """By the seed of the feed, the epoch and the indices of the batch, whichever way it takes, with padding or not."""
     augment = AUGMENTS[name] if dtype != torch.uint8 else replace(AUGMENTS[name], mixup=0.0, cutmix=0.0)
     pipeline = imagenet_train(SIZE, augment=augment)
     staged = BatchStage(pipeline, dtype, torch.device("cpu"), num_classes=5)
@@ -427,7 +431,7 @@ def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(name: str, dtype: to
     for copies in (None, RecordedCopies()):
         numbers = itertools.count()
         source = lambda numbers=numbers: replace(textured(next(numbers)), resident=resident)  # noqa: E731
-        feed = DeviceFeed(source, lambda: 1, staged, seed=9, ahead=1, copies=copies)
+        feed = DeviceFeed(source, lambda: 1, staged, seed=9, pad=pad, ahead=1, copies=copies)
         seen.append([feed.next() for _ in range(5)])
     changed = 0
     for number, (here, there) in enumerate(zip(*seen, strict=True)):
@@ -435,9 +439,11 @@ def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(name: str, dtype: to
         plan = staged.plan(BatchKey(9, 3, host.index))
         images, labels = staged(host.images, None, plan), staged.targets(torch.from_numpy(host.labels), plan)
         for batch in (here, there):
-            assert torch.equal(batch.images, images)
-            assert torch.equal(batch.labels, labels)
-            assert batch.host.labels.tolist() == host.labels.tolist()
+            served = host.index >= (-1 if pad else 0)
+            assert torch.equal(batch.images, images[served])
+            assert torch.equal(batch.labels, labels[served])
+            assert batch.images.is_contiguous(memory_format=torch.channels_last)
+            assert batch.host.labels.tolist() == host.labels[served].tolist()
         changed += not torch.equal(images, stage(dtype)(host.images))
         assert labels.shape == ((BATCH, 5) if staged.plan(BatchKey(0, 0, host.index)).mixing else (BATCH,))  # type: ignore[union-attr]
         assert torch.equal(images[-1], stage(dtype)(host.images)[-1])  # padding

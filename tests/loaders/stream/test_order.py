@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,6 +190,9 @@ def test_a_schedule_is_the_written_rule() -> None:
                 assert [schedule.batch(*cursors[0]).tolist() for schedule in ranks] == step
                 cursors = [schedule.after(cursor) for schedule, cursor in zip(ranks, cursors, strict=True)]
             assert set(cursors) == {Cursor(3, 0)}
+            for rank, schedule in enumerate(ranks):  # without padding a rank ends with its last sample
+                with_samples = [step for step in expected if any(index >= 0 for index in step[rank])]
+                assert replace(schedule, pad=False).served_steps(start) == len(with_samples)
 
 
 def test_every_sample_is_served_exactly_once_from_any_start() -> None:
@@ -225,9 +230,10 @@ def test_the_step_is_the_same_for_every_world_size_of_one_global_batch() -> None
         ({"world_size": 0}, "rank lies in"),
         ({"seed": -1}, "seed lies in"),
         ({"seed": 2**64}, "seed lies in"),
+        ({"pad": "no"}, "pad must be True, False or None, got 'no'"),
     ],
     ids=str,
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, int], words: str) -> None:
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Schedule(**{"n": 10, "batch_size": 2, **settings})

@@ -1,0 +1,121 @@
+"""The attributes of torch's DataLoader that other programs ask a loader for."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.contract import NOWHERE, Cursor
+from penstock.loaders.stream.order import Schedule
+
+Batch = TypeVar("Batch")
+
+
+class ServedData:
+    """Describe the data of a loader, and serve batches of it by their places; single samples it has none.
+
+    Args:
+        begin: begins an iteration of the loader at a place.
+
+    Attributes:
+        classes: class names, by class number.
+    """
+
+    def __init__(self, source: Source, begin: Callable[[Cursor], Iterator[Any]]) -> None:
+        self.classes = tuple(map(os.fsdecode, source.classes))
+        self._source, self._begin = source, begin
+        self._batches: Iterator[Any] = iter(())
+        self._latest = NOWHERE
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def targets(self) -> list[int]:
+        """The class number of each sample, in the order of the source."""
+        return list(self._source.labels(np.arange(len(self))).tolist())
+
+    def __getitems__(self, places: list[Cursor]) -> Any:
+        """Return the batch at the one place in `places` as the loader hands it out, and leave the loader behind it.
+
+        Places of one epoch in their order are one iteration of the loader, from the first of them: a batch without a
+        sample is passed over there, and StopIteration is raised at the end.
+        """
+        (place,) = places
+        if place.epoch != self._latest.epoch or place <= self._latest:
+            self._batches = self._begin(place)
+        self._latest = place
+        return next(self._batches)
+
+
+class ServedPlaces:
+    """List the places of the batches that a loader's next iteration serves: `begin` returns its schedule and start."""
+
+    def __init__(self, begin: Callable[[], tuple[Schedule, Cursor]]) -> None:
+        self._begin = begin
+
+    def __len__(self) -> int:
+        schedule, start = self._begin()
+        return schedule.served_steps(start.position)
+
+    def __iter__(self) -> Iterator[list[Cursor]]:
+        schedule, start = self._begin()
+        for step in range(schedule.steps(start.position)):
+            yield [start._replace(position=start.position + step * schedule.global_batch)]
+
+
+class DataLoaderAttributes(ABC):
+    """Have what programs written for torch's DataLoader ask a loader for, where a loader can answer it.
+
+    accelerate.skip_first_batches makes a DataLoader of `dataset`, `batch_sampler` and `collate_fn`, which serves the
+    loader's batches and moves the loader on; skipping costs no reading.
+
+    Attributes:
+        sampler: None, since no sampler decides the order.
+        prefetch_factor: None, since a DataLoader made of this one has no workers of its own: the loader has.
+    """
+
+    sampler = None
+    prefetch_factor = None
+    _source: Source
+    _schedule: Schedule
+
+    @abstractmethod
+    def _current_schedule(self, *, certain: bool) -> Schedule: ...
+
+    @abstractmethod
+    def _beginning(self) -> Cursor:
+        """Return where the next iteration begins."""
+
+    @abstractmethod
+    def _iterate_from(self, cursor: Cursor) -> Iterator[Any]: ...
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a full batch on each rank."""
+        return self._schedule.batch_size
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, by class number."""
+        return self.dataset.classes
+
+    @property
+    def dataset(self) -> ServedData:
+        """The data: length, classes and targets, and whole batches by their places."""
+        return ServedData(self._source, self._iterate_from)
+
+    @property
+    def batch_sampler(self) -> ServedPlaces:
+        """The places of the batches that the next iteration serves."""
+        return ServedPlaces(lambda: (self._current_schedule(certain=True), self._beginning()))
+
+    @staticmethod
+    def collate_fn(batch: Batch) -> Batch:
+        """Return what `dataset` has made, which is a batch already."""
+        return batch
