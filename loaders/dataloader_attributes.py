@@ -69,6 +69,18 @@ class ServedPlaces:
             yield [start._replace(position=start.position + step * schedule.global_batch)]
 
 
+class ServedShare:
+    """Count what torch's DistributedSampler would: the samples of an epoch on each rank, `len()` of it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __len__(self) -> int:
+        schedule = self._schedule
+        share = -(-schedule.n // schedule.world_size)
+        return schedule.steps() * schedule.batch_size if schedule.drop_last else share
+
+
 class DataLoaderAttributes(ABC):
     """Have what programs written for torch's DataLoader ask a loader for, where a loader can answer it.
 
@@ -76,11 +88,9 @@ class DataLoaderAttributes(ABC):
     loader's batches and moves the loader on; skipping costs no reading.
 
     Attributes:
-        sampler: None, since no sampler decides the order.
         prefetch_factor: None, since a DataLoader made of this one has no workers of its own: the loader has.
     """
 
-    sampler = None
     prefetch_factor = None
     _source: Source
     _schedule: Schedule
@@ -109,6 +119,11 @@ class DataLoaderAttributes(ABC):
     def dataset(self) -> ServedData:
         """The data: length, classes and targets, and whole batches by their places."""
         return ServedData(self._source, self._iterate_from)
+
+    @property
+    def sampler(self) -> ServedShare:
+        """The samples of this rank, to be counted."""
+        return ServedShare(self._current_schedule(certain=False))
 
     @property
     def batch_sampler(self) -> ServedPlaces:

@@ -739,6 +739,7 @@ def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> N
 def test_a_loader_describes_its_data_as_those_of_torch_do(photos: Path) -> None:
     with open_loader(photos, batch_size=5) as loader, open_loader(photos, evaluate=True) as judge:
         assert loader.batch_size == 5
-        assert len(loader.dataset) == NUM_PHOTOS
+        assert len(loader.dataset) == len(judge.sampler) == NUM_PHOTOS
+        assert len(loader.sampler) == NUM_PHOTOS // 5 * 5
         assert loader.classes == loader.dataset.classes == tuple(sorted(path.name for path in photos.iterdir()))
         assert loader.dataset.targets == [label for _, labels in judge for label in labels.tolist()]
