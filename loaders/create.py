@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import os
 import sys
 from dataclasses import replace
@@ -19,7 +17,7 @@ from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error
+from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error, profile_path
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.stream.agreement import line_of
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
@@ -29,6 +27,7 @@ from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.system.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import NATIVE, choose_jpeg_decoder
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
@@ -108,36 +107,40 @@ def create_loader(
         with_index: yield (images, labels, index), with -1 in padding.
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
             -1)` needs that, `images.flatten(1)` takes both.
-        profile: name or path of the profile that "auto" reads.
+        profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
             "auto" for threads where the native library does the work), start_method. hdf5: these, and for a source that
             is no cache yet `cache`, where it lies or is built on first use, and `encoding`, an Encoding. dali: workers,
             prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
     """
-    pipeline = pipeline or imagenet_train()
+    pipeline = _checked_pipeline(pipeline)
     policies: dict[str, Any] = {
         "on_bad_sample": on_bad_sample,
-        "on_repaired": on_repaired or "count",
+        "on_repaired": "count" if on_repaired is None else on_repaired,
         "max_bad": max_bad,
     }
-    check_arguments(backend=backend, decoder=decoder, **policies, **options)
+    check_arguments(backend=backend, decoder=decoder, profile=profile, **policies, **options)
     target = usable_device(device)
+    seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
+    with_index = checked_bool("with_index", with_index)
+    shuffle = pipeline.random if shuffle is None else checked_bool("shuffle", shuffle)
+    drop_last = shuffle if drop_last is None else checked_bool("drop_last", drop_last)
+    if rank is not None and world_size is not None:
+        rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source)
     backend, decoder, options = _choose(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
-    shuffle = pipeline.random if shuffle is None else shuffle
     module = import_module(_BACKENDS[backend][0])
     for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
     parsed = _parse(backend, options)
-    seed = _integer("seed", seed)
     place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
         n=len(named),
-        batch_size=_integer("batch_size", batch_size),
+        batch_size=batch_size,
         seed=seed,
-        rank=_integer("rank", place[0]),
-        world_size=_integer("world_size", place[1]),
+        rank=place[0],
+        world_size=place[1],
         shuffle=shuffle,
-        drop_last=shuffle if drop_last is None else drop_last,
+        drop_last=drop_last,
         pad=pad,
     )
     evaluation = not shuffle and not pipeline.random
@@ -198,12 +201,14 @@ def _open_engine(backend: str, settings: ProducerSettings, options: Any, consume
     return engine
 
 
-def _integer(name: str, value: Any) -> int:
-    """Return `value` as Python's own integer, such as one of numpy's, which JSON does not take. Raises ValueError."""
-    if not isinstance(value, bool):
-        with contextlib.suppress(TypeError):
-            return operator.index(value)
-    raise ValueError(f"{name} is an integer, not {value!r}")
+def _checked_pipeline(pipeline: Any) -> ImagePipeline:
+    if pipeline is None:
+        return imagenet_train()
+    if isinstance(pipeline, ImagePipeline):
+        return pipeline
+    name = getattr(pipeline, "__name__", None)
+    fix = f": call it, pipeline={name}()" if name and callable(pipeline) else ""
+    raise ValueError(f"pipeline must be an ImagePipeline, got {shown(pipeline)}{fix}")
 
 
 def check_arguments(
@@ -213,19 +218,33 @@ def check_arguments(
     on_bad_sample: str = "raise",
     on_repaired: str | None = None,
     max_bad: int | float | None = None,
+    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> None:
     """Raise ValueError for arguments of create_loader that no data makes right: a scan of it may take minutes.
 
-    Raises LoaderError E-DEPENDENCY for a decoder that is not installed.
+    Raises LoaderError E-DEPENDENCY for a decoder that is not installed, E-MISUSE for a named profile that is not there.
     """
-    if backend not in BACKEND_NAMES:
-        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
-    choose_jpeg_decoder(decoder or "auto")
-    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired or "count", max_bad=max_bad)
+    checked_choice("backend", backend, BACKEND_NAMES)
+    if profile != DEFAULT_PROFILE:
+        _check_profile(profile, backend)
+    choose_jpeg_decoder("auto" if decoder is None else decoder)
+    repairs = "count" if on_repaired is None else on_repaired
+    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=repairs, max_bad=max_bad)
     if backend != "auto":
         for_source = getattr(import_module(_BACKENDS[backend][0]), "SOURCE_OPTIONS", ())
         _parse(backend, {name: value for name, value in options.items() if name not in for_source})
+
+
+def _check_profile(name: Any, backend: str) -> None:
+    """Refuse a profile that was asked for by name and would not be read."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(f"profile must be a name or a path, got {shown(name)}")
+    if backend != "auto":
+        raise ValueError(f"profile must be left out unless backend is 'auto', which reads it; got {shown(name)}")
+    if not profile_path(name).exists():
+        fix = "correct its name, or save it: penstock bench DATA --save NAME"
+        raise LoaderError("E-MISUSE", "there is no such profile", fix=fix, path=str(profile_path(name)))
 
 
 def loader_needs(
@@ -251,8 +270,11 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return `device`, a GPU with its number. Raises LoaderError E-DEPENDENCY for one that torch cannot use."""
-    named = torch.device(device)
+    """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be one of torch's, such as 'cuda:0', got {shown(device)} ({error})") from None
     count = torch.cuda.device_count() if named.type == "cuda" else 0
     if named.type == "cuda" and (named.index or 0) >= count:
         seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import operator
 import os
 import threading
 import time
@@ -26,8 +25,9 @@ from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
-from penstock.loaders.stream.state import LoaderState, saved_ledger
+from penstock.loaders.stream.state import NUM_EPOCHS, LoaderState, saved_ledger
 from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
 Item = TypeVar("Item")
@@ -292,10 +292,11 @@ class Loader(DataLoaderAttributes):
             self._fed = self._cursor
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict)."""
-        epoch = operator.index(epoch)  # of numpy's integers too, which JSON does not take
-        if epoch < 0:
-            raise ValueError(f"epoch is at least 0, not {epoch}")
+        """Make the next iteration start `epoch`, 0 to 2**32 - 1; keeps the place in that epoch (after load_state_dict).
+
+        Raises ValueError.
+        """
+        epoch = checked_int("epoch", epoch, 0, NUM_EPOCHS - 1)
         if epoch != self._cursor.epoch or not self._fresh:
             self._go_to(Cursor(epoch, 0))
 
@@ -319,7 +320,7 @@ class Loader(DataLoaderAttributes):
         Raises LoaderError E-STATE if it is of another data set, seed or order or, unless `strict` is False, of another
         pipeline, dtype or policy for bad samples.
         """
-        cursor = self._identity.restore(state, strict=strict)
+        cursor = self._identity.restore(state, strict=checked_bool("strict", strict))
         schedule = self._current_schedule(certain=False)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)
         self._go_to(cursor)

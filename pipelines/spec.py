@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
+
+from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked, shown
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
 RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialAugmentWide
 _MAX_RAND_OPS = 16
+_LARGEST_MOMENT = 4.0  # above what any normalisation of pixels from 0 to 1 uses, and below that of levels to 255
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _interval(name: str, value: Any, highest: float | None = None) -> tuple[int | float, ...]:
+    low, high = checked_tuple(name, value, ("low", "high"), partial(checked_number, high=highest, above=0))
+    if low > high:
+        raise ValueError(f"{name} must be (low, high) with low at most high, got {shown(value)}")
+    return low, high
+
+
+def _of_channels(name: str, value: Any, above: float | None = None) -> tuple[int | float, ...]:
+    channels = checked_tuple(name, value, ("red", "green", "blue"), partial(checked_number, above=above))
+    if max(map(abs, channels)) > _LARGEST_MOMENT:
+        raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by 255")
+    return channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,27 +56,22 @@ class Augmentations:
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.auto_augment not in (None, "rand", "trivial"):
-            raise ValueError(f"auto_augment is None, 'rand' or 'trivial', not {self.auto_augment!r}")
-        for name, low, high in (("rand_ops", 1, _MAX_RAND_OPS), ("rand_magnitude", 0, RAND_BINS - 1)):
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise ValueError(f"{name} is an integer from {low} to {high}, not {value!r}")
-        jitter = self.color_jitter
-        if jitter is not None and not (
-            isinstance(jitter, tuple)
-            and len(jitter) == 4
-            and all(_is_number(part) and part >= 0 for part in jitter)
-            and jitter[3] <= 0.5
-        ):
-            wanted = "(brightness, contrast, saturation, hue), a tuple of numbers from 0, hue at most 0.5"
-            raise ValueError(f"color_jitter is None or {wanted}, not {jitter!r}")
-        if not _is_number(self.erasing) or not 0 <= self.erasing <= 1:
-            raise ValueError(f"erasing is a probability, not {self.erasing!r}")
-        for name in ("mixup", "cutmix"):
-            value = getattr(self, name)
-            if not _is_number(value) or value < 0:
-                raise ValueError(f"{name} is an alpha above 0, or 0 for none, not {value!r}")
+        if self.auto_augment is not None:
+            checked_choice("auto_augment", self.auto_augment, ("rand", "trivial"))
+        jitter: Any = self.color_jitter
+        if jitter is not None:
+            check = partial(checked_number, low=0)
+            jitter = checked_tuple("color_jitter", jitter, ("brightness", "contrast", "saturation", "hue"), check)
+            checked_number("color_jitter (hue)", jitter[3], 0, 0.5)
+        set_checked(
+            self,
+            rand_ops=checked_int("rand_ops", self.rand_ops, 1, _MAX_RAND_OPS),
+            rand_magnitude=checked_int("rand_magnitude", self.rand_magnitude, 0, RAND_BINS - 1),
+            color_jitter=jitter,
+            erasing=checked_number("erasing, a probability,", self.erasing, 0, 1),
+            mixup=checked_number("mixup", self.mixup, 0),
+            cutmix=checked_number("cutmix", self.cutmix, 0),
+        )
 
     @property
     def changes_pixels(self) -> bool:
@@ -127,29 +135,22 @@ class ImagePipeline:
     augment: Augmentations = NO_AUGMENTATIONS
 
     def __post_init__(self) -> None:
-        if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= 16384 for side in self.size):
-            raise ValueError(f"size is (height, width), each 1 to 16384 pixels, not {self.size!r}")
-        if self.crop not in ("random_resized", "center", "full"):
-            raise ValueError(f"crop is 'random_resized', 'center' or 'full', not {self.crop!r}")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"scale is (low, high) with 0 < low <= high <= 1, not {self.scale!r}")
-        if len(self.ratio) != 2 or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise ValueError(f"ratio is (low, high) with 0 < low <= high < inf, not {self.ratio!r}")
-        if not 0 < self.center_fraction <= 1:
-            raise ValueError(f"center_fraction lies in (0, 1], not {self.center_fraction!r}")
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip is a probability, not {self.flip!r}")
-        finite = all(map(math.isfinite, (*self.mean, *self.std)))
-        if len(self.mean) != 3 or len(self.std) != 3 or not finite or not all(s > 0 for s in self.std):
-            raise ValueError(f"mean and std have three finite values, std above zero, not {self.mean!r}, {self.std!r}")
-        if self.exif not in ("ignore", "apply"):
-            raise ValueError(f"exif is 'ignore' or 'apply', not {self.exif!r}")
-        if self.resample not in ("torch", "pillow"):
-            raise ValueError(f"resample is 'torch' or 'pillow', not {self.resample!r}")
-        if self.max_pixels < 1:
-            raise ValueError(f"max_pixels is at least 1, not {self.max_pixels!r}")
+        checked_choice("crop", self.crop, ("random_resized", "center", "full"))
+        checked_choice("exif", self.exif, ("ignore", "apply"))
+        checked_choice("resample", self.resample, ("torch", "pillow"))
         if not isinstance(self.augment, Augmentations):
-            raise ValueError(f"augment is an Augmentations, not {self.augment!r}")
+            raise ValueError(f"augment must be an Augmentations, got {shown(self.augment)}")
+        set_checked(
+            self,
+            size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=16384)),
+            scale=_interval("scale", self.scale, highest=1),
+            ratio=_interval("ratio", self.ratio),
+            center_fraction=checked_number("center_fraction", self.center_fraction, high=1, above=0),
+            flip=checked_number("flip, a probability,", self.flip, 0, 1),
+            mean=_of_channels("mean", self.mean),
+            std=_of_channels("std", self.std, above=0),
+            max_pixels=checked_int("max_pixels", self.max_pixels, 1),
+        )
 
     @property
     def random(self) -> bool:
@@ -158,7 +159,7 @@ class ImagePipeline:
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    return size if isinstance(size, (tuple, list)) else (size, size)
 
 
 def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> ImagePipeline:

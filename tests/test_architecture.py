@@ -33,7 +33,8 @@ MAX_PARAMETERS = 10
 MANY = "all above"
 ROOMS: dict[str, str] = {
     "pipelines/errors": "",
-    "pipelines/spec": "errors",
+    "pipelines/checked": "",
+    "pipelines/spec": "checked errors",
     "pipelines/image_types": "",
     "pipelines/native": "image_types",
     "pipelines/plan": "errors spec native",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.bench.step.step import TrainStep
 from penstock.loaders.system.durable_file import make_private_folder, replace_file
+from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
 _VERSION = 1
@@ -78,9 +79,9 @@ def save_checkpoint(
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    file = os.path.realpath(path)
-    make_private_folder(os.fsencode(os.path.dirname(file)))
-    replace_file(os.fsencode(file), buffer.getvalue())
+    file = real_path(path)
+    make_private_folder(os.path.dirname(file))
+    replace_file(file, buffer.getvalue())
 
 
 def load_checkpoint(

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.contract import Cursor, Engine, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.loaders.workers.launch import deferred_signals
+from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
@@ -70,20 +72,18 @@ class DaliOptions(WorkerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.readers is not None and self.readers < 1:
-            raise ValueError(f"readers is at least 1, not {self.readers}")
-        if not 0 <= self.hw_decoder_load <= 1:
-            raise ValueError(f"hw_decoder_load is a share from 0 to 1, not {self.hw_decoder_load}")
-        hint = self.preallocate
-        if hint is not None and not (isinstance(hint, (tuple, list)) and len(hint) == 2 and min(hint) >= 0):
-            raise ValueError(f"preallocate is (width, height) in pixels, not {self.preallocate!r}")
-        if self.decode not in ("auto", REGIONS, WHOLE, OURS):
-            raise ValueError(f"decode is auto, {REGIONS}, {WHOLE} or {OURS}, not {self.decode!r}")
-        if (self.verify or 0) < 0:
-            raise ValueError(f"verify is at least 0 samples a batch, not {self.verify}")
-        for name in ("device_memory_padding", "host_memory_padding"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} is at least 0 bytes, not {getattr(self, name)}")
+        checked_choice("decode", self.decode, ("auto", REGIONS, WHOLE, OURS))
+        lowest = {"readers": 1, "verify": 0, "device_memory_padding": 0, "host_memory_padding": 0}
+        given = {name: getattr(self, name) for name in lowest if getattr(self, name) is not None}
+        hint: Any = self.preallocate
+        if hint is not None:
+            hint = checked_tuple("preallocate", hint, ("width", "height"), partial(checked_int, low=0))
+        set_checked(
+            self,
+            **{name: checked_int(name, value, lowest[name]) for name, value in given.items()},
+            preallocate=hint,
+            hw_decoder_load=checked_number("hw_decoder_load, a share,", self.hw_decoder_load, 0, 1),
+        )
 
 
 def default_readers(workers: int) -> int:

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from penstock.loaders.system.json_file import ByteText, Count, decode_json
+from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, set_checked
 
 SCHEMA = 1  # a reader refuses any other
 DIGEST_BYTES = 32
@@ -115,18 +116,19 @@ class Encoding:
     quality: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("jpeg", "raw"):
-            raise ValueError(f"encoding is jpeg or raw, not {self.kind!r}")
-        if self.resize is not None and not 1 <= self.resize <= 65500:
-            raise ValueError(f"resize is 1 to 65500 pixels, not {self.resize}")
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise ValueError(f"quality is 1 to 100, not {self.quality}")
+        checked_choice("encoding", self.kind, ("jpeg", "raw"))
+        set_checked(
+            self,
+            resize=None if self.resize is None else checked_int("resize", self.resize, 1, 65500),
+            longer_side=checked_bool("longer_side", self.longer_side),
+            quality=None if self.quality is None else checked_int("quality", self.quality, 1, 100),
+        )
         if self.kind == "raw" and self.quality is not None:
             raise ValueError("raw pixels have no quality: leave it out, or take encoding jpeg")
         if self.longer_side and self.resize is None:
             raise ValueError("longer_side says which side resize means: give resize as well")
         if self.kind == "jpeg" and self.resize is not None and self.quality is None:
-            object.__setattr__(self, "quality", 90)
+            set_checked(self, quality=90)
 
     @property
     def lossless(self) -> bool:

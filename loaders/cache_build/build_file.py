@@ -24,9 +24,9 @@ from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, fin
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.durable_file import make_private_folder
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
+from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.native.library import CURE, native_library
@@ -95,9 +95,10 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     One builder at a time; whoever waited for another takes over what that one made. A builder that is killed leaves
     `path.tmp.RANDOM`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
     penstock, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE unless
-    `replace_stale`; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source raises.
+    `replace_stale`; E-MISUSE for a folder that is not there; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source
+    raises.
     """
-    dest = os.path.realpath(os.fsencode(path))
+    dest = real_place(path)
     build_versions()  # raises without h5py, before any work
     import_module("penstock.pipelines.sample.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
     about = usable_file(request, dest)
@@ -108,7 +109,6 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     try:
         with lock:
             with write_errors_as_loader_errors(dest):
-                make_private_folder(os.path.dirname(dest))
                 lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
             about = usable_file(request, dest)
             if about is not None:

@@ -26,7 +26,8 @@ from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
-from penstock.loaders.system.needs import real_path
+from penstock.loaders.system.real_path import real_place
+from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
 
 _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
@@ -68,23 +69,29 @@ def build_cache(
     numbers, LoaderError as build_file does.
     """
     source = refreshed(source)
-    if not 1 <= shards <= min(MAX_SHARDS, len(source)):
-        raise ValueError(f"shards is 1 to {min(MAX_SHARDS, len(source)):,} (one image each at least), not {shards}")
+    shards = checked_int("shards (an image each at least)", shards, 1, min(MAX_SHARDS, len(source)))
     request = BuildRequest(
         source=source,
-        encoding=encoding or Encoding(),
-        workers=default_workers() if workers is None else workers,
-        replace_stale=replace_stale,
-        wait=wait,
+        encoding=checked_encoding(encoding) or Encoding(),
+        workers=default_workers() if workers is None else checked_int("workers", workers, 0),
+        replace_stale=checked_bool("replace_stale", replace_stale),
+        wait=checked_bool("wait", wait),
         progress=progress or BuildProgress(),
     )
-    path = real_path(dest)
+    path = real_place(dest)
     refuse_inside(source, path)
     ranks = ranks or Ranks()
     if shards > 1:
         return _build_set(request, path, shards, ranks)
     # Ranks that can wait for each other do: the lock lets one of them build, and the others find the file.
     return BuiltCache(path=path, files=[build_file(request, path)])
+
+
+def checked_encoding(encoding: Encoding | None) -> Encoding | None:
+    """Return `encoding`. Raises ValueError for anything but an Encoding or None."""
+    if encoding is None or isinstance(encoding, Encoding):
+        return encoding
+    raise ValueError(f"encoding must be an Encoding, such as Encoding(kind='raw', resize=256), got {shown(encoding)}")
 
 
 def refuse_inside(source: Source, dest: bytes) -> None:

@@ -9,11 +9,12 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache.shards import MANIFEST
 from penstock.loaders.cache_build.build_file import remove_dead_builds
-from penstock.loaders.cache_build.build_set import build_cache, refuse_inside
+from penstock.loaders.cache_build.build_set import build_cache, checked_encoding, refuse_inside
 from penstock.loaders.cache_build.freshness import refreshed, why_stale
 from penstock.loaders.cache_build.progress import BuildDisplay
 from penstock.loaders.sources.contract import Source, WindowSource
-from penstock.loaders.system.needs import real_path
+from penstock.loaders.system.real_path import real_place
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable, size_text
 
 SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes beside the source
@@ -29,8 +30,7 @@ def prepare_source(
     no cache, LoaderError E-STALE, E-CHANGED for other images or classes than the source was opened with, and as
     build_cache does.
     """
-    if encoding is not None and not isinstance(encoding, Encoding):
-        raise ValueError(f"encoding is an Encoding, such as Encoding(kind='raw', resize=256), not {encoding!r}")
+    checked_encoding(encoding)
     if isinstance(source, WindowSource):
         if cache is not None or encoding is not None:
             raise ValueError("the source is a cache already: leave out cache and encoding")
@@ -40,7 +40,9 @@ def prepare_source(
             "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
             "path of a cache that `penstock cache build` made as the source"
         )
-    path = real_path(cache)
+    if not isinstance(cache, (str, bytes, os.PathLike)):
+        raise ValueError(f"cache must be a path, got {shown(cache)}")
+    path = real_place(cache)
     refuse_inside(source, path)
     there = _opened(path)
     if there is None:

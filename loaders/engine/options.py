@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
+from penstock.pipelines.checked import checked_int, set_checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,11 @@ class WorkerOptions:
     watchdog_s: float = DEFAULT_WATCHDOG_S
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers is at least 0, not {self.workers}")
-        if self.prefetch < 1:
-            raise ValueError(f"prefetch is at least 1, not {self.prefetch}")
+        set_checked(
+            self,
+            workers=None if self.workers is None else checked_int("workers", self.workers, 0),
+            prefetch=checked_int("prefetch", self.prefetch, 1),
+        )
         check_watchdog(self.watchdog_s)
 
     @property

@@ -26,6 +26,7 @@ from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, WorkerPro
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import Watchdog
+from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
 
 _START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
@@ -48,10 +49,8 @@ class ProcessOptions(WorkerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start_method not in _START_METHODS:
-            raise ValueError(f"start_method is one of {', '.join(_START_METHODS)}, not {self.start_method!r}")
-        if self.workers_are not in WORKERS_ARE:
-            raise ValueError(f"workers_are is one of {', '.join(WORKERS_ARE)}, not {self.workers_are!r}")
+        checked_choice("start_method", self.start_method, _START_METHODS)
+        checked_choice("workers_are", self.workers_are, WORKERS_ARE)
 
     @property
     def num_workers(self) -> int:

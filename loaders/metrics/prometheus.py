@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.loaders.metrics.values import WAIT_QUANTILES, HasStats, loader_metrics
+from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 
 _COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s", "read_s")
@@ -16,8 +17,9 @@ def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str
 
     They are computed when they are asked for, by a thread of the server; a training step pays nothing. Each rank of a
     machine takes a port of its own; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client,
-    OSError where the port is taken.
+    OSError where the port is taken, ValueError.
     """
+    port, rank = checked_int("port", port, 1, 65535), checked_int("rank", rank, 0)
     try:
         import prometheus_client
         from prometheus_client import core
@@ -26,8 +28,6 @@ def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str
         raise LoaderError(
             "E-DEPENDENCY", f"prometheus_client cannot be imported ({error})", fix="pip install prometheus_client"
         ) from error
-    if not 0 < port < 65536:
-        raise ValueError(f"port is from 1 to 65535, not {port!r}")
 
     class LoaderCollector(Collector):
         """Make metric families of a loader's statistics."""

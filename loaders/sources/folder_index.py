@@ -20,6 +20,7 @@ from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import Count, decode_json
 
 MAGIC = b"penstock index 2"  # the last character is the version of the format, and of the rules of a scan
+SKIP_RULES = 1  # the version of the rules by which a scan says why it skips an entry
 DIGEST_BYTES = 32
 # Name -> types it may have; the columns lie in the file in this order, each at a multiple of ALIGNMENT.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -55,6 +56,7 @@ class IndexHeader:
         num_bytes: size of all image files together.
         flat: whether the images lie in the root itself, as one class.
         skipped: reason -> number of entries that were not taken.
+        rules: version of the rules by which these were counted.
         columns: (name, numpy type, length) of each of COLUMNS.
     """
 
@@ -63,6 +65,7 @@ class IndexHeader:
     num_bytes: int
     flat: bool
     skipped: dict[str, int]
+    rules: int = 0
     columns: list[tuple[str, str, Count]] = field(default_factory=list)
 
 

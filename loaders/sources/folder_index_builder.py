@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
+from penstock.loaders.sources.folder_index import DIGEST_BYTES, SKIP_RULES, IndexHeader, write_index
 
 # (path relative to the root, number of its folder, size in bytes, mtime in ns)
 FileEntry = tuple[bytes, int, int, int]
@@ -142,6 +142,7 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
+            rules=SKIP_RULES,
         )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),

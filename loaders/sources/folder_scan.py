@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
@@ -21,10 +21,14 @@ UNREAD_SUFFIXES = frozenset({".ppm", ".pgm", ".tif", ".tiff"})
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."
 
-HIDDEN, OTHER_SUFFIX, NOT_REGULAR = "hidden", "other suffix", "not a regular file"
+# What torchvision.datasets.ImageFolder takes for an image: IMG_EXTENSIONS of torchvision/datasets/folder.py.
+IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+HIDDEN, HIDDEN_IMAGES, OTHER_SUFFIX, NOT_REGULAR = "hidden", "hidden with images", "other suffix", "not a regular file"
 UNREAD_FORMAT = "format not read"
 LINK, BROKEN_LINK = "link", "broken link"
 KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
+LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)  # what it takes, below class folders
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
 
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
@@ -35,7 +39,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class FolderScan:
-    """Walk once over the tree below `root`: classes are its first-level folders, bytewise by name.
+    """Walk once over the tree below `root`: classes are its first-level folders, by name as os.fsdecode returns it.
 
     Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
     class, then by path bytes, whatever order the file system lists them in; whatever is a folder is none of them, even
@@ -59,17 +63,17 @@ class FolderScan:
         self._num_images = 0
         top = FileSorter()
         folders = self._walk_folder(b"", False, 0, top) or []
-        unread = -self.skipped[UNREAD_FORMAT]
+        beside = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
         for name, is_link in folders:
             self._walk_class(name, is_link)
-        unread += self.skipped[UNREAD_FORMAT]  # in the folders alone
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
-            self._refuse_strays(len(top), unread)
+            self._refuse_strays(len(top), self.skipped[UNREAD_FORMAT] - beside[UNREAD_FORMAT])
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
-        elif len(top):
-            self.skipped[BESIDE_CLASSES] += len(top)
+        elif len(self.builder):
+            self.skipped -= beside
+            self.skipped += Counter({BESIDE_CLASSES: len(top) + beside.total()})
         if progress is not None:
             progress(len(self.builder))
         if len(self.builder) == 0:
@@ -128,7 +132,7 @@ class FolderScan:
             os.close(fd)
         if not settled or status.st_mtime_ns > time.time_ns() - _SETTLING_NS:
             self.builder.folder_mtimes[number] = UNSETTLED
-        return sorted(subfolders)
+        return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 
     def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
@@ -139,8 +143,9 @@ class FolderScan:
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
-                if name[0] == "." or name in FOREIGN_FOLDERS:
-                    skipped[HIDDEN] += 1
+                if not _is_walked(name):
+                    is_lost = folder and (follow or not entry.is_symlink()) and _has_images(self.root, prefix, entry)
+                    skipped[HIDDEN_IMAGES if is_lost else HIDDEN] += 1
                 elif not follow and entry.is_symlink():
                     skipped[LINK] += 1
                 elif _is_folder(entry):
@@ -190,6 +195,21 @@ class FolderScan:
         return above.startswith(target.rstrip(b"/") + b"/")
 
 
+def unnumbered_classes(root: bytes, classes: Collection[bytes], *, follow_symlinks: bool) -> list[str]:
+    """Return the folders of `root` that torchvision.datasets.ImageFolder numbers as classes, and `classes` does not.
+
+    They are looked for whenever a folder is opened, because a saved index does not notice what becomes of them. Raises
+    LoaderError as FolderScan.
+    """
+    try:
+        with os.scandir(os.fsdecode(root)) as entries:
+            others = [entry for entry in entries if os.fsencode(entry.name) not in classes]
+    except OSError as error:
+        raise root_error(error, root) from error
+    followed = [entry for entry in others if follow_symlinks or not entry.is_symlink()]
+    return sorted(entry.name for entry in followed if _is_folder(entry) and _has_images(root, b"", entry))
+
+
 def root_error(error: OSError, root: bytes) -> LoaderError:
     """Return the LoaderError for a root that cannot be opened."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -205,6 +225,13 @@ def skipped_text(skipped: dict[str, int]) -> str:
 
 def _is_walked(name: str) -> bool:
     return not (name.startswith(".") or name in FOREIGN_FOLDERS)
+
+
+def _has_images(root: bytes, prefix: bytes, entry: os.DirEntry[str]) -> bool:
+    """Return whether torchvision.datasets.ImageFolder takes this file, or a file below this folder, for an image."""
+    path = os.path.join(os.fsdecode(root), os.fsdecode(prefix), entry.name)
+    files = (name for _, _, names in os.walk(path) for name in names) if _is_folder(entry) else (entry.name,)
+    return any(name.lower().endswith(IMAGE_FOLDER_SUFFIXES) for name in files)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

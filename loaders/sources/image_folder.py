@@ -12,15 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
-from penstock.loaders.sources.folder_scan import KNOWN_CLASS, FolderScan, root_error, skipped_text
+from penstock.loaders.sources.folder_scan import (
+    LOST_TO_IMAGE_FOLDER,
+    FolderScan,
+    root_error,
+    skipped_text,
+    unnumbered_classes,
+)
 from penstock.loaders.sources.saved_index import drop_index, index_name, load_index, save_index, still_true
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError, printable, size_text
 from penstock.pipelines.native.rows import FILE, Names, Rows
 
 # An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
 MAX_FILE_BYTES = 512 << 20
+_SHOWN = 5  # names in a warning
 
 
 class ImageFolder:
@@ -32,7 +40,8 @@ class ImageFolder:
     its index, which each worker maps: a worker neither scans nor copies. A scan by another process meanwhile changes
     nothing for this one and its workers.
 
-    Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or give other labels.
+    Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or give other labels, and of images
+    that it would take and that are left out here; of links only if `follow_symlinks`. GIFs and .jpe are taken silently.
 
     Raises LoaderError: E-NODATA for a folder that is not there or holds no image, E-EMPTYCLASS for a class folder
     without one unless `allow_empty` (it keeps its class number then), E-ACCESS for one that cannot be read.
@@ -49,8 +58,12 @@ class ImageFolder:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
-        options = {"allow_empty": allow_empty, "follow_symlinks": follow_symlinks, "max_file_bytes": max_file_bytes}
-        self._take(path, _index_of(path, follow_symlinks, rescan, progress), options)
+        options = {
+            "allow_empty": checked_bool("allow_empty", allow_empty),
+            "follow_symlinks": checked_bool("follow_symlinks", follow_symlinks),
+            "max_file_bytes": checked_int("max_file_bytes", max_file_bytes, 1),
+        }
+        self._take(path, _index_of(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
         self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
@@ -125,19 +138,37 @@ class ImageFolder:
         return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _warn_of_labels(self) -> None:
-        if repeated := self.skipped.get(KNOWN_CLASS, 0):
-            links = f"{repeated:,} class folder{'s are links' if repeated != 1 else ' is a link'}"
-            warnings.warn(
-                f"{printable(self.root)}: {links} to folders that are read already, and left out; "
-                "torchvision.datasets.ImageFolder would make classes of them, and number those behind them differently",
-                stacklevel=3,
-            )
+        if not self._index.header.flat:
+            for text in (self._left_out_classes(), self._left_out_images()):
+                if text:
+                    warnings.warn(f"{printable(self.root)}: {text}", stacklevel=3)
         if self._index.header.flat and self._index.num_folders > 1:
             warnings.warn(
                 f"{printable(self.root)}: its folders hold no image, so the images beside them are all of the data, as "
                 "one class; torchvision.datasets.ImageFolder would refuse it",
                 stacklevel=3,
             )
+
+    def _left_out_classes(self) -> str:
+        """Say which classes ImageFolder has beside ours, and what that does to its numbers."""
+        follow = self._options["follow_symlinks"]
+        names = unnumbered_classes(self.root, set(self.classes), follow_symlinks=follow)
+        if not names:
+            return ""
+        later = [name for name in self.classes if os.fsdecode(name) > names[0]]
+        shift = f"{len(later):,} of ours higher, from {printable(later[0])} on" if later else "ours alike"
+        return (
+            f"left out: {', '.join(map(printable, names[:_SHOWN]))}{', ...' * (len(names) > _SHOWN)}. "
+            "torchvision.datasets.ImageFolder would make classes of such folders with images (hidden ones, those of a "
+            f"system, and links to folders that are read already), and number {shift}"
+        )
+
+    def _left_out_images(self) -> str:
+        """Say which files in our classes ImageFolder takes, and we do not."""
+        lost = {reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER if reason in self.skipped}
+        if not lost:
+            return ""
+        return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would take them"
 
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)

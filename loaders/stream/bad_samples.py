@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.loaders.stream.contract import BadSample, EpochLedger
+from penstock.pipelines.checked import checked_choice, checked_number, set_checked
 from penstock.pipelines.errors import LoaderError
 
 POLICIES = ("raise", "replace")
@@ -32,12 +33,12 @@ class BadSamplePolicy:
     evaluation: bool = False
 
     def __post_init__(self) -> None:
-        if self.on_bad_sample not in POLICIES:
-            raise ValueError(f"on_bad_sample is one of {', '.join(POLICIES)}, not {self.on_bad_sample!r}")
-        if self.on_repaired not in REPAIR_POLICIES:
-            raise ValueError(f"on_repaired is one of {', '.join(REPAIR_POLICIES)}, not {self.on_repaired!r}")
-        if self.max_bad is not None and self.max_bad < 0:
-            raise ValueError(f"max_bad is at least 0, not {self.max_bad}")
+        checked_choice("on_bad_sample", self.on_bad_sample, POLICIES)
+        checked_choice("on_repaired", self.on_repaired, REPAIR_POLICIES)
+        if self.max_bad is not None:
+            set_checked(self, max_bad=checked_number("max_bad", self.max_bad, 0))
+            if self.max_bad > 1 and self.max_bad % 1:
+                raise ValueError(f"max_bad must be a count or a share below 1, got {self.max_bad}")
 
     @property
     def substitutes(self) -> bool:

@@ -16,7 +16,8 @@ from penstock.loaders.stream.order import SAMPLER
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
-_EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
+NUM_EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
+_SHOWN = 12  # characters of a digest that an error shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,21 @@ class StreamIdentity:
             raise LoaderError("E-STATE", f"this is no state of a {self.kind}", fix=self.fix)
         for name, mine in expected.items():
             if name not in self.later and (type(state[name]) is not type(mine) or state[name] != mine):
-                raise LoaderError(
-                    "E-STATE", f"the state has {name}={state[name]!r}, this loader {mine!r}", fix=self.fix
-                )
+                raise LoaderError("E-STATE", _difference(name, state[name], mine), fix=self.fix)
         for name, limit in limits.items():
             if type(state[name]) is not int or not 0 <= state[name] < limit:
                 cause = f"the state has {name}={state[name]!r}, which lies outside [0, {limit})"
                 raise LoaderError("E-STATE", cause, fix=self.fix)
         return [state[name] for name in limits]
+
+
+def _difference(name: str, saved: object, mine: object) -> str:
+    if name == "samples" and type(saved) is int:
+        return f"the state is of other data: {saved} samples then, {mine} now"
+    if name == "fingerprint" and isinstance(saved, str):
+        digests = f"digest {saved[:_SHOWN]}... then, {str(mine)[:_SHOWN]}... now"
+        return f"the state is of other data: as many samples, but other images, sizes or labels ({digests})"
+    return f"the state has {name}={saved!r}, this loader {mine!r}"
 
 
 def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, policy: BadSamplePolicy) -> dict[str, Any]:
@@ -69,8 +77,8 @@ class LoaderState(StreamIdentity):
     """Identify the stream of a Loader.
 
     Attributes:
-        fingerprint: hex digest of the images and labels.
         samples: number of samples in the data set.
+        fingerprint: hex digest of the images and labels.
         seed: seed of order, crops, flips and augmentations.
         shuffle: whether the order is shuffled.
         pipeline: as pipeline_settings returns them.
@@ -80,8 +88,8 @@ class LoaderState(StreamIdentity):
 
     kind: ClassVar[str] = "Penstock loader"
     later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers"})
+    samples: int  # compared first, because a number says more than a digest
     fingerprint: str
-    samples: int
     seed: int
     shuffle: bool
     pipeline: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +102,9 @@ class LoaderState(StreamIdentity):
 
     def restore(self, state: object, *, strict: bool = True) -> Cursor:
         """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE."""
-        cursor = Cursor(*self._place(state, {"epoch": _EPOCHS, "position": self.samples + 1}))
+        if isinstance(state, dict) and type(state.get("shuffle")) is int:
+            state = {**state, "shuffle": bool(state["shuffle"])}  # create_loader once took 0 and 1
+        cursor = Cursor(*self._place(state, {"epoch": NUM_EPOCHS, "position": self.samples + 1}))
         assert isinstance(state, dict)
         if strict and "pipeline" in state:
             self._refuse_other_pipeline(state["pipeline"])
@@ -160,5 +170,5 @@ class DataLoaderState(StreamIdentity):
         """Return (epoch, batches) of `state`. Raises LoaderError E-STATE."""
         # A sampler of the user's may serve a sample more than once: its epoch has no bound that is known here.
         limit = (self.samples or 0) + 1 if self.order in (SAMPLER, "sequential", "random") else 1 << 62
-        epoch, batches = self._place(state, {"epoch": _EPOCHS, "batches": limit})
+        epoch, batches = self._place(state, {"epoch": NUM_EPOCHS, "batches": limit})
         return epoch, batches

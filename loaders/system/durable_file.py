@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
+from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES})  # some network file systems
@@ -116,7 +117,7 @@ def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> N
 
     Work that takes hours calls it before it begins. Raises LoaderError E-ACCESS, or E-NOSPC for a full disk.
     """
-    file = os.path.realpath(os.fsencode(path))
+    file = real_path(path)
     try:
         if os.path.isdir(file):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

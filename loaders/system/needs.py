@@ -8,6 +8,7 @@ from multiprocessing import current_process, forkserver, util
 from typing import Any, NamedTuple
 
 from penstock.loaders.system.machine import ensure_descriptors, ensure_memory, process_headroom
+from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
 DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
@@ -104,15 +105,6 @@ def ensure_children() -> None:
         fix = "pass workers=0 here (num_workers=0 to DataLoader), or start this process with daemon=False"
         raise LoaderError("E-MISUSE", "a daemonic process may not start worker processes", fix=fix)
     real_path(".")  # where they start
-
-
-def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
-    """Return os.path.realpath(path). Raises LoaderError E-MISUSE where that needs a working folder that is gone."""
-    try:
-        return os.path.realpath(os.fsencode(path))
-    except FileNotFoundError:
-        fix = "change to a folder that exists (cd, os.chdir)"
-        raise LoaderError("E-MISUSE", "the working folder has been removed", fix=fix) from None
 
 
 def ensure_processes(needs: Needs) -> None:

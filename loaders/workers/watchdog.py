@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
+
+from penstock.pipelines.checked import checked_number
 
 POLL_S = 0.5  # between two looks at workers that are waited for
 DEFAULT_WATCHDOG_S = 300.0
 
 
 def check_watchdog(limit_s: float) -> None:
-    """Raise ValueError for a limit of no time at all."""
-    if not limit_s > 0:  # nor is NaN
-        raise ValueError(f"watchdog_s is above 0 seconds, not {limit_s}")
+    """Raise ValueError for a limit that is no number of seconds above 0; infinity is one, and means no limit."""
+    if limit_s != math.inf:
+        checked_number("watchdog_s", limit_s, above=0)
 
 
 class Watchdog:

@@ -38,7 +38,7 @@ IMPOSSIBLE_AUGMENTATIONS: dict[str, list[Any]] = {
     "rand_ops": [0, -1, 17, 2.0, True, None],
     "rand_magnitude": [-1, 31, 9.0, True, None],
     "color_jitter": [
-        *(0.4, (0.4, 0.4, 0.4), [0.4, 0.4, 0.4, 0.1], (-0.1, 0, 0, 0), (0, 0, 0, 0.51)),
+        *(0.4, (0.4, 0.4, 0.4), "0.4", (-0.1, 0, 0, 0), (0, 0, 0, 0.51)),
         *((NAN, 0, 0, 0), (0, INF, 0, 0), ("0.4", 0, 0, 0), (True, 0, 0, 0)),
     ],
     "erasing": [-0.1, 1.1, NAN, None, "0.5", True],

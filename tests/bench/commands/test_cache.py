@@ -131,7 +131,7 @@ def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
         (("build", "{photos}", "{tmp}/notes.txt"), 4, "E-CACHE"),
         (("build", "{tmp}/none", "{tmp}/x.h5"), 3, "E-NODATA"),
         (("build", "{photos}", "{photos}/x.h5"), 2, "E-MISUSE"),
-        (("build", "{photos}", "{tmp}/x.h5", "--encoding", "tiff"), 2, "jpeg or raw"),
+        (("build", "{photos}", "{tmp}/x.h5", "--encoding", "tiff"), 2, "jpeg, raw"),
         (("build", "{photos}", "{tmp}/x.h5", "--encoding", "raw", "--quality", "80"), 2, "quality"),
         (("build", "{photos}", "{tmp}/x.h5", "--longer-side"), 2, "resize"),
         (("build", "{photos}", "{tmp}/x.h5", "--shards", "25"), 2, "shards"),
@@ -156,6 +156,7 @@ def test_a_signal_leaves_what_the_next_build_goes_on_with(
     many: Path, tmp_path: Path, number: signal.Signals, group: bool
 ) -> None:
     path = tmp_path / "out" / "x.h5"
+    path.parent.mkdir()
     with Running("cache", "build", many, path, "--workers", 2) as running:
         assert eventually(lambda: any(_journal_bytes(path.parent) > 4000 for _ in "x"), within_s=60)
         code, errors = running.end(number, group=group)

@@ -348,7 +348,7 @@ def test_a_run_that_would_see_other_images_is_refused_unless_asked_for(photos, t
 
     for arguments, words in [
         ((imagenet_train(16, flip=0.0), photos), "flip=0.5, this loader 0.0"),
-        ((imagenet_train(16), others), "validated on other images: fingerprint"),
+        ((imagenet_train(16), others), "validated on other images: samples was 40 and is 12"),
         ((imagenet_train(16), photos, 17), "validated on other images: size was [16, 16] and is [17, 17]"),
     ]:
         before = file.read_bytes()

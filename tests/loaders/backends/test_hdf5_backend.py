@@ -244,7 +244,7 @@ def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: 
         stream(photos, backend="hdf5")
     with pytest.raises(ValueError, match="a cache already"):
         stream(cache, backend="hdf5", cache=tmp_path / "other.h5")
-    with pytest.raises(ValueError, match="workers_are is one of auto, processes, threads"):
+    with pytest.raises(ValueError, match="workers_are must be one of auto, processes, threads"):
         stream(cache, backend="hdf5", workers_are="fibres")
     with pytest.raises(ValueError, match="backend 'torch' takes"):
         stream(photos, cache=cache)
@@ -324,7 +324,7 @@ def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(ph
         ({"wrkers": 3}, "not wrkers"),
         ({"batch_size": NUM_PHOTOS + 1}, "batch"),
         ({"decoder": "fast"}, "decoder is one of"),
-        ({"encoding": "raw"}, "encoding is an Encoding"),
+        ({"encoding": "raw"}, "encoding must be an Encoding"),
         ({"on_bad_sample": "ignore"}, "on_bad_sample"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -336,7 +336,8 @@ def test_auto_takes_a_cache_where_there_is_one(photos: Path, tmp_path: Path) -> 
     profile, cache = tmp_path / "chosen.json", tmp_path / "photos.h5"
 
     def backend(source: Any, **options: Any) -> object:
-        with create_loader(source, backend="auto", profile=profile, batch_size=8, **options) as loader:
+        chosen = {"profile": profile} if profile.exists() else {}
+        with create_loader(source, backend="auto", batch_size=8, **chosen, **options) as loader:
             return loader.describe()["backend"]
 
     assert (backend(photos), backend(photos, cache=cache), backend(cache)) == ("torch", "hdf5", "torch")

@@ -166,6 +166,7 @@ def test_cut_off_from_power_before_each_call(
 ) -> None:
     """What was waited for is there, of the rest any part: the file is whole or absent, and the next build makes it."""
     folder, source = tmp_path / "recorded", ImageFolder(few)
+    folder.mkdir()
     (tmp_path / "earlier").mkdir()
     earlier = whole_cache(commands, few, tmp_path / "earlier", *OTHER)
     monkeypatch.setattr("penstock.loaders.cache_encode.chunks.MAX_CHUNK_SAMPLES", 2)

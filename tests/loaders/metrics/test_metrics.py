@@ -79,7 +79,7 @@ def test_a_line_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None
     assert len(lines) >= 2
     assert (lines[0]["batches"], lines[-1]["batches"], lines[-1]["replaced"], lines[0]["rank"]) == (1, 7, 7, 3)
     assert lines[0]["time"] <= lines[-1]["time"]
-    with pytest.raises(ValueError, match="every_s is above 0"):
+    with pytest.raises(ValueError, match="every_s must be above 0"):
         JsonLines(made, written, every_s=0)
 
 
@@ -100,7 +100,7 @@ def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
     assert float(values['penstock_wait_seconds_total{rank="2"}']) == 1.25
     assert float(values['penstock_wait_quantile_seconds{quantile="0.99",rank="2"}']) == pytest.approx(0.25, rel=0.08)
     assert float(values['penstock_images_per_second{rank="2"}']) == 1.0
-    with pytest.raises(ValueError, match="port is from 1"):
+    with pytest.raises(ValueError, match="port must be from 1"):
         serve_prometheus(made, 0)
 
 

@@ -8,17 +8,21 @@ import random
 import shutil
 import socket
 import string
+from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_index, folder_index_builder, folder_scan
+from penstock.loaders.sources import folder_index_builder, folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.saved_index import _by_these_rules, load_index
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
 from penstock.pipelines.errors import LoaderError
+
+left_out = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
 
 def images_of(root: Path, **options: bool) -> list[tuple[bytes, bytes]]:
@@ -61,6 +65,7 @@ def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
     ]
 
 
+@left_out
 @pytest.mark.parametrize("seed", range(3))
 def test_order_does_not_depend_on_the_listing_nor_on_spilling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -124,30 +129,75 @@ def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
     return classes, sorted(samples)
 
 
-def test_labels_are_torchvisions(tmp_path: Path) -> None:
-    outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.PNG"])
-    names = ["v1.png/a.jpg", "v1.png/x.jpeg/b.jpg", "B/c.bmp", "a-b/d.webp", "é/e.jpg", "f.jpg"]
-    root = plant(tmp_path / "root", names)
-    (root / "m.jpg").symlink_to(outside)
-    (root / "B" / "linked.jpg").symlink_to(outside / "1.jpg")
-    ours = ImageFolder(root)
-    labels = ours.labels(range(len(ours))).tolist()
-    samples = sorted(zip(map(ours.path, range(len(ours))), labels, strict=True))
-    assert ([os.fsdecode(name) for name in ours.classes], samples) == by_torchvision(root)
-    assert len(samples) == 8
+# files, links (from -> to), and the warning where ImageFolder's classes and samples are others
+CAT_DOG = ["cat/1.jpg", "dog/2.jpg"]
+LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
+    "odd names": (["v1.png/a.jpg", "v1.png/x.jpeg/b.jpg", "B/c.bmp", "a-b/d.webp", "\u00e9/e.jpg", "f.jpg"], {}, None),
+    "links": (
+        [*CAT_DOG, "../out/3.jpg", "../out/deep/4.PNG"],
+        {"m.jpg": "../out", "dog/5.jpg": "../../out/3.jpg"},
+        None,
+    ),
+    "no UTF-8": ([b"\xff\xe9/1.jpg", b"\xe9/2.jpg", "\u65e5/3.jpg", "\U0001f600/4.jpg", "z/5.jpg"], {}, None),
+    "beside the classes": ([*CAT_DOG, "3.tif", ".4.jpg"], {"5.jpg": "nowhere"}, None),
+    "hidden": ([*CAT_DOG, ".thumbs/3.jpg"], {}, r"left out: '\.thumbs'\..* number 2 of ours higher, from 'cat' on"),
+    "a system's": (["Ant/1.jpg", *CAT_DOG, "__MACOSX/cat/._1.jpg"], {}, "'__MACOSX'.* 2 of ours higher, from 'cat' on"),
+    "a file system's": (["zoo/1.jpg", *CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* 1 of .* from 'zoo' on"),
+    "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number ours alike"),
+    "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of ours higher"),
+    "a folder twice": (CAT_DOG, {"cat/again": "../dog"}, "skipped: 1 folder seen before"),
+    "TIFF among JPEGs": ([*CAT_DOG, "cat/3.tif", "dog/4.PPM"], {}, "skipped: 2 format not read"),
+    "hidden images": ([*CAT_DOG, "cat/.3.jpg", "dog/@eaDir/4.jpg"], {}, "skipped: 2 hidden with images"),
+    "a broken link": (CAT_DOG, {"cat/3.jpg": "nowhere"}, "skipped: 1 broken link"),
+}
 
 
-def test_an_index_by_older_rules_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = settle(plant(tmp_path / "root", ["v/a.jpg", "w/b.jpg"]))
+@pytest.mark.parametrize("case", LIKE_IMAGE_FOLDER)
+def test_classes_and_samples_are_image_folders_or_there_is_a_warning(tmp_path: Path, case: str) -> None:
+    files, links, words = LIKE_IMAGE_FOLDER[case]
+    root = plant(tmp_path / "root", files)
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    settle(tmp_path)
+    for _ in range(2):  # scanned, then from the kept index
+        with pytest.warns(UserWarning, match=words) if words else nullcontext():
+            ours = ImageFolder(root)
+        labels = ours.labels(range(len(ours))).tolist()
+        samples = sorted(zip(map(ours.path, range(len(ours))), labels, strict=True))
+        equal = ([os.fsdecode(name) for name in ours.classes], samples) == by_torchvision(root)
+        assert equal == (words is None)
+
+
+def test_what_image_folder_refuses_or_was_asked_for_is_not_warned_of(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", [*CAT_DOG, ".git/config", "lost+found/"])
+    (root / "ant").symlink_to("cat")
+    assert ImageFolder(root, follow_symlinks=False).classes == (b"cat", b"dog")
+
+
+@pytest.mark.parametrize(("skipped", "is_used"), [({"hidden": 1}, False), ({}, True)])
+def test_an_index_by_older_rules_is_used_where_they_said_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: dict[str, int], is_used: bool
+) -> None:
+    root = settle(plant(tmp_path / "root", CAT_DOG))
 
     def as_before(scan: FolderScan, file: BinaryIO) -> None:
-        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped={"not a regular file": 1})
+        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped=skipped)
 
     with monkeypatch.context() as before:
-        before.setattr(folder_index, "MAGIC", b"penstock index 1")
+        before.setattr(folder_index_builder, "SKIP_RULES", 0)
         before.setattr(FolderScan, "write", as_before)
-        assert ImageFolder(root).skipped == {"not a regular file": 1}
+        path = ImageFolder(root)._index.path
+    kept = os.stat(path).st_ino
     assert ImageFolder(root).skipped == {}
+    assert (os.stat(path).st_ino == kept) == is_used
+
+
+def test_an_index_whose_classes_were_sorted_as_bytes_is_not_used(tmp_path: Path) -> None:
+    names = [b"\xff/1.jpg", "\U0001f600/2.jpg".encode()]
+    index = ImageFolder(settle(plant(tmp_path / "root", names)))._index
+    assert load_index(index.root, os.path.basename(index.path)) is not None
+    index.classes = tuple(sorted(index.classes))
+    assert not _by_these_rules(index)
 
 
 def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
@@ -157,6 +207,7 @@ def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> N
             assert ImageFolder(tmp_path).classes == (b".",)
 
 
+@left_out
 @pytest.mark.parametrize("suffix", ["tif", "TIFF", "ppm", "pgm"])
 def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
     plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
@@ -179,6 +230,7 @@ def test_images_beside_class_folders_are_counted_not_taken(tmp_path: Path) -> No
     assert skipped_of(tmp_path) == {"image beside class folders": 2, "other suffix": 1}
 
 
+@left_out
 def test_suffixes_in_any_case(tmp_path: Path) -> None:
     taken = ["a.jpg", "b.JPEG", "c.Jpe", "d.png", "e.WebP", "f.BMP", "g.gif", "h.txt.jpg"]
     plant(tmp_path, [f"c/{name}" for name in [*taken, "jpg", "x.jpgx", "x.tif", "x.jpg.txt", "noext"]])
@@ -186,12 +238,13 @@ def test_suffixes_in_any_case(tmp_path: Path) -> None:
     assert skipped_of(tmp_path) == {"format not read": 1, "other suffix": 4}
 
 
+@left_out
 def test_hidden_names_and_what_systems_leave_are_counted(tmp_path: Path) -> None:
     plant(tmp_path, ["c/1.jpg", "c/._1.jpg", "c/.hidden.jpg", ".git/1.jpg", "lost+found/", "__MACOSX/c/._1.jpg"])
     plant(tmp_path, ["c/@eaDir/thumb.jpg", ".DS_Store"])
     assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(tmp_path) == {"hidden": 7}
-    assert ImageFolder(tmp_path).describe() == "1 image, 1 class, 0.0 MB, skipped: 7 hidden"
+    assert skipped_of(tmp_path) == {"hidden": 4, "hidden with images": 3}
+    assert ImageFolder(tmp_path).describe() == "1 image, 1 class, 0.0 MB, skipped: 4 hidden, 3 hidden with images"
 
 
 @pytest.mark.timeout(20)
@@ -206,6 +259,7 @@ def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, mo
     assert skipped_of(tmp_path) == {"not a regular file": 3}
 
 
+@left_out
 def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", ["c/1.jpg", "d/deep/2.jpg"])
     plant(tmp_path / "beside the root", ["3.jpg"])
@@ -216,28 +270,25 @@ def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
     (root / "a-class-that-is-a-link").symlink_to("d")
     (root / "d" / "absolute").symlink_to(root)
     (root / "d" / "circle").symlink_to("circle")
-    for _ in range(2):  # scanned, then from the kept index
-        with pytest.warns(UserWarning, match="1 class folder is a link to folders that are read already"):
-            ImageFolder(root)
-    with pytest.warns(UserWarning, match="would make classes of them"):
-        assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
-    with pytest.warns(UserWarning, match="class folder"):
-        skipped = skipped_of(root)
+    assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
+    skipped = skipped_of(root)
     assert skipped == {"folder seen before": 5, "class folder seen before": 1, "other suffix": 1}
 
 
+@left_out
 def test_a_loop_outside_the_root_ends(tmp_path: Path) -> None:
     outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.jpg"])
     (outside / "deep" / "back").symlink_to("..")
     root = plant(tmp_path / "root", ["b/1.jpg"])
     (root / "a").symlink_to(outside)
     (root / "z").symlink_to(outside)
-    with pytest.warns(UserWarning, match="1 class folder is a link"):
+    with pytest.warns(UserWarning, match="left out: 'z'"):
         assert images_of(root) == [(b"a", b"a/1.jpg"), (b"a", b"a/deep/2.jpg"), (b"b", b"b/1.jpg")]
-    with pytest.warns(UserWarning, match="1 class folder is a link"):
+    with pytest.warns(UserWarning, match="left out: 'z'"):
         assert skipped_of(root) == {"folder seen before": 1, "class folder seen before": 1}
 
 
+@left_out
 def test_links_to_files_and_into_hidden_folders_are_followed(tmp_path: Path) -> None:
     root = plant(tmp_path, [".store/v1/1.jpg", "c/2.jpg"])
     (root / "d").symlink_to(".store/v1")  # how Kubernetes and some data versioning tools lay out a volume
@@ -255,6 +306,7 @@ def test_links_are_left_alone_on_request(tmp_path: Path) -> None:
     assert skipped_of(root, follow_symlinks=False) == {"link": 2}
 
 
+@left_out
 def test_broken_links_are_counted(tmp_path: Path) -> None:
     plant(tmp_path, ["c/1.jpg"])
     (tmp_path / "c" / "gone.jpg").symlink_to("nowhere.jpg")
@@ -310,7 +362,7 @@ def test_no_folder_no_image(tmp_path: Path) -> None:
     plant(tmp_path, ["file.jpg"])
     (tmp_path / "empty").mkdir()
     causes = {"absent": "no such folder", "file.jpg": "no such folder", "empty": "no images in this folder"}
-    causes["texts"] = "no images in this folder, skipped: 1 hidden, 1 other suffix"
+    causes["texts"] = "no images in this folder, skipped: 1 hidden with images, 1 other suffix"
     for name, cause in causes.items():
         with pytest.raises(LoaderError) as caught:
             ImageFolder(tmp_path / name, allow_empty=True)

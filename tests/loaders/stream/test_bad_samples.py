@@ -211,7 +211,7 @@ def test_each_policy_is_about_its_own(on_bad_sample: str, on_repaired: str) -> N
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_repaired is one of count, raise, replace, ignore, not 'drop'"):
+    with pytest.raises(ValueError, match="on_repaired must be one of count, raise, replace, ignore, got 'drop'"):
         BadSamplePolicy(on_repaired="drop")
 
 

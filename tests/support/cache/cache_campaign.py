@@ -77,6 +77,7 @@ def injections(folder: Path) -> Iterable[str]:
 def cuts(folder: Path, count: int = 1000) -> Iterable[str]:
     """Power cuts before each call of a build that changes a file."""
     source, place = ImageFolder(_photos(folder, 12)), folder / "recorded"
+    place.mkdir()
     build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2
     build_folder.SYNC_BYTES = 2500
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,54 @@
+"""Finds where a path really leads, without trusting links that other users have planted."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from penstock.pipelines.errors import LoaderError
+
+
+def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
+    """Return os.path.realpath(path), for a place to write to.
+
+    Raises LoaderError: E-ACCESS for a link of another user in a folder that all may write to, such as /tmp, which the
+    kernel does not follow either (fs.protected_symlinks); E-MISUSE where it needs a working folder that is gone.
+    """
+    name = os.fsencode(path)
+    try:
+        real = os.path.realpath(name)
+    except FileNotFoundError:
+        fix = "change to a folder that exists (cd, os.chdir)"
+        raise LoaderError("E-MISUSE", "the working folder has been removed", fix=fix) from None
+    for link in _links(name, set()):
+        folder, owner = os.stat(os.path.dirname(link) or b"."), os.lstat(link).st_uid
+        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+        if is_shared and owner not in (os.geteuid(), folder.st_uid):
+            cause = "another user put this link into a folder that all may write to; it is not followed"
+            raise LoaderError("E-ACCESS", cause, fix="choose another place", path=link)
+    return real
+
+
+def real_place(path: str | bytes | os.PathLike[str]) -> bytes:
+    """Return real_path(path) of what is to be made in a folder that is there. Raises LoaderError E-MISUSE otherwise."""
+    real = real_path(path)
+    missing = None
+    folder = os.path.dirname(real)
+    while not os.path.isdir(folder):
+        folder, missing = os.path.dirname(folder), folder
+    if missing is not None:
+        fix = "correct the path, or make the folder (mkdir -p)"
+        raise LoaderError("E-MISUSE", f"the folder {os.fsdecode(missing)!a} does not exist", fix=fix, path=real)
+    return real
+
+
+def _links(path: bytes, seen: set[bytes]) -> Iterator[bytes]:
+    """Yield each link that is followed on the way to `path`, in order."""
+    prefix = b"/" if path.startswith(b"/") else b""
+    for part in path.split(b"/"):
+        prefix = os.path.join(prefix, part)
+        if os.path.islink(prefix) and prefix not in seen:
+            seen.add(prefix)
+            yield prefix
+            yield from _links(os.path.join(os.path.dirname(prefix), os.readlink(prefix)), seen)

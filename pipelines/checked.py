@@ -1,0 +1,83 @@
+"""Checks of arguments: each function returns the value as Python's own type, or raises ValueError naming it."""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+Part = TypeVar("Part")
+
+
+def checked_bool(name: str, value: Any) -> bool:
+    """Return `value` as a bool, numpy's included. Refuses 0 and 1, and texts: "no" would be true."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {shown(value)}")
+
+
+def checked_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Return `value` as an integer from `low` to `high`, numpy's included. Refuses bools and floats."""
+    number = None
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(value)
+    if number is None:
+        raise ValueError(f"{name} must be an integer, got {shown(value)}")
+    _check_range(name, number, low, high)
+    return number
+
+
+def checked_number(
+    name: str, value: Any, low: float | None = None, high: float | None = None, *, above: float | None = None
+) -> int | float:
+    """Return `value` as a finite number from `low` to `high`, or above `above`; an integer stays one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {shown(value)}")
+    number = operator.index(value) if hasattr(value, "__index__") else float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {shown(value)}")
+    _check_range(name, number, low, high, above)
+    return number
+
+
+def checked_tuple(name: str, value: Any, parts: Sequence[str], check: Callable[[str, Any], Part]) -> tuple[Part, ...]:
+    """Return `value`, a tuple, list or array with a value for each of `parts`, as a tuple of what `check` returns."""
+    values = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(values, (tuple, list)) or len(values) != len(parts):
+        raise ValueError(f"{name} must be ({', '.join(parts)}), got {shown(value)}")
+    return tuple(check(f"{name} ({part})", each) for part, each in zip(parts, values, strict=True))
+
+
+def checked_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return `value`, which must be one of `choices`."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}")
+
+
+def set_checked(settings: object, **values: object) -> None:
+    """Put checked `values` into the fields of a frozen dataclass, from its __post_init__."""
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
+
+
+def shown(value: object) -> str:
+    """Return the value's repr for a message, cut in the middle where it is long."""
+    return reprlib.repr(value)
+
+
+def _check_range(name: str, number: float, low: float | None, high: float | None, above: float | None = None) -> None:
+    is_low = (low is not None and number < low) or (above is not None and number <= above)
+    if is_low or (high is not None and number > high):
+        limits = {"at least": low, "above": above, "at most": high}
+        wanted = " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
+        if low is not None and high is not None:
+            wanted = f"from {low} to {high}"
+        raise ValueError(f"{name} must be {wanted}, got {number}")

@@ -1,0 +1,182 @@
+"""Arguments that would be taken for something else are refused, by name: at a call, not in the middle of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import write_folder
+
+from penstock.loaders import LoaderError, create_loader, open_source
+from penstock.loaders.backends.dali_backend import DaliOptions
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.loader import Loader
+from penstock.loaders.metrics.json_lines import JsonLines
+from penstock.loaders.metrics.prometheus import serve_prometheus
+from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 12)
+
+
+def small(photos: Path, **settings: Any) -> Loader:
+    return create_loader(photos, **{"pipeline": imagenet_train(16), "batch_size": 4, "workers": 0, **settings})
+
+
+def built(photos: Path, **settings: Any) -> object:
+    return build_cache(open_source(photos), photos.parent / "never.h5", **{"workers": 0, **settings})
+
+
+def loaded(photos: Path, **arguments: Any) -> None:
+    with small(photos) as loader:
+        loader.load_state_dict(loader.state_dict(), **arguments)
+
+
+def at_epoch(photos: Path, *, epoch: Any) -> None:
+    with small(photos) as loader:
+        loader.set_epoch(epoch)
+
+
+def without_data(make: Callable[..., object]) -> Callable[..., object]:
+    return lambda photos, **arguments: make(**arguments)
+
+
+pipeline, dali, encoding = map(without_data, (imagenet_train, DaliOptions, Encoding))
+metrics = without_data(lambda **arguments: JsonLines(None, "/dev/null", **arguments))
+server = without_data(lambda **arguments: serve_prometheus(None, **{"port": 9100, **arguments}))
+REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
+    pipeline: {
+        "size": (r"\(height, width\)|size .* must be an integer", [(3, 224, 224), "224", 224.5, (224.5, 224), True]),
+        "mean": (r"divide it by 255|mean .* must be a number", [(123.675, 116.28, 103.53), ("0.5", 0.5, 0.5)]),
+        "std": (r"divide it by 255|std .* must be above 0", [np.array([58.395, 57.12, 57.375]), (0, 1, 1)]),
+        "scale": (r"scale .* must be a number|scale must be \(low, high\)", [("0.1", "1"), 0.5]),
+        "flip": ("flip.* must be a number", ["0.5", True, None]),
+        "max_pixels": ("max_pixels must be an integer", [1e8, INF, "9", True]),
+        "erasing": ("erasing.* must be a number", ["0.5", True]),
+        "rand_ops": ("rand_ops must be an integer", [2.0, "2"]),
+    },
+    without_data(imagenet_eval): {"center_fraction": ("center_fraction must be", ["0.875", NAN, 87.5])},
+    small: {
+        "pipeline": ("pipeline must be an ImagePipeline", [imagenet_eval, False, "imagenet"]),
+        "batch_size": ("batch_size must be", [4.0, "4", True, 0]),
+        "device": ("device must be one of torch's", ["gpu", None]),
+        "dtype": ("dtype is one of", ["float32"]),
+        "seed": ("seed ", ["0", 1.5, -1]),
+        "shuffle": ("shuffle must be True or False", ["no", 0, 1, np.int64(1)]),
+        "drop_last": ("drop_last must be True or False", ["no", 0]),
+        "with_index": ("with_index must be True or False", ["no", 1]),
+        "rank": ("rank must be an integer", ["0", 0.0, False]),
+        "decoder": ("decoder is one of", ["", False]),
+        "on_bad_sample": ("on_bad_sample must be one of", [True, None]),
+        "on_repaired": ("on_repaired must be one of", ["", False]),
+        "max_bad": ("max_bad must be", [NAN, "1%", -1, 2.5, True]),
+        "profile": ("profile must be", ["nope", None]),
+        "workers": ("workers must be", [1.5, "2", True, -1, NAN]),
+        "prefetch": ("prefetch must be", [1.5, "2", 0]),
+        "watchdog_s": ("watchdog_s must be", ["10", NAN, 0, True, None]),
+        "workers_are": ("workers_are must be one of", [None, 2]),
+        "start_method": ("start_method must be one of", [None]),
+    },
+    dali: {
+        "readers": ("readers must be", [1.5, "2", 0]),
+        "verify": ("verify must be", [True, 0.5]),
+        "hw_decoder_load": ("hw_decoder_load.* must be", ["0.5", NAN, 65]),
+        "preallocate": ("preallocate.* must be", [640, (640, "480"), (640.0, 480)]),
+        "host_memory_padding": ("host_memory_padding must be", [1e6, -1]),
+        "decode": ("decode must be one of", [None]),
+    },
+    encoding: {
+        "kind": ("encoding must be one of", [None]),
+        "resize": ("resize must be", ["256", 256.5, True]),
+        "longer_side": ("longer_side must be True or False", ["no", 1]),
+        "quality": ("quality must be", [0.9, "90"]),
+    },
+    built: {
+        "encoding": ("encoding must be an Encoding", ["raw", False]),
+        "workers": ("workers must be", [1.5, -1, True]),
+        "shards": ("shards .* must be", [2.0, 0, True]),
+        "replace_stale": ("replace_stale must be True or False", ["no"]),
+        "wait": ("wait must be True or False", [0]),
+    },
+    open_source: {
+        "allow_empty": ("allow_empty must be True or False", ["no"]),
+        "follow_symlinks": ("follow_symlinks must be True or False", ["no"]),
+        "rescan": ("rescan must be True or False", [1]),
+        "max_file_bytes": ("max_file_bytes must be", [1e9, 0, "1GB"]),
+    },
+    loaded: {"strict": ("strict must be True or False", ["no", 0])},
+    at_epoch: {"epoch": ("epoch must be", [2**32, -1, 1.0, "1", True])},
+    metrics: {"every_s": ("every_s must be", [NAN, INF, "60", True]), "rank": ("rank must be", ["0", -1])},
+    server: {"port": ("port must be", ["9100", 9100.0, 0, True]), "rank": ("rank must be", ["0"])},
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value", "words"),
+    [
+        (call, name, value, words)
+        for call, arguments in REFUSED.items()
+        for name, (words, values) in arguments.items()
+        for value in values
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_by_name(
+    photos: Path, call: Callable[..., object], name: str, value: object, words: str
+) -> None:
+    more = {"world_size": 1} if name == "rank" and call is small else {}
+    with pytest.raises(ValueError, match=words):
+        call(photos, **{name: value}, **more)
+
+
+def test_a_pipeline_that_was_not_called_is_told_how(photos: Path) -> None:
+    with pytest.raises(ValueError, match=r"call it, pipeline=imagenet_train\(\)"):
+        small(photos, pipeline=imagenet_train)
+
+
+def test_a_profile_that_is_not_there_is_refused(photos: Path) -> None:
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*nope\.json.*no such profile"):
+        small(photos, backend="auto", profile="nope")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_cache_in_a_folder_that_is_not_there_is_refused(photos: Path, tmp_path: Path, shards: int) -> None:
+    dest = tmp_path / "cahces" / "imagenet" / "train.h5"
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder '[^']*/cahces' does not exist"):
+        build_cache(open_source(photos), dest, workers=0, shards=shards)
+    with pytest.raises(LoaderError, match="E-MISUSE"):
+        small(photos, backend="hdf5", cache=dest)
+    with pytest.raises(ValueError, match="cache must be a path"):
+        small(photos, backend="hdf5", cache=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numpys_values_lists_and_arrays_become_pythons(photos: Path) -> None:
+    given = imagenet_train(
+        np.int64(16), flip=np.float32(0.5), mean=[0.5, 0.5, 0.5], std=np.ones(3), mixup=np.float32(1)
+    )
+    plain = imagenet_train(16, mean=(0.5, 0.5, 0.5), std=(1.0, 1.0, 1.0), mixup=1.0)
+    assert given == plain
+    assert hash(given) == hash(plain)
+    assert json.dumps([given.size, given.flip, given.std]) == json.dumps([plain.size, plain.flip, plain.std])
+    assert ImagePipeline(size=torch.Size([16, 16])).size == (16, 16)
+    assert Augmentations(color_jitter=[0.4, 0.4, 0.4, 0.1]).color_jitter == (0.4, 0.4, 0.4, 0.1)
+    with small(photos, shuffle=np.bool_(False), drop_last=np.bool_(True), max_bad=np.float32(0.5)) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert state["shuffle"] is False
+
+
+def test_a_state_whose_shuffle_was_0_or_1_is_loaded(photos: Path) -> None:
+    with small(photos, shuffle=False) as loader:
+        loader.load_state_dict({**loader.state_dict(), "shuffle": 0})
+        with pytest.raises(LoaderError, match="shuffle=True, this loader False"):
+            loader.load_state_dict({**loader.state_dict(), "shuffle": 1})
