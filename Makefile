@@ -101,7 +101,7 @@ typecheck: setup link ## mypy, strict
 	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
 
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
 test-matrix: setup link ## a fast part of the suite with the oldest and newest versions declared (MATRIX='oldest simd')
 	$(BIN)/python tests/studies/version_matrix.py $(MATRIX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Iterator
 
@@ -11,6 +12,42 @@ from processes import note_leftovers
 # Several processes run tests at a time: torch's threads, which wait for each other in a loop, would take the processors
 # from those that have work. Torch reads it when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+_stderr, _limit_s = 2, 0.0
+
+
+@pytest.hookimpl(trylast=True)  # pytest-timeout knows its own limit
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit the silence of this process, and a little later that of xdist's controller, which is told of every test."""
+    global _stderr, _limit_s
+    _stderr = os.dup(2)  # before what tests print is captured
+    is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
+    _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)
+
+
+def _end_unless_something_happens() -> None:
+    """Print every stack and exit with 1 after a while: pytest-timeout strikes once, and its exception can be caught.
+
+    The last call holds for the end of the session and of the interpreter.
+    """
+    if _limit_s:
+        faulthandler.dump_traceback_later(_limit_s, exit=True, file=_stderr)
+
+
+def pytest_runtest_logstart() -> None:
+    """Begin a test."""
+    _end_unless_something_happens()
+
+
+def pytest_runtest_logreport() -> None:
+    """Report the set-up, the call or the teardown of a test."""
+    _end_unless_something_happens()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact() -> None:
+    """Report what a test raised, after which pytest has taken the limit away."""
+    _end_unless_something_happens()
 
 
 @pytest.fixture(scope="session", autouse=True)

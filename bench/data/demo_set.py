@@ -191,7 +191,7 @@ def _written(
             cause = f"a process that writes the demo set died: {error}"
             raise LoaderError("E-WORKER", cause, fix="run again") from error
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # waits for the chunks that are being written
 
 
 def _write_chunk(folder: Path, seed: int, photos: list[_Photo]) -> int:

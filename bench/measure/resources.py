@@ -171,7 +171,7 @@ class ResourceWatch:
             seconds = self._begun[1].seconds
             self._ended = (_usage(self._left_out), max(seconds, 1e-9))
             self._stop.set()
-            self._thread.join()
+            self._thread.join()  # it is awake, and reads /proc for milliseconds
             self._memory.append(tree_memory_mb(self._left_out))  # by now every page in use has been touched
 
 

@@ -95,7 +95,7 @@ class LiveTable:
         self._ended.set()
         self._printed.set()
         if self._talker.is_alive():
-            self._talker.join()
+            self._talker.join()  # it is awake, and prints a line at most
 
 
 def _cells(kind: str, name: str, rates: Sequence[float]) -> tuple[str, str, str, str]:

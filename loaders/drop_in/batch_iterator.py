@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import multiprocessing
@@ -9,11 +10,9 @@ import queue
 import reprlib
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
-
-from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.lost_globals import new_globals
@@ -29,7 +28,6 @@ from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchd
 from penstock.pipelines.errors import LoaderError
 
 _EXIT_S = 5.0  # at most; a process that ends closes its sockets some time before its end is visible
-_THREAD_S = 5.0  # longer than the pinning of one batch
 _BACKEND = "torch"
 _START_FIX = (
     f"see its traceback above: what starts workers belongs under `{MAIN_GUARD}`, and what workers need (data set, "
@@ -46,7 +44,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
     Silence is waited for as torch does if the loader has no watchdog_s, but said once.
     """
 
-    grace_s = float(MP_STATUS_CHECK_INTERVAL)
+    grace_s = 4.0
 
     # Values until torch sets them, in case the construction is interrupted.
     _shutdown = True
@@ -62,8 +60,9 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         user_init = loader.worker_init_fn
         method = start_method(loader)
         program = {} if method == "fork" else new_globals(loader.dataset, loader.collate_fn, user_init)
-        loader.worker_init_fn = WorkerStart(user_init, self._progress, tuple(loader._place.resume), program)
+        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume), program)
         try:
+            loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, in which Ctrl-C could lose either
             if method == "forkserver":
                 start_fork_server()
             super().__init__(loader, lambda *where: alive(me)._died(*where), lambda *where: alive(me)._silent(*where))
@@ -73,7 +72,10 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         except OSError as error:
             raise _no_descriptor(error) or error from None
         finally:
-            loader.worker_init_fn = user_init
+            loader.__dict__["worker_init_fn"] = user_init
+
+    def _watch(self) -> None:
+        super()._watch()
         if self._pin_memory:
             results: Any = self._worker_result_queue
             ends = [worker.sentinel for worker in self._workers]
@@ -103,7 +105,26 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._tasks_outstanding -= 1
         self._task_info[task] += (data,)
 
+    def __next__(self) -> Any:
+        with self._end_if_interrupted():
+            return super().__next__()
+
+    @contextlib.contextmanager
+    def _end_if_interrupted(self) -> Iterator[None]:
+        """End the workers by Ctrl-C in the block: torch's books may differ from what they have been given."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self.shut_down()
+            raise
+
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        with self._end_if_interrupted():
+            self._begin_epoch(loader, first_iter)
+
+    def _begin_epoch(self, loader: Any, first_iter: bool) -> None:
         if not first_iter and not self._is_iterable:
             # torch forgets the tasks of an epoch that was left before it waits for them: a hang could not be explained.
             while self._tasks_outstanding:
@@ -208,10 +229,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         super()._raise_if_dead(cause)
 
     def shut_down(self) -> None:
-        """End all workers within seconds, and first the thread that pins memory, which reads from their queue."""
-        if not self._shutdown and self._pin_memory and hasattr(self, "_pin_memory_thread"):
-            self._pin_memory_thread_done_event.set()
-            self._pin_memory_thread.join(_THREAD_S)
+        """End all workers within seconds."""
         super().shut_down()
         if hasattr(self, "_progress"):  # not before it was made: its construction was interrupted
             self._progress.close()

@@ -34,7 +34,7 @@ class JsonLines:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join()  # at most a line that it writes, and the next line here writes one, too
         self._write()
         os.close(self._file)
 

@@ -40,7 +40,7 @@ def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str
     server, thread = prometheus_client.start_http_server(port, addr=address, registry=registry)
 
     def stop() -> None:
-        server.shutdown()
+        server.shutdown()  # seen within half a second: each request is answered in a thread of its own
         server.server_close()
         thread.join()
 

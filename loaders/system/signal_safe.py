@@ -29,7 +29,7 @@ class SignalSafeCondition(threading.Condition):
             notified = waiter.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             acquire()
-            if not notified and waiter in waiters:  # or it would be notified in place of another one
+            if waiter in waiters:  # not notified, or by a notify() that was interrupted: it would take another's turn
                 waiters.remove(waiter)
         return notified
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import functools
 import os
 import queue
 import signal
@@ -27,7 +29,7 @@ from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
-_KILLED_S = 5.0  # longer than a killed process takes to go, unless it hangs in the kernel
+_END_S = 5.0  # what the end of all workers may take at most
 
 
 def _cpu_by_default() -> contextlib.AbstractContextManager[Any]:
@@ -44,7 +46,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
 
     Attributes:
-        grace_s: seconds for workers to leave by themselves at close.
+        grace_s: seconds for workers to leave by themselves at close, less than the 5 that the close may take.
         on_death: called with a worker's number, process id and what ended it; returns the error to raise.
         on_silence: called with number and process id of the worker that is waited for; returns the error to raise, or
             None if the silence is not yet too long.
@@ -71,21 +73,27 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             with named_semaphores(), _cpu_by_default(), contextlib.ExitStack() as self._start:
                 self._start.enter_context(deferred_signals())
                 super().__init__(loader)
-            self._watch()
         except BaseException:
             self._let_torch_forget()
             self.shut_down()
             raise
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._start.close()  # the workers run
+        if first_iter:  # the workers run
+            self._watch()
+            self._start.close()
         super()._reset(loader, first_iter)
 
     def _watch(self) -> None:
+        """Prepare what the workers' start has left, before anything is put and while signals are still put off."""
         self._let_torch_forget()
         kill_at_exit(self, self._workers)
         for box in (*self._index_queues, self._data_queue):
             make_signal_safe(box)  # or Ctrl-C in the middle of a put would make the next one wait for ever
+        inboxes: list[Any] = self._index_queues
+        for inbox in inboxes:
+            with inbox._notempty:
+                inbox._start_thread()  # the first put would; Ctrl-C there leaves a thread that sends nothing
         if not self._pin_memory:
             results: Any = self._worker_result_queue
             stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would hold the queue's descriptors for long
@@ -154,52 +162,69 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 raise self.on_death(number, worker.pid or 0, ending) from cause
 
     def shut_down(self) -> None:
-        """End all workers within seconds: ask them to leave first, and kill those that do not."""
+        """End all workers within five seconds: ask them to leave first, and kill those that do not."""
         if getattr(self, "_shutdown", True):
             return
         self._shutdown = True  # torch's own clean-up has nothing left to do
+        end = time.monotonic() + _END_S
         waiting = {worker.sentinel: worker for worker in self._workers}
+        boxes: list[Any] = [*self._index_queues, self._worker_result_queue]
         try:
-            # A worker that has left already was at the end of an iterable data set.
-            if self._workers and all(
-                worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers
-            ):
-                deadline = time.monotonic() + self.grace_s
-                self._ask_to_leave()
-                while waiting and time.monotonic() < deadline:
-                    for gone in connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic())):
-                        del waiting[gone]  # type: ignore[arg-type]
+            self._let_leave(waiting, time.monotonic() + self.grace_s)
         finally:
             for worker in waiting.values():
                 worker.kill()
             for worker in self._workers:
-                worker.join(_KILLED_S)
+                worker.join(_until(end))
             if waiting:
                 sweep()  # what was killed has not removed its temporary folder
-            boxes: list[Any] = [*self._index_queues, self._worker_result_queue]
-            for box in boxes:
-                box.cancel_join_thread()
-                box.close()
+            _within(_until(end), *(box.cancel_join_thread for box in boxes), *(box.close for box in boxes))
             # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
             # hang where the pipe is full of what a killed worker has not read.
-            feeders = [box._thread for box in boxes if box._thread is not None and box._thread.is_alive()]
-            deadline = time.monotonic() + self.grace_s
-            for feeder in feeders:
-                feeder.join(max(0.0, deadline - time.monotonic()))
+            for feeder in [box._thread for box in boxes if box._thread is not None and box._thread.is_alive()]:
+                feeder.join(_until(end))
 
-    def _ask_to_leave(self) -> None:
-        # In a thread: a worker that was killed or stopped in the wrong microsecond holds the event's lock.
-        request = threading.Thread(target=self._workers_done_event.set, daemon=True)
-        with contextlib.suppress(RuntimeError):  # no memory for a thread
-            request.start()
-            request.join(self.grace_s)
-            if not request.is_alive():
-                for inbox in self._index_queues:
-                    inbox.put(None)
+    def _let_leave(self, waiting: dict[Any, Any], deadline: float) -> None:
+        """Ask the workers to leave, and remove those from `waiting` that do until `deadline`."""
+        if hasattr(self, "_pin_memory_thread"):  # it reads from their queue
+            self._pin_memory_thread_done_event.set()
+            self._pin_memory_thread.join(_until(deadline))
+        # A worker that has left already was at the end of an iterable data set.
+        if self._workers and all(
+            worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers
+        ):
+            # A worker that was killed or stopped in the wrong microsecond holds the event's lock.
+            inboxes: list[Any] = self._index_queues
+            puts = [functools.partial(inbox.put, None) for inbox in inboxes]
+            _within(_until(deadline), self._workers_done_event.set, *puts)
+            while waiting and time.monotonic() < deadline:
+                for gone in connection.wait(list(waiting), timeout=_until(deadline)):
+                    del waiting[gone]
 
     def _shutdown_workers(self) -> None:
         if _utils is not None and _utils.python_exit_status is False:
             self.shut_down()
+
+
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _within(seconds: float, *actions: Callable[[], object]) -> None:
+    """Do what may wait for a lock for ever, and go on after `seconds` in any case."""
+    done = threading.Lock()
+    done.acquire()
+
+    def act() -> None:
+        try:
+            for action in actions:
+                action()
+        finally:
+            done.release()
+
+    with contextlib.suppress(RuntimeError):  # no memory for a thread
+        _thread.start_new_thread(act, ())  # Ctrl-C in threading.Thread.start() would leave a thread that never begins
+        done.acquire(timeout=seconds)
 
 
 _iterators: weakref.WeakSet[WatchedIterator] = weakref.WeakSet()

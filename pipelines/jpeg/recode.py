@@ -114,7 +114,7 @@ def _run(command: list[str], source: int, copy: int, messages: int, timeout_s: f
         return _exit_code(process, timeout_s)
     except BaseException:  # as in subprocess.run: whatever interrupts the wait, the process must not run on
         process.kill()
-        process.wait()
+        process.wait()  # its files are in memory: nothing holds it in the kernel
         raise
 
 
