@@ -106,7 +106,7 @@ static pn_result cut_row(pn_worker *worker, pn_task *task, pn_row *row, size_t *
   if (window.width < 2 || row->orientation != 1) return PN_ODD; /* Python decodes these itself */
   if (pn_is_whole(row)) return judge_file(worker, task, row);
   uint8_t *to = task->parts + *used;
-  size_t room = (size_t)task->parts_bytes - *used, size;
+  size_t room = (size_t)task->parts_bytes - *used, size = 0;
   pn_result result = row->kind == PN_STRIPS ? cut_strips(worker, task, row, to, room, &size)
                                             : cut_pixels(worker, task, row, to, room, &size);
   if (result != PN_OK) return result;

@@ -70,8 +70,7 @@ int pn_idct_pair(const int16_t *a, const int16_t *b, const pn_quantiser *quantis
 }
 
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride) {
-  if (dc > quantiser->most[0] || dc < -quantiser->most[0]) return 0;
-  int32_t rounding = 1 << (PN_PASS1_BITS + 2);
+  int32_t rounding = 1 << (PN_PASS1_BITS + 2); /* no overflow: `dc` has 16 bits, and what `most` forbids is no sample */
   int32_t centred = (dc * quantiser->step[0] * (1 << PN_PASS1_BITS) + rounding) >> (PN_PASS1_BITS + 3);
   for (int row = 0; row < 8; row++, to += stride) memset(to, clamped(centred + 128), 8);
   return within_table(centred);

@@ -60,9 +60,8 @@ static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, d
   for (int32_t i = 0; i < out; i++) {
     double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
     int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
+    /* Below `most`, for `high` - `low` is twice the support; not 0, for that is 2 at least, and `low` is below `in`. */
     int32_t size = (high < in ? (int32_t)high : in) - first;
-    if (size > most - 1) size = most - 1; /* by a rounding error */
-    if (size < 1) size = 1; /* never: `first` is below `in` */
     double weight = exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
     largest = weight > largest ? weight : largest;
     longest = size > longest ? size : longest;

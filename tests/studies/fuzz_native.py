@@ -20,13 +20,18 @@ from penstock.pipelines.native.build import SOURCES, compiler
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 HARNESS = SUPPORT / "native/fuzz.c"
-SANITIZERS = ("-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# At a fixed address: elsewhere a kernel may load the program where AddressSanitizer's own memory is to lie.
+PLAIN = ("-std=c11", "-O1", "-g1", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-pie", "-no-pie")
+FLAGS = (*PLAIN, "-Wall", "-Wextra", "-Werror", *SANITIZERS)
+WRAPPED = ("pn_take", "read", "pread")
 
 
-def build(program: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
-    """Compile the harness with the library's files."""
+def build(program: Path) -> Path:
+    """Compile the harness with the library's files. Raises CalledProcessError where the compiler has no sanitizers."""
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
-    command = [*compiler(), *flags, f"-I{SOURCES}", "-Wl,--wrap=pn_take", str(HARNESS), *sources, "-o", str(program)]
+    wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED]
+    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *wrapped, str(HARNESS), *sources, "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 
@@ -34,6 +39,7 @@ def build(program: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
 def seeds() -> list[bytes]:
     """Small whole files of all kinds that the decoder takes, and of some that it does not."""
     sys.path.append(str(SUPPORT / "images"))
+    from crafted_jpegs import crafted_corpus
     from jpeg_samples import stoppable
     from odd_images import corpus, exif_segment, jpeg, luma, textured
 
@@ -44,7 +50,7 @@ def seeds() -> list[bytes]:
         files += [jpeg(luma(pixels)[..., 0], quality=60), jpeg(pixels, subsampling=2, restart_marker_blocks=1)]
     files += [odd.data for odd in corpus() if odd.name.startswith(("jpeg_orientation", "jpeg_icc_part", "jpeg_exif"))]
     start = files[-1]
-    return [*files, start[:2] + exif_segment(6, big_endian=True) + start[2:]]
+    return [*files, start[:2] + exif_segment(6, big_endian=True) + start[2:], *crafted_corpus()]
 
 
 def run(program: Path, count: int, truncations: int, seed: int) -> subprocess.CompletedProcess[str]:

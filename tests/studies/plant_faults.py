@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -217,8 +217,8 @@ class Lane:
         noticed_by: the test that failed on the last one, as pytest names it; "" for none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, plant: Callable[[str, Any], str] = planted) -> None:
+        self.folder, self._plant = folder, plant
         self.fault: Fault | None = None
         self.timed_out, self.noticed_by = False, ""
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
@@ -231,7 +231,7 @@ class Lane:
     def start(self, fault: Fault, groups: Sequence[Sequence[str]], limit_s: float) -> None:
         """Plant the fault and start groups of tests, which have so many seconds."""
         self.fault = fault
-        (self.folder / fault.module).write_text(planted(self._text(fault), fault), encoding="utf-8")
+        (self.folder / fault.module).write_text(self._plant(self._text(fault), fault), encoding="utf-8")
         self.process = multiprocessing.get_context("fork").Process(target=_run, args=(self.folder, groups))
         self.process.start()
         self._deadline = time.monotonic() + limit_s

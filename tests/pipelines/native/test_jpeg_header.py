@@ -106,12 +106,16 @@ def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
         exif([entry(0x0112, 4, 1, 6)]),
         exif([entry(0x0112, 3, 2, 6)]),
         exif([entry(0x010F, 2, 5000, 60), entry(0x0112, 3, 1, 6)]),
+        exif([entry(0x010F, 2, 5000, 8), entry(0x0112, 3, 1, 6)]),
         exif([entry(0x010F, 2, 5, 2**31), entry(0x0112, 3, 1, 6)]),
         exif([entry(0x0112, 3, 1, 6)] * 3, rest=b"")[: len(PLAIN)],
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\x08\0\0\0\x09\0")),
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")),
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II+\0\x08\0\0\0\0\0\0\0\0\0")),
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])),
+        exif([*[entry(0x010F, 2, 4, 0)] * 11, entry(0x0112, 3, 1, 6)[:-2]], rest=b""),
+        # the number of entries is half in the segment, and what follows reads as entries of no meaning
+        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0MM\0*\0\0\0\x08\0") + jp.segment(jp.COM, bytes(3200))),
     ],
 )
 def test_an_odd_exif_block_is_for_python_to_read(native: ctypes.CDLL, data: bytes) -> None:
@@ -149,6 +153,7 @@ def changed(marker: int, at: int, value: int, data: bytes = PLAIN) -> bytes:
 
 
 ICC = b"ICC_PROFILE\0"
+STEEP = b"".join(bytes([0x10 | table]) + b"\x08\0" * 64 for table in (0, 1))  # steps of 2048
 ADOBE = b"Adobe\0\x64\0\0\0\0"
 
 
@@ -198,6 +203,9 @@ ADOBE = b"Adobe\0\x64\0\0\0\0"
         jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\1\2" + bytes(40))),
         jp.inserted(PLAIN, jp.segment(jp.COM, b"") * 2500),
         jp.inserted(PLAIN, PLAIN[PLAIN.index(b"\xff\xc0") : PLAIN.index(b"\xff\xc4")]),
+        jp.inserted(jp.without(PLAIN, jp.DQT), jp.segment(jp.DQT, STEEP)),
+        jp.inserted(PLAIN, jp.segment(jp.DHT, b"\x10" + bytes([0] * 14 + [200, 100]) + bytes(300))),
+        PLAIN.replace(b"\xff\xc0\0\x11", b"\xff\xc0\0\x12").replace(b"\3\x11\1\xff", b"\3\x11\1\0\xff"),
         jp.inserted(PLAIN, b"\xff\xd0"),
         jp.inserted(PLAIN, b"\xff\xe5\0\1"),
     ],

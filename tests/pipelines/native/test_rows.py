@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jpeg_parts as jp
 import numpy as np
 import pytest
 import simplejpeg
@@ -17,7 +18,8 @@ from native_windows import info
 from odd_images import jpeg, textured
 
 from penstock.pipelines.native.recode import NativeRecoder
-from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage
+from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage, Progress
+from penstock.pipelines.sample.orientation import upright
 
 OK, ODD, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
 MCUS, STRIP_ROWS, SIDES = 2, 2, (90, 128)  # of one segment, of one strip, height and width of the image
@@ -146,6 +148,45 @@ def test_what_is_cut_has_the_bounds_of_what_is_filled(stored: Stored) -> None:
         assert rows["result"] == expected
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_window_is_of_the_upright_image(stored: Stored, orientation: int) -> None:
+    x, y, w, h = window = (7, 20, 30, 40)
+    stage, rows = NativeStage(stored.library, (h, w), 2**62, apply_exif=True), stored.row.copy()
+    rows["orientation"], images = orientation, np.zeros((1, h, w, 3), np.uint8)
+    assert stage.load(rows, NO_NAMES)
+    rows["window"] = window
+    assert stage.fill(rows, images)
+    assert rows["result"] == OK
+    assert np.array_equal(images[0], upright(stored.pixels, orientation)[y : y + h, x : x + w])
+
+
+def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[np.void, np.ndarray]:
+    """The row of a window that was cut into `room` bytes, and these bytes; nothing is written behind them."""
+    stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+    parts = np.full(room + 64, 0xA5, np.uint8)
+    assert stage.load(rows, NO_NAMES)
+    rows["window"] = window
+    assert stage.cut(rows, parts[:room])
+    assert (parts[room:] == 0xA5).all()
+    return rows[0], parts[:room]
+
+
+@pytest.mark.parametrize("window", [WINDOW, (0, 0, SIDES[1], SIDES[0]), (32, 16, 33, 17)])
+def test_what_is_cut_holds_the_window_and_fits(stored: Stored, window: tuple[int, int, int, int]) -> None:
+    x, y, w, h = window
+    row, parts = cut(stored, window, 1 << 17)
+    assert row["result"] == OK
+    if stored.kind == PIXELS:
+        image = parts[: row["size"]].reshape(h, w, 3)
+    else:
+        image = simplejpeg.decode_jpeg(parts[: row["size"]].tobytes(), "RGB", strict=True)
+    left, top = row["window"][:2]
+    assert np.array_equal(image[top : top + h, left : left + w], stored.pixels[y : y + h, x : x + w])
+    if w == SIDES[1]:  # all that is read is written
+        assert cut(stored, window, int(row["size"]))[0]["result"] == OK
+        assert cut(stored, window, int(row["size"]) - 1)[0]["result"] == NO_MEMORY
+
+
 def test_memory_that_cannot_be_had(tmp_path: Path, native: ctypes.CDLL) -> None:
     stored, side = Stored(tmp_path, native, PIXELS), 1 << 20
     stage, rows = NativeStage(native, (8, 8), 2**62, apply_exif=False), stored.row.copy()
@@ -184,6 +225,17 @@ def test_strips_that_end_where_they_should_not(tmp_path: Path, native: ctypes.CD
         stored.table[number] = (end, table[number][1])
         stored.seal()
         assert stored.result((0, 40, 128, 50)) == ODD, (number, end)
+    os.close(stored.descriptor)
+
+
+def test_a_marker_too_many_is_told(tmp_path: Path, native: ctypes.CDLL) -> None:
+    stored = Stored(tmp_path, native, STRIPS)
+    whole = (0, 0, *SIDES[::-1])
+    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == OK
+    stored.parts += b"\xff\xd0"
+    stored.table[-1] = (len(stored.parts), zlib.crc32(stored.parts))
+    stored.seal()
+    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == ODD
     os.close(stored.descriptor)
 
 
@@ -234,4 +286,47 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
         rows["window"] = (0, 0, *((1600, 60000) if offset else (8, 8)))
         assert stage.fill(rows, np.zeros((1, 8, 8, 3), np.uint8))
         assert rows["result"] == expected
+    rows = np.zeros(1, ROW)
+    rows["kind"], rows["fd"], rows["size"], rows["crc"] = STORED, descriptor, len(data), zlib.crc32(data)
+    assert stage.load(rows, NO_NAMES, files=np.zeros(len(data), np.uint8))
+    assert rows["result"] == OK
+    assert stage.load(rows, NO_NAMES, files=np.zeros(len(data), np.uint8)[:-1])
+    assert rows["result"] == NO_MEMORY
+    progress = np.array([0, 0, 8])
+    at = progress.ctypes.data
+    assert stage.load(rows, NO_NAMES, Progress(at, at + 8, at + 16, 8))
+    assert not stage.load(rows, NO_NAMES, Progress(at, at + 8, at + 16, 7))  # no more wanted
+    os.close(descriptor)
+
+
+def coded(ids: bytes, head: bytes = b"") -> bytes:
+    """A small JPEG of components with these numbers."""
+    planes = jp.ycc(textured(16, 16))
+    return jp.encode([jp.Component(plane, ident) for plane, ident in zip(planes, ids, strict=True)], head=head)
+
+
+ODD_EXIF = jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("data", "exif", "loaded", "prepared"),
+    [
+        (coded(b"\1\2\3"), True, OK, OK),
+        (coded(b"abc"), True, OK, ODD),  # another decoder may take it for RGB
+        (coded(b"\1\2\3", ODD_EXIF), False, OK, OK),
+        (coded(b"\1\2\3", ODD_EXIF), True, ODD, ODD),
+    ],
+)
+def test_what_others_may_see_otherwise_is_left(
+    tmp_path: Path, native: ctypes.CDLL, data: bytes, exif: bool, loaded: int, prepared: int
+) -> None:
+    (tmp_path / "cache").write_bytes(data)
+    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, (8, 8), 10**8, apply_exif=exif)
+    rows = np.zeros(1, ROW)
+    rows["kind"], rows["fd"], rows["size"], rows["crc"] = STORED, descriptor, len(data), zlib.crc32(data)
+    assert stage.load(rows, NO_NAMES)
+    assert rows["result"] == loaded
+    rows["window"] = (0, 0, 16, 16)
+    assert stage.cut(rows, np.zeros(1, np.uint8))
+    assert rows["result"] == prepared
     os.close(descriptor)

@@ -131,7 +131,8 @@ def test_damage_in_what_is_needed_is_told_and_beside_it_is_not(native: ctypes.CD
             assert found is None or np.array_equal(found, expected)
         longer = image.scan[: ends[segment + 1] - 2] + b"\0\0" + image.scan[ends[segment + 1] - 2 :]
         shorter = image.scan[: ends[segment + 1] - 4] + image.scan[ends[segment + 1] - 2 :]
-        for damaged in (longer, shorter):
+        filled = image.scan[: ends[segment + 1] - 2] + b"\xff" + image.scan[ends[segment + 1] - 2 :]  # Python's to take
+        for damaged in (longer, shorter, filled):
             assert (decoded(native, image, window, damaged, 0) is not None) == harmless
 
 

@@ -133,13 +133,13 @@ def _huffman(counts: bytes, symbols: bytes) -> dict[int, str]:
 _DC_CODES, _AC_CODES = _huffman(_DC_COUNTS, _DC_SYMBOLS), _huffman(_AC_COUNTS, _AC_SYMBOLS)
 
 
-def _magnitude(value: int) -> tuple[int, str]:
+def magnitude(value: int) -> tuple[int, str]:
     size = abs(value).bit_length()
     return size, format(value if value > 0 else value + (1 << size) - 1, f"0{size}b") if size else ""
 
 
 def _block_bits(block: np.ndarray, previous_dc: int) -> str:
-    size, bits = _magnitude(int(block[0]) - previous_dc)
+    size, bits = magnitude(int(block[0]) - previous_dc)
     out, run = [_DC_CODES[size], bits], 0
     last = int(np.flatnonzero(block)[-1]) if block.any() else 0
     for value in block[1 : last + 1].tolist():
@@ -147,7 +147,7 @@ def _block_bits(block: np.ndarray, previous_dc: int) -> str:
             run += 1
             continue
         out.extend([_AC_CODES[0xF0]] * (run // 16))
-        size, bits = _magnitude(value)
+        size, bits = magnitude(value)
         out.extend([_AC_CODES[run % 16 << 4 | size], bits])
         run = 0
     return "".join(out if last == 63 else [*out, _AC_CODES[0]])

@@ -1,6 +1,7 @@
-/* Feeds damaged JPEGs to the window decoder, the re-coder, and as rows of batches to the calls that make these:
- * `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault; inputs, pixels and the
- * library's own memory are of exactly the size that was asked for. Prints how many were decoded. */
+/* Feeds JPEGs, as they are and then damaged, to the window decoder, the re-coder, and as rows of batches to the calls
+ * that make these: `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault; inputs,
+ * pixels and the library's own memory are of exactly the size that was asked for. Prints how many were decoded. */
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -36,14 +37,46 @@ static uint32_t draw(uint32_t below) { /* xorshift64* */
 }
 
 /* In the place of pn_take: no more than what is asked for, and nothing of what was there before. */
+static int filling; /* what new memory is filled with: nothing may depend on it */
 uint8_t *__wrap_pn_take(pn_memory *memory, size_t size);
 uint8_t *__wrap_pn_take(pn_memory *memory, size_t size) {
   void *found = NULL;
   pn_release(memory);
   if (posix_memalign(&found, 64, size + (size == 0)) != 0) return NULL;
+  memset(found, filling, size < 1 << 20 ? size : 1 << 20);
   memory->data = found;
   memory->size = size;
   return found;
+}
+
+/* The library's own pn_take gives what is asked for, and keeps no more than it says. */
+uint8_t *__real_pn_take(pn_memory *memory, size_t size);
+static void check_memory(void) {
+  static const size_t sizes[] = {1, 64, 65, 100, 81, 82, 127, 128, 4096, 5120, 5121, 150000000, 187500032, 150000001, 1};
+  pn_memory memory = {NULL, 0};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    uint8_t *data = __real_pn_take(&memory, sizes[i]);
+    if (data == NULL || data != memory.data || (uintptr_t)data % 64 != 0 || memory.size < sizes[i]) abort();
+    data[0] = data[sizes[i] - 1] = data[memory.size - 1] = 1;
+    if (sizes[i] == 1 && memory.size > 150000000) abort();
+  }
+  if (__real_pn_take(&memory, SIZE_MAX) != NULL || __real_pn_take(&memory, SIZE_MAX - 64) != NULL) abort();
+  pn_release(&memory);
+}
+
+/* In the place of read and pread: interrupted, in parts, or of a file that is written to meanwhile. */
+static int rewritten;
+ssize_t __real_read(int fd, void *to, size_t size), __real_pread(int fd, void *to, size_t size, off_t offset);
+ssize_t __wrap_read(int fd, void *to, size_t size), __wrap_pread(int fd, void *to, size_t size, off_t offset);
+ssize_t __wrap_read(int fd, void *to, size_t size) {
+  struct timespec other[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  if (rewritten) futimens(fd, other);
+  if (draw(4) == 0) return errno = EINTR, -1;
+  return __real_read(fd, to, draw(4) ? size : 1 + draw((uint32_t)size));
+}
+ssize_t __wrap_pread(int fd, void *to, size_t size, off_t offset) {
+  if (draw(4) == 0) return errno = EINTR, -1;
+  return __real_pread(fd, to, draw(4) ? size : 1 + draw((uint32_t)size), offset);
 }
 
 static bytes read_file(const char *path) {
@@ -98,7 +131,8 @@ static int32_t place(int32_t below) {
   return edge == 0 ? 0 : edge == 1 ? below - 1 : (int32_t)draw((uint32_t)below);
 }
 
-/* Decode a window, from the file or as if its scan were strips; 1 if it was decoded. */
+/* Decode a window, from the file or as if its scan were strips, with both instruction sets, which must agree even on
+ * damaged files; 1 if it was decoded. */
 static int attempt(bytes input, pn_memory *scratch) {
   pn_jpeg jpeg;
   if (pn_parse_jpeg(input.data, input.size, &jpeg) != PN_OK) return 0;
@@ -107,7 +141,8 @@ static int attempt(bytes input, pn_memory *scratch) {
   window.width = 1 + place(wide < 300 ? wide : 300);
   window.height = 1 + place(high < 300 ? high : 300);
   size_t stride = 3 * (size_t)window.width;
-  uint8_t *rgb = malloc(stride * (size_t)window.height);
+  size_t bytes = stride * (size_t)window.height;
+  uint8_t *rgb = calloc(1, bytes), *again = calloc(1, bytes);
   pn_scan scan = {.data = input.data + jpeg.scan_offset, .size = input.size - jpeg.scan_offset, .whole_file = 1};
   if (draw(3) == 0) {
     scan.whole_file = 0;
@@ -116,34 +151,40 @@ static int attempt(bytes input, pn_memory *scratch) {
     scan.first_row = draw(4) ? 0 : (int32_t)draw(5);
     if (scan.size >= 2 && draw(8)) scan.size -= 2;
   }
-  pn_use_avx2((int)draw(2));
+  filling = 0xA5, pn_use_avx2(1);
   pn_result result = pn_decode_window(&jpeg, &scan, window, rgb, stride, scratch);
-  if (result != PN_OK && result != PN_ODD) abort();
+  filling = 0x5A, pn_use_avx2(0);
+  if (pn_decode_window(&jpeg, &scan, window, again, stride, scratch) != result) abort();
+  if ((result != PN_OK && result != PN_ODD) || memcmp(rgb, again, bytes) != 0) abort();
   free(rgb);
+  free(again);
   return result == PN_OK;
 }
 
 /* Re-code a file, with a plausible number of segments or another, and decode what was made; 1 if it was re-coded. */
 static int recode(bytes input, pn_recoder *recoder) {
   pn_jpeg jpeg;
-  pn_recoded made;
+  pn_recoded made, again;
   if (pn_parse_jpeg(input.data, input.size, &jpeg) != PN_OK) return 0;
   int32_t mcus = 1 + (int32_t)draw(9);
   int64_t segments = ((int64_t)jpeg.mcus_wide * jpeg.mcus_high + mcus - 1) / mcus + (draw(9) == 0);
   if (segments > 1000000) return 0;
-  uint32_t *ends = malloc((size_t)segments * sizeof *ends);
-  pn_use_avx2((int)draw(2));
+  size_t bytes = (size_t)segments * sizeof(uint32_t);
+  uint32_t *ends = calloc(1, bytes), *other_ends = calloc(1, bytes);
+  pn_recoder other = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
+  filling = 0xA5, pn_use_avx2(1);
   int result = pn_recode(input.data, input.size, mcus, ends, segments, recoder, &made);
-  if (result != PN_OK && result != PN_ODD) abort();
-  if (result == PN_OK) {
-    if (made.scan_offset + ends[segments - 1] + 2 != made.size) abort();
-    pn_recoder other = {{NULL, 0}, {NULL, 0}, {NULL, 0}}; /* a copy of a copy has the same bytes */
-    pn_recoded again;
+  filling = 0x5A, pn_use_avx2(0);
+  if (pn_recode(input.data, input.size, mcus, other_ends, segments, &other, &again) != result) abort();
+  if ((result != PN_OK && result != PN_ODD) || memcmp(ends, other_ends, bytes) != 0) abort();
+  for (int copied = 0; result == PN_OK && copied < 2; copied++) { /* a copy of a copy has the same bytes */
+    if (made.scan_offset + ends[segments - 1] + 2 != made.size || made.size != again.size) abort();
+    if (memcmp(other.copy.data, recoder->copy.data, made.size) != 0) abort();
     if (pn_recode(recoder->copy.data, made.size, mcus, ends, segments, &other, &again) != PN_OK) abort();
-    if (again.size != made.size || memcmp(other.copy.data, recoder->copy.data, made.size) != 0) abort();
-    pn_release(&other.copy);
-    pn_release(&other.scratch);
   }
+  pn_release(&other.copy);
+  pn_release(&other.scratch);
+  free(other_ends);
   free(ends);
   return result == PN_OK;
 }
@@ -160,7 +201,7 @@ static void seal(bytes stored, pn_row *row, int32_t strips, size_t entry) {
     uint32_t end = (uint32_t)(stored.size - row->head), rows = row->strip_rows * 3u * (uint32_t)row->width;
     if (entry == 8) end = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
     else if (end - begin > rows) end = begin + rows;
-    if (end < begin || end > stored.size - row->head) return;
+    if (end < begin || end > stored.size - row->head) break;
     crc = pn_crc32(stored.data + row->head + begin, end - begin, crc);
     put32(at + entry - 4, crc);
     begin = end;
@@ -171,7 +212,7 @@ static void seal(bytes stored, pn_row *row, int32_t strips, size_t entry) {
 static void damage(bytes stored, size_t begin) {
   for (uint32_t times = draw(3); times > 0; times--) {
     uint8_t *at = stored.data + begin + draw((uint32_t)(stored.size - begin));
-    *at = (uint8_t)(draw(2) ? *at ^ 1 << draw(8) : draw(3) ? draw(256) : 0xFF);
+    *at = (uint8_t)(draw(2) ? *at ^ 1u << draw(8) : draw(3) ? draw(256) : 0xFF);
   }
 }
 
@@ -199,6 +240,7 @@ static bytes as_strips(bytes input, pn_row *row, pn_recoder *recoder) {
     put32(stored.data + 8 * (size_t)i, ends[a_row * (end < jpeg.mcus_high ? end : jpeg.mcus_high) - 1]);
   }
   if (draw(2)) damage(stored, draw(2) ? row->head : 0);
+  if (draw(8) == 0) put32(stored.data + 8 * draw((uint32_t)strips), draw(2) ? UINT32_MAX : 0);
   seal(stored, row, strips, 8);
   return stored;
 }
@@ -279,7 +321,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   struct timespec far[2] = {{.tv_sec = 12000000000}, {.tv_sec = 12000000000}}; /* in ns not 64 bits */
   struct stat status;
   fstat(out, &status);
-  if (draw(64) == 0) futimens(out, far);
+  int as_said = cut == stored.size && (draw(64) || futimens(out, far) != 0);
   row.mtime_ns = (int64_t)status.st_mtim.tv_sec * 1000000000 + status.st_mtim.tv_nsec;
   if (out != fd) close(out);
 
@@ -290,9 +332,15 @@ static int batch(bytes input, pn_recoder *recoder) {
                   .apply_exif = (int)draw(2), .width = 1 + (int32_t)draw(40), .height = 1 + (int32_t)draw(40)};
   pn_worker *worker = pn_worker_new();
   pn_use_avx2((int)draw(2));
-  if (draw(4) == 0) lie(&row, row.kind == PN_MEMORY);
+  int honest = draw(4) != 0;
+  if (!honest) lie(&row, row.kind == PN_MEMORY);
+  if (row.kind >= PN_STRIPS && row.head <= stored.size) row.crc = pn_crc32(stored.data, row.head, 0); /* a sealed lie */
+  rewritten = row.kind == PN_FILE && draw(8) == 0;
   if (draw(2)) task.files = malloc(stored.size + (stored.size == 0)), task.files_bytes = (int64_t)stored.size;
   pn_load(worker, &task, &row, 1);
+  if (row.result == PN_OK && pn_is_whole(&row)) {
+    if (rewritten || cut < stored.size || memcmp(pn_file_bytes(worker, &task, &row), stored.data, cut) != 0) abort();
+  }
   if (row.result == PN_OK) {
     int swap = row.orientation >= 5;
     int32_t wide = swap ? row.height : row.width, high = swap ? row.width : row.height;
@@ -306,12 +354,19 @@ static int batch(bytes input, pn_recoder *recoder) {
     if (draw(3) == 0) {
       prepare(worker, &task, &row);
     } else {
-      task.images = draw(16) ? malloc(3 * (size_t)task.width * (size_t)task.height) : NULL;
-      pn_fill(worker, &task, &row, 1);
-      free(task.images);
+      size_t bytes = 3 * (size_t)task.width * (size_t)task.height;
+      uint8_t *images = calloc(2, bytes);
+      pn_row twin = row;
+      task.images = draw(16) ? images : NULL;
+      filling = 0xA5, pn_use_avx2(1), pn_fill(worker, &task, &row, 1);
+      if (task.images != NULL) task.images = images + bytes;
+      filling = 0x5A, pn_use_avx2(0), pn_fill(worker, &task, &twin, 1);
+      if (row.result != twin.result || memcmp(images, images + bytes, bytes) != 0) abort();
+      free(images);
     }
   }
   free(task.files);
+  if (row.result == PN_UNREADABLE && honest && as_said && !rewritten) abort();
   if (row.result < PN_OK || row.result > PN_UNREADABLE || row.result == PN_STOPPED) abort();
   if (row.size <= (int64_t)stored.size) { /* memory for what is there, not for what a header says */
     if (worker->head.size + worker->part.size > 2 * stored.size) abort();
@@ -329,12 +384,15 @@ int main(int count, char **words) {
   for (int i = 4; i < count && num_seeds < MAX_SEEDS; i++) seeds[num_seeds++] = read_file(words[i]);
   const char *slash = strrchr(words[4], '/');
   snprintf(file_path, sizeof file_path, "%.*s%s", slash == NULL ? 0 : (int)(slash + 1 - words[4]), words[4], file_name);
+  check_memory();
   pn_memory scratch = {NULL, 0};
   pn_recoder recoder = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
   long recoded = 0, rows = 0;
   for (long i = 0; i < mutated; i++) {
-    bytes input = damaged(seeds[draw((uint32_t)num_seeds)]);
-    if (draw(5) == 0 && input.size > 0) {
+    const bytes *from = &seeds[i % (long)num_seeds];
+    bytes input = i < (long)num_seeds ? (bytes){memcpy(malloc(from->size), from->data, from->size), from->size}
+                                      : damaged(*from);
+    if (i >= (long)num_seeds && draw(5) == 0 && input.size > 0) {
       bytes again = damaged(input);
       free(input.data);
       input = again;

@@ -1,4 +1,7 @@
-"""The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage)."""
+"""The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage).
+
+A warning of the compiler is an error here, not where a user installs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def native() -> ctypes.CDLL:
         command = compiler()
     except BuildError as error:
         pytest.skip(str(error))
-    flags = shlex.split(os.environ.get("CFLAGS", ""))
+    flags = ["-Werror", *shlex.split(os.environ.get("CFLAGS", ""))]
     files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h", ".py"))
     parts = [" ".join([*command, *flags]).encode(), *(path.read_bytes() for path in files)]
     library = BUILDS / f"{hashlib.sha256(bytes(1).join(parts)).hexdigest()[:16]}.so"

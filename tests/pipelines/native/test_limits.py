@@ -1,0 +1,73 @@
+"""Values at the limits of what the native library takes, and one beyond: equal to libjpeg's, or left to Python."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import simplejpeg
+from crafted_jpegs import crafted, longest_mcus, overflowing
+from native_windows import file_window, variant
+
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.recode import recode as jpegtran
+from penstock.pipelines.native.recode import NativeRecoder
+
+FOURS = {0: 4}  # a step of 4 for DC: 2048 and -2048 are the first values beyond 512 levels
+BLOCK: Window = (0, 0, 8, 8)
+LAST: Window = (312, 0, 8, 8)
+# File, window, whether it is decoded, number of MCUs, whether it is re-coded.
+LIMITS: dict[str, tuple[bytes, Window, bool, int, bool]] = {
+    "AC of 10 bits": (crafted([{5: 1023}, {0: 9}]), BLOCK, True, 2, True),
+    "AC of 11 bits": (crafted([{5: 1024}, {0: 9}]), BLOCK, False, 2, False),
+    "AC of 11 bits, not wanted": (crafted([{5: 1024}, {0: 9}]), (8, 0, 8, 8), False, 2, False),
+    "AC of 15 bits in few": (crafted([{5: 1 << 14}], code_bits=2), BLOCK, False, 1, False),
+    "end of a band": (crafted([{0: 9, 1: 3}], end=0x50), BLOCK, False, 1, False),
+    "a run beyond the block": (crafted([{0: 9, 60: 1, 70: 1}]), BLOCK, False, 1, False),
+    "DC of 11 bits": (crafted([{0: 2047}, {0: 9}]), BLOCK, True, 2, True),
+    "DC of 12 bits, not wanted": (crafted([{0: 2048}, {0: 9}]), (8, 0, 8, 8), False, 2, False),
+    "DC of 16 bits": (overflowing(32767), LAST, True, 40, True),
+    "DC beyond 16 bits": (overflowing(32768), LAST, False, 40, False),
+    "511 levels": (crafted([{0: 1022, 63: 1}], steps=FOURS), BLOCK, True, 1, True),
+    "512 levels": (crafted([{0: 1023, 63: 1}], steps=FOURS), BLOCK, False, 1, True),
+    "-512 levels": (crafted([{0: -1023, 63: 1}], steps=FOURS), BLOCK, True, 1, True),
+    "-512 levels, beyond the first pass": (crafted([{0: -1024, 63: 1}], steps=FOURS), BLOCK, False, 1, True),
+    "-528 levels": (crafted([{0: -1023, 1: 100}], steps=FOURS), BLOCK, False, 1, True),
+    "511 levels of DC": (crafted([{0: 1022}], steps=FOURS), BLOCK, True, 1, True),
+    "512 levels of DC": (crafted([{0: 1023}], steps=FOURS), BLOCK, False, 1, True),
+    "-512 levels of DC": (crafted([{0: -1025}], steps=FOURS), BLOCK, True, 1, True),
+    "-513 levels of DC": (crafted([{0: -1026}], steps=FOURS), BLOCK, False, 1, True),
+    "a product beyond 32 bits": (crafted([{1: 512}], steps={1: 1024}), BLOCK, False, 1, True),
+    "a negative one": (crafted([{1: -512}], steps={1: 1024}), BLOCK, False, 1, True),
+    "longest MCUs": (longest_mcus(), (208, 0, 16, 16), True, 14, True),
+}
+
+
+@pytest.mark.parametrize("avx2", [True, False])
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits(native: ctypes.CDLL, name: str, avx2: bool) -> None:
+    data, window, decoded, mcus, recoded = LIMITS[name]
+    x, y, w, h = window
+    with variant(native, avx2):
+        found = file_window(native, data, window)
+        copy = NativeRecoder(native).recode(data, mcus, 1)
+    assert (found is not None) == decoded
+    if found is not None:
+        assert np.array_equal(found, simplejpeg.decode_jpeg(data, "RGB", strict=True)[y : y + h, x : x + w])
+    assert (copy is not None) == recoded
+    if copy is not None:  # jpegtran makes the same file of files that have the same coefficients and tables
+        assert jpegtran(copy.data, parse_header(copy.data), mcus) == jpegtran(data, parse_header(data), mcus)
+
+
+def test_a_segment_does_not_begin_with_more_than_11_bits(native: ctypes.CDLL) -> None:
+    recoder, data = NativeRecoder(native), crafted([{0: 2047}, {0: 2048}, {0: 1}])
+    assert recoder.recode(data, 3, 1) is not None
+    assert recoder.recode(data, 1, 3) is None
+
+
+def test_the_last_byte_of_a_segment_is_filled_with_ones(native: ctypes.CDLL) -> None:
+    copy = NativeRecoder(native).recode(crafted([{}, {}], code_bits=1), 1, 2)
+    assert copy is not None
+    assert copy.data.endswith(b"\x3f\xff\xd0\x3f\xff\xd9")  # two symbols of one bit each

@@ -1,0 +1,184 @@
+"""Plants faults in the C files, one at a time, and says which of them tests notice: plant_faults.py is for modules.
+
+The first are those that no test noticed when this table was begun. Each stands here as it is written in its file. A
+fault that does not compile without a warning is an error of the table.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from plant_faults import CONTROL, GOAL, LOG, ROOT, Fault, Lane
+
+from penstock.loaders.system.json_file import write_json
+
+NATIVE = "pipelines/native"
+QUICK = [f"tests/{NATIVE}/test_{name}.py" for name in ("limits", "rows", "jpeg_header", "crc32")]
+TESTS = dict.fromkeys(
+    [
+        *QUICK,
+        "tests/studies/test_fuzz_native.py",
+        "tests/pipelines/plan/test_philox.py",
+        *(str(test.relative_to(ROOT)) for test in sorted((ROOT / "tests" / NATIVE).glob("test_*.py"))),
+    ]
+)
+FAULTS = (
+    # ---- not noticed when the table was begun
+    ("idct.c", "if (extreme) return 0;\n  for (int i = 0; i < 8; i++) trans", "for (int i = 0; i < 8; i++) trans"),
+    ("idct.c", "if (extreme) return 0;\n  for (int row", "for (int row"),
+    ("idct.c", "return centred >= -512 && centred < 512;", "return centred >= -51200;"),
+    ("huffman.c", "(is_ac ? MAX_AC_BITS : MAX_DC_BITS)", "(is_ac ? MAX_AC_BITS + 1 : MAX_DC_BITS)"),
+    ("huffman.c", "bad |= *prediction != (int16_t)*prediction;", ""),
+    ("stored.c", "start > stop || stop > row->size - row->head", "start > stop"),
+    ("cut.c", "if (strips.header_bytes + strips.scan.size + 2 > room) return PN_NO_MEMORY;", "(void)room;"),
+    ("reading.c", "== PN_OK && is_as_scanned(fd, row)) result", "== PN_OK) result"),
+    ("recode.c", "READ_BEYOND 1024", "READ_BEYOND 0"),
+    ("scan_bits.h", "PN_RESERVE 1408", "PN_RESERVE 1200"),
+    ("window.c", "memset(space->bytes, 0, sizeof space->bytes);", ""),
+    # ---- others
+    ("batch.c", "row->size < 4 || (uint64_t)row->size", "(uint64_t)row->size"),
+    ("batch.c", "if (row->kind == PN_STORED && pn_crc32(data, size, 0) != row->crc) return PN_ODD;", ""),
+    ("batch.c", "if (task->apply_exif && jpeg->exif_odd) return PN_ODD;", ""),
+    ("batch.c", "if ((int64_t)window.width * window.height / 512 > row->size) return PN_ODD;", ""),
+    ("batch.c", "w.width > width - w.x", "w.width > width"),
+    ("batch.c", "row->orientation == 6 || row->orientation == 7;", "row->orientation == 5 || row->orientation == 7;"),
+    ("batch.c", "task->files != NULL ? total > (uint64_t)task->files_bytes", "task->files != NULL ? 0"),
+    ("batch.c", "return *task->generation == task->wanted;", "return 1;"),
+    ("crc32.c", "if (size >= 64 && pn_has_avx2()", "if (size >= 48 && pn_has_avx2()"),
+    ("cut.c", "margin_x = jpeg->mcu_width > 8", "margin_x = 0"),
+    ("cut.c", "if ((stop == NULL) != is_last) return NULL;", "if (stop == NULL && !is_last) return NULL;"),
+    ("cut.c", "if (*size > room) return PN_NO_MEMORY;", "(void)room;"),
+    ("cut.c", "row->window.y -= part.covers.y;", ""),
+    ("cut.c", "!jpeg->surely_ycc || ", ""),
+    ("cut.c", "(joined++ & 7)", "(joined++ & 3)"),
+    ("exif.c", "directory < 8 || directory > file.size - 2", "directory < 8 || directory > file.size"),
+    ("exif.c", "/ 12) return 0;", "/ 11) return 0;"),
+    ("exif.c", "if (offset > file.size || bytes > file.size - offset) return 0;", "if (offset > file.size) return 0;"),
+    ("exif.c", "found >= 1 && found <= 8", "found >= 1 && found <= 9"),
+    ("huffman.c", "run == 0 ? END_OF_BLOCK : BAD_CODE", "END_OF_BLOCK"),
+    ("huffman.c", "int ahead = (count + 7) >> 3", "int ahead = count >> 3"),
+    ("huffman.c", "? LAST : k < END_OF_BLOCK ? -1", "? LAST : k < END_OF_BLOCK ? LAST"),
+    ("huffman.h", "if (code >= order->ends[length]) continue;", "if (code > order->ends[length]) continue;"),
+    ("huffman_write.c", " | (0xFFu >> count));", ");"),
+    ("huffman_write.c", "taken = 2 * count - 2;", "taken = 2 * count - 4;"),
+    ("huffman_write.h", "PN_WRITE_SLACK 8", "PN_WRITE_SLACK 0"),
+    ("idct_avx2.c", "extreme = _mm256_or_si256(extreme, excess);", "(void)excess;"),
+    ("idct_avx2.c", "extreme = _mm256_or_si256(extreme, _mm256_and_si256(most,", "(void)(_mm256_and_si256(most,"),
+    ("idct_avx2.c", "(short)0xFC00", "(short)0xF800"),
+    ("idct_avx2.c", "PAIR(2261, 9633)", "PAIR(2260, 9633)"),
+    ("jpeg_header.c", "total > 256 || (size_t)total > size - 17", "total > 256"),
+    ("jpeg_header.c", "total > 256 || (size_t)total > size - 17", "(size_t)total > size - 17"),
+    ("jpeg_header.c", "MAX_QUANTISER 2047", "MAX_QUANTISER 4095"),
+    ("jpeg_header.c", "length > size - at - 2", "length > size - at"),
+    ("jpeg_header.c", "if (size - at < 4 ||", "if (size - at < 2 ||"),
+    ("jpeg_header.c", "if (size != 6 + 3 * (size_t)jpeg->components)", "if (size < 6 + 3 * (size_t)jpeg->components)"),
+    ("memory.c", "memory->size >= size &&", "memory->size + 64 >= size &&"),
+    ("memory.c", "if (size > SIZE_MAX - (size >> 2) - PN_ALIGNMENT) return NULL;", ""),
+    ("memory.c", " && (memory->size <= PN_KEPT || size > PN_KEPT))", ")"),
+    ("philox.c", "key1 += 0xBB67AE85;", "key1 += 0xBB67AE84;"),
+    ("pixels.c", "near[i - 1] + next[i - 1] + 8", "near[i - 1] + next[i - 1] + 7"),
+    ("pixels_avx2.c", "18734u << 16", "18733u << 16"),
+    ("planes.c", "plane->mixed = !plane->halved_x || component->wide > 2;", "plane->mixed = 1;"),
+    ("planes.c", "plane->column) * 8 + 2 * PN_ROW_SLACK", "plane->column) * 8"),
+    ("planes.c", "*end = smaller(high, samples - 1) / 8 + 1;", "*end = high / 8 + 1 + 0 * samples;"),
+    ("reading.c", "if (got < 0 && errno == EINTR) continue;", ""),
+    ("reading.c", " || status.st_size != row->size) return 0;", ") return 0;"),
+    ("recode.c", "by_size = 8 * (uint64_t)scan_size", "by_size = 4 * (uint64_t)scan_size"),
+    ("recode.c", "MAX_HEADER 1600", "MAX_HEADER 160"),
+    ("recode.c", "MAX_HEADER + 2 * plain", "MAX_HEADER + plain"),
+    ("recode.c", "left = interval - 1;", "left = interval;"),
+    (
+        "resize.c",
+        "job.reach = reach_of(&job.axis, width);",
+        "job.reach = 3 * (size_t)width + 0 * reach_of(&job.axis, width);",
+    ),
+    ("resize.c", "axis.first[i] = axis.first[out - 1];", "axis.first[i] = 1 << 20;"),
+    ("resize.h", "PN_OVERWRITE 16", "PN_OVERWRITE 0"),
+    ("resize_avx2.c", "if (bytes % 32) vertical_chunk", "if (bytes % 16) vertical_chunk"),
+    ("scan_bits.c", "if (bits->end - at < 2 || at[1] != 0) {", "if (at[1] != 0) {"),
+    ("scan_bits.c", "bits_left(bits) < 8;", "bits_left(bits) < 16;"),
+    ("scan_bits.h", "PN_LOOK_BACK 16", "PN_LOOK_BACK 0"),
+    ("stored.c", "if (start > stop || stop", "if (stop"),
+    ("stored.c", "if (pn_crc32(coded, stop - start, before) != after) return PN_ODD;", "(void)before, (void)after;"),
+    ("stored.c", "result != PN_OK ? result : pn_crc32(head, row->head, 0) == row->crc ? PN_OK : PN_ODD;", "result;"),
+    ("stored.c", "* entry_bytes <= row->head;", "* entry_bytes <= (size_t)row->size;"),
+    ("stored.c", " && jpeg->height_offset == row->height_offset;", ";"),
+    ("symbols.c", "if (k > LAST && k < END_OF_BLOCK) return NULL;", ""),
+    ("symbols.c", "if (predictions->read != (int16_t)predictions->read) return NULL;", ""),
+    ("symbols.c", "if (extra > PN_MAX_DC_BITS) return NULL;", ""),
+    ("window.c", "bits.marker != PN_RST0 + (restarts++ & 7)", "(restarts++, (bits.marker & 0xF8) != PN_RST0)"),
+    ("window.c", " && bits.marker == PN_NO_MARKER && bits.at == bits.end;", " && bits.marker == PN_NO_MARKER;"),
+    ("window.c", " || scan->first_row > planes->row) return 0;", ") return 0;"),
+)
+
+
+def faults() -> list[Fault]:
+    """Return the table's faults. Raises ValueError for a text that its file does not hold just once."""
+    found = []
+    for number, (name, old, new) in enumerate(FAULTS):
+        text = (ROOT / NATIVE / name).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise ValueError(f"{name} holds {text.count(old)} times, instead of once: {old}")
+        line = text[: text.index(old)].count("\n") + 1
+        found.append(Fault(module=f"{NATIVE}/{name}", line=line, what=f"{old} -> {new}", number=number))
+    return found
+
+
+def planted(text: str, fault: Fault) -> str:
+    """Return the file's text with the fault in it; a control's text as it is."""
+    if fault.number == CONTROL:
+        return text
+    _, old, new = FAULTS[fault.number]
+    return text.replace(old, new)
+
+
+def main(
+    only: Annotated[list[int] | None, typer.Option(help="Numbers of faults to plant instead of all.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
+) -> None:
+    """Plant each fault, run the tests of the C files, and list the survivors."""
+    import torch  # noqa: F401  every forked test run has it
+
+    chosen = [fault for fault in faults() if not only or fault.number in only]
+    survivors, noticed_by, started = list[Fault](), dict[str, str](), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="penstock-c-faults-") as folder:
+        lane = Lane(Path(folder), planted)
+        for fault in [replace(chosen[0], what="nothing", number=CONTROL), *chosen]:
+            lane.start(fault, [list(TESTS)], 600)
+            while not lane.over():
+                time.sleep(0.05)
+            noticed, told = lane.finish(), (lane.folder / LOG).read_text(encoding="utf-8", errors="replace")
+            if fault.number == CONTROL:
+                if noticed:
+                    raise ValueError(f"the tests fail without a fault:\n{told}")
+                continue
+            if not noticed:
+                survivors.append(fault)
+            if "BuildError" in told:
+                raise ValueError(f"{fault.module}:{fault.line} does not compile: {fault.what}")
+            by = lane.noticed_by or ("the end of the process" if noticed else "survived")
+            noticed_by[str(fault.number)] = by
+            print(f"{fault.number}: {fault.module}:{fault.line}: {fault.what}: {by}", flush=True)
+    share = 1 - len(survivors) / len(chosen)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} noticed: {share:.3f} (at least {GOAL})")
+    if json is not None:
+        record = {
+            "what": "faults planted in the C files, one at a time",
+            "processor": re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1],  # type: ignore[index]
+            "seconds": round(time.monotonic() - started),
+            "faults": len(chosen),
+            "noticed": len(chosen) - len(survivors),
+            "noticed_by": noticed_by,
+            "survivors": [asdict(fault) for fault in survivors],
+        }
+        write_json(json, record)
+
+
+if __name__ == "__main__":
+    typer.run(main)
