@@ -23,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _stderr = os.dup(2)  # before what tests print is captured
     is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
     _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)
+    # A forked child would wait for the limit's thread, which it does not have, when it takes the limit away or exits.
+    os.register_at_fork(before=faulthandler.cancel_dump_traceback_later, after_in_parent=_end_unless_something_happens)
 
 
 def _end_unless_something_happens() -> None:

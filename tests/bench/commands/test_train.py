@@ -108,8 +108,8 @@ def test_repaired_images_are_left_out_if_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--auto-augment", "strong"), "auto_augment is None, 'rand' or 'trivial'"),
-        (("--erasing", "2"), "erasing is a probability"),
+        (("--auto-augment", "strong"), "auto_augment must be one of rand, trivial"),
+        (("--erasing", "2"), "erasing, a probability, must be from 0 to 1"),
         (("--mixup", "1", "--batch-size", "7"), "batch_size must be even"),
     ],
 )
