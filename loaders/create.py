@@ -14,7 +14,7 @@ import torch
 from penstock.loaders.engine.native_rows import goes_natively
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
-from penstock.loaders.feed.copies import numbered
+from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error, profile_path
@@ -271,16 +271,7 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
 
 def usable_device(device: str | torch.device) -> torch.device:
     """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
-    try:
-        named = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be one of torch's, such as 'cuda:0', got {shown(device)} ({error})") from None
-    count = torch.cuda.device_count() if named.type == "cuda" else 0
-    if named.type == "cuda" and (named.index or 0) >= count:
-        seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
-        fix = "see `nvidia-smi` and torch.version.cuda; a CPU build of torch has none. device='cpu' needs no GPU"
-        raise LoaderError("E-DEPENDENCY", f"device '{named}': torch {torch.__version__} sees {seen}", fix=fix)
-    return numbered(named)
+    return numbered(checked_device(device))
 
 
 def _parse(backend: str, options: dict[str, Any]) -> Any:

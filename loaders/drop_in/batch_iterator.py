@@ -10,13 +10,15 @@ import queue
 import reprlib
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.lost_globals import new_globals
-from penstock.loaders.drop_in.place import Mark
+from penstock.loaders.drop_in.place import Mark, Place
+from penstock.loaders.drop_in.protocol import keeps_place
 from penstock.loaders.drop_in.tracked import TrackedIterator, alive
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
@@ -55,6 +57,9 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._all_started = self._said_silent = False
         self._handed_out: dict[int, tuple[int, Any, dict[str, Any]]] = {}  # task -> number, indices, sampler's states
         self._ended: dict[int, ProcessState | None] = {}
+        self._early: deque[tuple[int, Any]] = deque()  # received before torch asked for them
+        self._heard: set[int] = set()  # workers
+        self._is_receiving = False
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
@@ -91,8 +96,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         if self._shutdown:
             return 0
         if self._is_iterable or not self._in_order:
-            return int(self._data_queue.qsize())
-        while self._tasks_outstanding and not self._data_queue.empty():
+            return len(self._early) + int(self._data_queue.qsize())
+        while self._tasks_outstanding and (self._early or not self._data_queue.empty()):
             self._receive_early()
         count = 0
         while len(self._task_info.get(self._rcvd_idx + count, ())) == 2:
@@ -130,7 +135,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             while self._tasks_outstanding:
                 self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
                 self._receive_early()
-        self._handed_out, self._ended = {}, {}
+        self._handed_out, self._ended, self._heard = {}, {}, set()
         self._turn = loader._place.turn if self._is_iterable else loader._place.batches % self._num_workers
         super()._reset(loader, first_iter)
 
@@ -156,15 +161,34 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             self._all_started = not len(starting)
         self._watchdog.restart()
 
+    def place_to_save(self) -> Place:
+        """Return this iteration's place, with the states in which the workers began that have delivered nothing yet."""
+        # A handler of a signal may ask while this thread receives: it would wait for a lock that is its own.
+        if keeps_place(self._dataset) and not self._is_receiving and not self._shutdown:
+            while {info[0] for info in self._task_info.values() if len(info) == 1} - self._heard:
+                self._early.append(self._receive())
+        return self._place
+
     def _get_data(self) -> Any:
+        task, data = self._early.popleft() if self._early else self._receive()
+        if isinstance(data, Ended):
+            self._ended[data.worker_id] = data.state
+        self._latest = task
+        return task, data
+
+    def _receive(self) -> tuple[int, Any]:
+        """Wait for the next message of a worker."""
         self._watchdog.restart()
+        self._is_receiving = True
         try:
             if self._timeout > 0 and not self._all_started:
                 self._wait_for_start()
             task, data = super()._get_data()  # type: ignore[no-untyped-call]
-            if isinstance(data, Ended):
-                self._ended[data.worker_id] = data.state
-            self._latest = task
+            if task in self._task_info:  # not a worker's word that it begins an epoch
+                worker = self._task_info[task][0]
+                self._heard.add(worker)
+                if isinstance(data, Fetched) and data.start:
+                    self._place.note_start(worker, self._num_workers, data.start)
             return task, data
         except BaseException as error:
             found = self._diagnose(error)
@@ -174,6 +198,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             if found is error:
                 raise
             raise found from error
+        finally:
+            self._is_receiving = False
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
         number, _, places = self._handed_out.pop(self._rcvd_idx - 1 if self._in_order else self._latest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -16,12 +17,21 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.batch_iterator import BatchIterator, start_method
 from penstock.loaders.drop_in.draws import Order
+from penstock.loaders.drop_in.fetcher import DATASET
 from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.random_state import generators_of
+from penstock.loaders.drop_in.protocol import keeps_place, save_starts
+from penstock.loaders.drop_in.random_state import TORCH, capture, generators_of, next_base_seed
 from penstock.loaders.drop_in.samplers import ShuffledSampler
-from penstock.loaders.drop_in.tracked import SingleIterator, Totals, TrackedIterator
+from penstock.loaders.drop_in.tracked import (
+    SingleIterator,
+    Totals,
+    TrackedIterator,
+    reads_from_generators,
+    seeds_workers,
+)
 from penstock.loaders.drop_in.tuned import AUTO, tune
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
+from penstock.loaders.feed.copies import checked_device
 from penstock.loaders.stream.contract import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import DataLoaderState
@@ -42,21 +52,22 @@ class DataLoader(TorchDataLoader[T_co]):
     Args:
         num_workers: "auto" is tuned=True.
         device: where the tensors of each batch go, in nested tuples, lists and mappings; on CUDA one batch ahead of the
-            consumer. None leaves them as torch does.
+            consumer. None leaves them as torch does. LoaderError E-DEPENDENCY for one that torch cannot use.
         seed: seed of the order of shuffle=True, 0 to 2**64 - 1: a function of it and of the epoch number alone, for
-            which nothing is drawn. None draws it from torch's generator, as torch does.
+            which nothing is drawn. None draws it from torch's generator, as torch does. Warns where it has no effect.
         watchdog_s: seconds without a sign of life of the workers before E-TIMEOUT. None waits as torch does, and warns
             after 300.
         tuned: chooses num_workers, pin_memory and prefetch_factor where they are torch's defaults; warns of what
             differs, and raises LoaderError E-MISUSE where that would change what is served.
+        snapshot_every_n_steps: of torchdata's StatefulDataLoader, without effect: a state is exact at every step.
 
     An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
     that was left early. `state_dict()` counts delivered batches only. It holds what the order was drawn from, and the
     states of samplers, data sets and iterators that have state_dict() and load_state_dict() (torchdata's protocol). A
     resumed epoch draws from any other sampler again, and reads any other iterable data set again, and drops what was
-    delivered before. Random transforms of a map-style data set are its own, and do not repeat after a resume with
-    workers. An exception of the dataset is raised as torch does. Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD,
-    E-SHM for lost workers; a new iteration starts new ones.
+    delivered before. A state from before the first batch holds where the epoch begins. Random transforms of a map-style
+    data set are its own, and do not repeat after a resume with workers. An exception of the dataset is raised as torch
+    does. Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
     """
 
     def __init__(
@@ -83,20 +94,20 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         watchdog_s: float | None = None,
         tuned: bool = False,
+        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         if watchdog_s is not None:
             check_watchdog(watchdog_s)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else checked_device(device)
         self.seed, self.watchdog_s = _checked_seed(seed), watchdog_s
-        self.tuned = tuned or num_workers == AUTO
+        self.tuned, self.snapshot_every_n_steps = tuned or num_workers == AUTO, snapshot_every_n_steps
         if self.tuned:
             num_workers, pin_memory, prefetch_factor = tune(
                 dataset, num_workers, pin_memory, prefetch_factor, self.device
             )
         order = _order(dataset, shuffle, sampler, batch_sampler, generator, self.seed)
         if order == SAMPLER:
-            sized: Any = dataset
-            sampler, shuffle = ShuffledSampler(sized, self.seed or 0), None
+            sampler, shuffle = ShuffledSampler(dataset, self.seed or 0), None  # type: ignore[arg-type]  # it has a len()
         super().__init__(
             dataset,
             batch_size,
@@ -130,6 +141,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return Order(sampler, self._place, generators_of(self), start)
 
     def _get_iterator(self) -> Any:
+        self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
         if self.num_workers == 0:
             iterator: TrackedIterator = SingleIterator(self)
         else:
@@ -169,10 +181,11 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict).
 
-        The epoch is passed on to a sampler of the user that has a set_epoch of its own (DistributedSampler).
+        The epoch is passed on to a sampler of the user that has a set_epoch of its own (DistributedSampler). Raises
+        ValueError where it is not from 0 to 2**32 - 1.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch is at least 0, not {epoch}")
+        if not 0 <= epoch < 1 << 32:
+            raise ValueError(f"epoch must be from 0 to 2**32 - 1, got {epoch}")
         if epoch != self.epoch or not self._place.fresh:
             self._go_to(Place(epoch))
         self._pass_epoch_on()
@@ -209,11 +222,29 @@ class DataLoader(TorchDataLoader[T_co]):
         It is JSON-serialisable where the states of samplers and data sets that keep their own place are.
         """
         place = self._place.settle()
-        if not place.fresh or place.is_inside or place.drawn_from or place.processes or place.sampler:
-            details = place.save(generators_of(self))
-        else:
-            details = {}
+        iterator = next((one for one in self._alive if one._place is place), None) if place.begun else None
+        if iterator is not None:
+            place = iterator.place_to_save()
+        elif place.fresh and not place.loaded:
+            place = self._next_start()
+        details = place.save(generators_of(self))
         return self._identity().save(place.epoch, place.batches) | ({"details": details} if details else {})
+
+    def _next_start(self) -> Place:
+        """Return where the next iteration begins, with what its order is going to be drawn from."""
+        order, place, dataset = self._index_sampler, self._place.next_iteration(), self.dataset
+        if order.start is None:
+            place.sampler = order.starts()
+        place.drawn_from = place.drawn_from or order.may_draw_from()
+        if reads_from_generators(self):
+            place.drawn_from = place.drawn_from or set(capture({}))
+        if self.num_workers == 0 and keeps_place(dataset):
+            place.processes = [save_starts({DATASET: dataset}) or None]
+        place.draws_seed = self.persistent_workers and self._iterator is None
+        own = next(iter(order.generators), "") if self.generator is not None else TORCH
+        if seeds_workers(self) and own not in place.drawn_from:
+            place.base_seed = next_base_seed(self.generator)
+        return place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken. Raises LoaderError E-STATE if it belongs to another stream."""
@@ -270,7 +301,13 @@ def _checked_seed(seed: Any) -> int | None:
 
 
 def _order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any, seed: int | None) -> str:
-    """Name what decides the order."""
+    """Name what decides the order. Warns of a seed that has no part in it."""
+    theirs = isinstance(dataset, IterableDataset) or not (sampler is batch_sampler is generator is None)
+    if seed is not None and shuffle and not theirs:
+        return SAMPLER
+    if seed is not None:
+        what = "shuffle=True, without a sampler, batch_sampler or generator of your own"
+        warnings.warn(f"seed={seed} has no effect: it orders {what}", UserWarning, stacklevel=3)
     if isinstance(dataset, IterableDataset):
         return _ITERABLE
     if batch_sampler is not None or sampler is not None:
@@ -279,7 +316,7 @@ def _order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generat
         return _SEQUENTIAL
     if generator is not None:
         return "generator"
-    return _RANDOM if seed is None else SAMPLER
+    return _RANDOM
 
 
 def _rest(

@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places
+from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places, save_starts
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
@@ -34,6 +43,23 @@ class Order:
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+    def starts(self) -> dict[str, Any]:
+        """Return the states in which the samplers are that keep their own place."""
+        return save_starts({name: keeper for name, keeper in self.keepers.items() if keeps_place(keeper)})
+
+    def may_draw_from(self) -> set[str]:
+        """Name the generators from which the order may be drawn."""
+        if self.start is not None:
+            return set()
+        sampler = self.sampler
+        while type(sampler) is BatchSampler:
+            sampler = sampler.sampler
+        if type(sampler) in (SequentialSampler, DistributedSampler):
+            return set()
+        if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
+            return {random_state.TORCH} if sampler.generator is None else set(self.generators)
+        return set(random_state.capture(self.generators))
 
 
 class Draws:
@@ -111,6 +137,8 @@ class Draws:
         now, place.now = place.now, {}
         random_state.restore(now, order.generators)
         self._send_samplers()
+        if not place.loaded:
+            place.sampler = order.starts()
         before = random_state.capture(order.generators)
         self._iterator = iter(order.sampler)
         if not inspect.isgenerator(self._iterator):
@@ -134,4 +162,6 @@ class Draws:
             load_place(self._iterator, ITERATOR, place.sampler)
         else:
             next(islice(self._iterator, place.batches, place.batches), None)
+        if not place.batches:
+            self.look_ahead()  # a generator draws now
         random_state.restore(place.now, order.generators)

@@ -11,7 +11,7 @@ from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
 from penstock.loaders.drop_in.protocol import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
-_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed"}
+_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed"}
 
 
 class Mark(NamedTuple):
@@ -38,14 +38,17 @@ class Place:
         epoch: number of the epoch.
         batches: batches of it that are delivered.
         fresh: whether nothing of the epoch was delivered since it was chosen.
+        begun: whether an iteration began here.
         ahead: numbers of batches that were delivered before their turn.
         drawn_from: names of the generators that the order was drawn from.
         begin: the states of these before the order of the epoch was drawn.
+        undrawn: whether it will be drawn from `begin`, as nothing was drawn yet.
         now: what they are set to once the place is reached, from a state that was loaded.
         sampler: states of the samplers at this place, of those that keep their own.
         processes: states of the worker processes at this place, or of this one.
         turn: number of the worker whose batch is next.
-        base_seed: of the workers' generators, from which an iterable data set may draw its order in this epoch.
+        base_seed: of the workers' generators in this epoch, where the data set is iterable or keeps its own place.
+        draws_seed: whether persistent workers are still to be started, for which that seed is drawn.
         left: why the iteration cannot go on, if so.
         loaded: whether it comes from a state, to which samplers and data sets are to be sent.
         at_end: called before anyone asks where this is, if the epoch may be over; None else.
@@ -54,14 +57,17 @@ class Place:
     epoch: int = 0
     batches: int = 0
     fresh: bool = True
+    begun: bool = False
     ahead: set[int] = field(default_factory=set)
     drawn_from: set[str] = field(default_factory=set)
     begin: random_state.States = field(default_factory=dict)
+    undrawn: bool = False
     now: random_state.States = field(default_factory=dict)
     sampler: dict[str, Any] = field(default_factory=dict)
     processes: list[ProcessState | None] = field(default_factory=list)
     turn: int = 0
     base_seed: int | None = None
+    draws_seed: bool = False
     left: str | None = None
     loaded: bool = False
     at_end: Callable[[], None] | None = None
@@ -81,25 +87,35 @@ class Place:
     @property
     def is_resumed(self) -> bool:
         """Say whether an iteration begins inside an epoch, or with an order that is drawn already."""
-        return bool(self.batches or self.ahead or (self.loaded and self.begin))
+        return self.is_under_way or bool(self.loaded and self.begin)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Say whether a part of the epoch is delivered."""
+        return bool(self.batches or self.ahead)
 
     @property
     def is_inside(self) -> bool:
         """Say whether a part of the epoch is delivered, or its order is drawn already."""
-        return bool(self.batches or self.ahead or self.begin)
+        return self.is_under_way or bool(self.begin)
 
     def next_iteration(self) -> Place:
         """Return the place of a new iteration: this one, or the next epoch if this one was left early."""
         if not self.fresh:
             return Place(self.epoch + 1, drawn_from=set(self.drawn_from))
-        again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None)
-        if not (self.batches or self.ahead or self.loaded):
+        again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None, begun=False)
+        if not (self.is_under_way or self.loaded):
             again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
         return again
 
+    def note_start(self, process: int, processes: int, state: ProcessState) -> None:
+        """Note the state in which a process begins, unless a later one is known."""
+        self.processes = self.processes or [None] * processes
+        self.processes[process] = self.processes[process] or state
+
     def deliver(self, mark: Mark, *, in_order: bool, iterable: bool, processes: int) -> None:
         """Note that a batch was delivered."""
-        self.fresh, self.loaded, self.now, self.at_end = False, False, {}, None
+        self.fresh, self.loaded, self.undrawn, self.now, self.at_end = False, False, False, {}, None
         if iterable:
             self.batches += 1
         elif in_order:  # whatever failed before it was passed over
@@ -123,6 +139,7 @@ class Place:
     ) -> None:
         """Go to the start of the epoch after `epoch`, with the states in which samplers and processes ended it."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
+        self.begun = False
         self.base_seed = self.at_end = None
         self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
         self.processes = processes if processes is not None and any(processes) else []
@@ -138,10 +155,12 @@ class Place:
         if self.ahead:
             found["ahead"] = sorted(self.ahead)
         if self.drawn_from:
-            states = self.now or random_state.capture(generators)
+            states = {} if self.undrawn else self.now or random_state.capture(generators)
             # Others draw from a global generator, too; one of the user's is where the order leaves it.
             going_on = {
-                n: states[n] for n in self.drawn_from if n in states and not (self.is_inside and n in generators)
+                n: states[n]
+                for n in sorted(self.drawn_from)
+                if n in states and not (self.is_inside and n in generators)
             }
             found["random"] = {"begin": self.begin, "now": going_on}
         if self.sampler:
@@ -150,8 +169,10 @@ class Place:
             found["processes"] = list(self.processes)
         if self.is_inside and self.turn:
             found["turn"] = self.turn
-        if self.is_inside and self.base_seed is not None:
+        if self.base_seed is not None:
             found["base_seed"] = self.base_seed
+        if self.draws_seed:
+            found["draws_seed"] = True
         return found
 
     @classmethod
@@ -159,7 +180,7 @@ class Place:
         """Return the place that was saved. Raises LoaderError E-STATE for `details` that make no sense."""
         if not isinstance(details, dict) or not set(details) <= _FIELDS:
             raise LoaderError("E-STATE", "the details of the state make no sense")
-        place = cls(epoch, batches, loaded=True)
+        place = cls(epoch, batches, loaded=True, draws_seed=details.get("draws_seed") is True)
         ahead, turn, seed = details.get("ahead", []), details.get("turn", 0), details.get("base_seed")
         numbers = [*ahead, turn, 0 if seed is None else seed] if isinstance(ahead, list) else [None]
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
@@ -170,6 +191,7 @@ class Place:
             raise LoaderError("E-STATE", "the state of the random generators makes no sense")
         place.begin, place.now = (random_state.check(random.get(name, {})) for name in ("begin", "now"))
         place.drawn_from = {*place.begin, *place.now}
+        place.undrawn = bool(place.begin) and not place.now
         sampler, states = details.get("sampler", {}), details.get("processes", [])
         if not isinstance(sampler, dict) or not isinstance(states, list) or not all(map(_is_process_state, states)):
             raise LoaderError("E-STATE", "the state of the samplers or of the processes makes no sense")

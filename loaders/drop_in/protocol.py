@@ -44,6 +44,11 @@ def _copy_of_state(keeper: Any) -> Any:
         return Missing(f"{type(error).__name__}: {error}")
 
 
+def save_starts(keepers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `save_places` does, without the states that cannot be had before the first sample."""
+    return {name: state for name, state in save_places(keepers).items() if not isinstance(state, Missing)}
+
+
 def refuse_missing(states: Mapping[str, Any]) -> None:
     """Raise LoaderError E-STATE if one of `states` is Missing."""
     for name, state in states.items():

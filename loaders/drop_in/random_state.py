@@ -52,6 +52,13 @@ def capture(generators: Generators) -> States:
     return states
 
 
+def next_base_seed(generator: torch.Generator | None) -> int:
+    """Return the seed of the workers' generators that torch's next iterator draws, without drawing it."""
+    copy = torch.Generator()
+    copy.set_state(torch.get_rng_state() if generator is None else generator.get_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=copy))
+
+
 def changed(before: States, after: States) -> set[str]:
     """Return the names of the generators that were drawn from between two captures."""
     return {name for name in before if before[name] != after.get(name)}

@@ -6,7 +6,8 @@ import inspect
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch.utils.data import IterableDataset
@@ -14,9 +15,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Sing
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.draws import Draws
-from penstock.loaders.drop_in.fetcher import DATASET, Fetcher, ProcessState
+from penstock.loaders.drop_in.fetcher import Fetcher, ProcessState, begin_dataset
 from penstock.loaders.drop_in.place import Mark, Place
-from penstock.loaders.drop_in.protocol import keeps_place, load_place
+from penstock.loaders.drop_in.protocol import keeps_place
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.stream.contract import LoaderStats
 from penstock.pipelines.errors import LoaderError
@@ -54,19 +55,24 @@ class TrackedIterator(_BaseDataLoaderIter):
     def __init__(self, loader: Any) -> None:
         self._totals: Totals = loader._totals
         self._begin(loader)
-        now = self._place.now
+        now, went_on = self._place.now, not self._place.draws_seed
         super().__init__(loader)
-        if self._persistent_workers and not self._place.is_resumed:
+        if self._persistent_workers and went_on and not self._place.is_resumed:
             # Workers that went on would have drawn no seed between the epochs.
             random_state.restore(now, random_state.generators_of(loader))
-        if self._is_iterable and self._num_workers:
+        if seeds_workers(loader):
             if self._place.base_seed is not None:
                 self._base_seed = self._place.base_seed
             self._place.base_seed = int(self._base_seed)
+        self._after_seed()
+
+    def _after_seed(self) -> None:
+        """Go on after the workers' seed is drawn, and before the data set is asked for its iterator."""
 
     def _begin(self, loader: Any) -> None:
         """Begin an iteration at the loader's place."""
         self._place: Place = loader._place
+        self._place.begun = True
         self._epoch, self._steps = self._place.epoch, loader._steps()
         self._marks: deque[Mark] = deque()
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
@@ -94,6 +100,10 @@ class TrackedIterator(_BaseDataLoaderIter):
     def end_states(self) -> list[ProcessState | None] | None:
         """Return the states of the processes at the end of an epoch, where these go on with the next."""
         return None
+
+    def place_to_save(self) -> Place:
+        """Return this iteration's place, with all that it goes on from."""
+        return self._place
 
     def close(self) -> None:
         """End the iteration, and its processes."""
@@ -141,16 +151,37 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
 
     def __init__(self, loader: Any) -> None:
         place: Place = loader._place
-        resume = place.resume[0] if place.resume else None
-        load_place(loader.dataset, DATASET, resume or {})
-        self._before: random_state.States | None = None
-        draws = isinstance(loader.dataset, IterableDataset) and not keeps_place(loader.dataset)
-        if draws:
+        self._resume, self._start = (place.resume or [None])[0], {}
+        if not place.is_under_way:
+            self._start = begin_dataset(loader.dataset, self._resume or {})
+        self._may_draw = reads_from_generators(loader)
+        if self._may_draw:
             random_state.restore(place.begin or place.now, {})
-            self._before = random_state.capture({})
+        self._before = random_state.capture({})
         super().__init__(loader)
-        self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, resume)
-        self._may_draw = draws
+        iterator = getattr(self._dataset_fetcher, "dataset_iter", None)
+        self._is_lazy = inspect.isgenerator(iterator)
+        if place.begin and not self._is_lazy and (keeps_place(iterator) or not place.is_under_way) and self._may_draw:
+            random_state.restore(place.now, {})
+        self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, self._resume, self._start)
+        if not (place.loaded and place.processes):
+            place.processes = [self._dataset_fetcher.start] if self._dataset_fetcher.start else []
+
+    def _after_seed(self) -> None:
+        if self._place.is_under_way:  # a state that holds a generator of torch was taken after this
+            begin_dataset(self._dataset, self._resume or {})
+
+    def place_to_save(self) -> Place:
+        """Return this iteration's place, with the generators that the rest is drawn from."""
+        place = self._place
+        if place.is_inside:
+            return place
+        if self._may_draw:
+            begin = random_state.capture({}) if self._is_lazy else self._before
+            return replace(place, begin=begin, drawn_from=set(begin), undrawn=self._is_lazy)
+        order = self._index_sampler
+        states, names = random_state.capture(order.generators), order.may_draw_from()
+        return replace(place, begin={name: states[name] for name in names}, drawn_from=names, undrawn=True)
 
     def _reach_end(self) -> None:
         if self._feed is None:  # torch asks the sampler when the program asks for more: it may draw, change or raise
@@ -172,11 +203,11 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         """Fetch the first batch, and note which generators are drawn from for it."""
         place, fetcher = self._place, self._dataset_fetcher
         if place.begin:
-            random_state.restore(place.begin, {})
+            if self._is_lazy:
+                random_state.restore(place.begin, {})
             fetcher.on_place = lambda now=place.now: random_state.restore(now, {})  # type: ignore[misc]
             return super()._next_data()  # type: ignore[no-untyped-call]
-        now = random_state.capture({})
-        before = now if inspect.isgenerator(fetcher.plain.dataset_iter) else self._before or now
+        before = random_state.capture({}) if self._is_lazy else self._before
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
         finally:
@@ -187,6 +218,19 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
     def end_states(self) -> list[ProcessState | None] | None:
         """Return the state of the data set at the end of an epoch."""
         return [self._dataset_fetcher.state(ended=True)] if keeps_place(self._dataset) else None
+
+
+def reads_from_generators(loader: Any) -> bool:
+    """Say whether the order of an iterable data set may be drawn from the global generators of this process."""
+    dataset = loader.dataset
+    if loader.num_workers or not isinstance(dataset, IterableDataset):
+        return False
+    return isinstance(dataset, Iterator) or not keeps_place(dataset)
+
+
+def seeds_workers(loader: Any) -> bool:
+    """Say whether what workers serve may be drawn from their generators, and is part of the place."""
+    return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or keeps_place(loader.dataset))
 
 
 def alive(reference: Callable[[], Waiting | None]) -> Waiting:

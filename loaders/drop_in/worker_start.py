@@ -18,10 +18,9 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.fetcher import DATASET, RANDOM, Ended, Fetched, Fetcher, ProcessState
+from penstock.loaders.drop_in.fetcher import RANDOM, Ended, Fetched, Fetcher, ProcessState, begin_dataset
 from penstock.loaders.drop_in.globals_read import Place
 from penstock.loaders.drop_in.lost_globals import warn_of_lost_globals
-from penstock.loaders.drop_in.protocol import load_place
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
@@ -64,8 +63,10 @@ class WorkerFetcher(Fetcher):
     missing.
     """
 
-    def __init__(self, plain: Any, resume: ProcessState | None, row: npt.NDArray[np.int64]) -> None:
-        super().__init__(plain, resume)
+    def __init__(
+        self, plain: Any, resume: ProcessState | None, before: ProcessState, row: npt.NDArray[np.int64]
+    ) -> None:
+        super().__init__(plain, resume, before)
         self._row = row
         if self._iterator is not None:
             plain.dataset_iter = _NotedIterator(self._iterator, row)
@@ -83,7 +84,8 @@ class WorkerFetcher(Fetcher):
         finally:
             self._row[BUSY] = 0
         state = self.state()
-        return batch if state is None else Fetched(batch, state)
+        start, self.start = self.start, {}
+        return batch if state is None else Fetched(batch, state, start or None)
 
 
 class _NotedIterator:
@@ -119,8 +121,8 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -
     def create_noted(kind: int, dataset: Any, *rest: Any) -> WorkerFetcher:
         place = (places.pop() if places else None) or {}
         random_state.restore(place.get(RANDOM, {}), {})
-        load_place(dataset, DATASET, place)
-        fetchers[:] = [WorkerFetcher(create(kind, dataset, *rest), place, row)]  # type: ignore[no-untyped-call]
+        before = begin_dataset(dataset, place)
+        fetchers[:] = [WorkerFetcher(create(kind, dataset, *rest), place, before, row)]  # type: ignore[no-untyped-call]
         return fetchers[0]
 
     def end(worker_id: int) -> Any:

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import LoaderError
+
 
 class CopyEngine(Protocol):
     """Copy to one device, beside the stream on which the consumer computes."""
@@ -38,6 +41,20 @@ def numbered(device: torch.device) -> torch.device:
     """Return `device` with the number of its GPU: "cuda" alone is another GPU whenever the process chooses one."""
     bare = device == torch.device("cuda")
     return torch.device("cuda", torch.cuda.current_device()) if bare else device
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return `device` as torch's. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be one of torch's, such as 'cuda:0', got {shown(device)} ({error})") from None
+    count = torch.cuda.device_count() if named.type == "cuda" else 0
+    if named.type == "cuda" and (named.index or 0) >= count:
+        seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        fix = "see `nvidia-smi` and torch.version.cuda; a CPU build of torch has none. device='cpu' needs no GPU"
+        raise LoaderError("E-DEPENDENCY", f"device '{named}': torch {torch.__version__} sees {seen}", fix=fix)
+    return named
 
 
 @cache

@@ -31,7 +31,7 @@ def test_arguments_are_torchs_then_ours() -> None:
     theirs = list(inspect.signature(TorchDataLoader).parameters.values())
     ours = list(inspect.signature(DataLoader).parameters.values())
     assert [(p.name, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.kind) for p in theirs]
-    assert {p.name for p in ours[len(theirs) :]} == {"device", "seed", "watchdog_s", "tuned"}
+    assert {p.name for p in ours[len(theirs) :]} == {"device", "seed", "watchdog_s", "tuned", "snapshot_every_n_steps"}
     assert all(p.kind is p.KEYWORD_ONLY for p in ours[len(theirs) :])
     assert [mine.default for mine in ours[: len(theirs)]] == [other.default for other in theirs]
 
@@ -100,6 +100,25 @@ def test_impossible_arguments_of_ours_raise(arguments: dict[str, Any]) -> None:
         DataLoader(Numbered(4), **arguments)
 
 
+def test_an_epoch_that_no_state_can_hold_is_refused() -> None:
+    for epoch in (-1, 1 << 32):
+        with pytest.raises(ValueError, match=f"from 0 to 2\\*\\*32 - 1, got {epoch}"):
+            DataLoader(Numbered(4)).set_epoch(epoch)
+
+
+def test_a_device_that_is_not_there_is_said_at_once() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(LoaderError, match=f"E-DEPENDENCY.*'cuda:{count}'"):
+        DataLoader(Numbered(4), device=f"cuda:{count}")
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampler": [1, 2]}, {"shuffle": True, "generator": seeded()}])
+def test_a_seed_without_effect_is_warned_of(settings: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="seed=3 has no effect") as said:
+        DataLoader(Numbered(4), seed=3, **settings)
+    assert [warning.filename for warning in said] == [__file__]
+
+
 def test_nothing_starts_before_the_first_iteration() -> None:
     before = children()
     loader = DataLoader(Numbered(4), num_workers=1)
@@ -148,7 +167,7 @@ def test_shuffling_by_a_seed_draws_nothing_from_torch() -> None:
 def test_a_huge_dataset_is_opened_anywhere() -> None:
     length = 10**9
     for shuffle in (True, False):
-        loader = DataLoader(Numbered(length), 10, shuffle=shuffle, seed=0)
+        loader = DataLoader(Numbered(length), 10, shuffle=shuffle, seed=0 if shuffle else None)
         loader.load_state_dict({**loader.state_dict(), "batches": 70_000_000})
         batch = next(iter(loader)).tolist()
         positions = np.arange(700_000_000, 700_000_010)

@@ -197,18 +197,20 @@ class OneIterator:
     """A loader whose epochs are parts of one iteration, over a batch sampler that is Repeated."""
 
     batch_sampler: Any
-    iterator: Iterator[Any]
+    iterator: Any = None
 
     def __len__(self) -> int:
         return len(self.batch_sampler.sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.iterator is None:
+            self.iterator = self._get_iterator()  # type: ignore[attr-defined]
         for _ in range(len(self)):
             yield next(self.iterator)
 
 
 class InfiniteDataLoader:
-    """YOLOv5's way to keep its workers: the batch sampler is swapped for one without an end."""
+    """The way of YOLOv5 and Ultralytics to keep workers: the batch sampler is swapped for one without an end."""
 
     @staticmethod
     def of(kind: Any) -> Any:
@@ -216,7 +218,6 @@ class InfiniteDataLoader:
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
-                self.iterator = kind.__iter__(self)
 
         return Infinite
 
@@ -236,7 +237,9 @@ def yolos_infinite_loader(kind: Kind) -> Any:
     found = []
     for settings in ({"num_workers": 0}, {"num_workers": 1}):
         loader = InfiniteDataLoader.of(kind)(Numbered(LENGTH), 2, shuffle=True, **settings)
-        found += [values(loader) for _ in range(3)]
+        for _ in range(3):
+            found += [values(loader) for _ in range(2)]
+            loader.iterator = None  # its reset()
     return found
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
+import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -260,3 +264,147 @@ def test_a_state_that_a_data_set_does_not_give_is_missed_when_it_is_asked_for(nu
         with pytest.raises(LoaderError, match=r"E-STATE.*the dataset has no state .*KeyError: 'later'"):
             loader.state_dict()
         assert len(list(batches)) == 2
+
+
+class Answers(Dataset[int]):
+    """Draws a number for each sample; its state holds the generator. The first sample of a worker may take long."""
+
+    def __init__(self, before_first: Callable[[], Any] = int) -> None:
+        self.before_first = before_first
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.before_first()
+        return 1000 * index + int(torch.randint(1000, ()))
+
+    def state_dict(self) -> State:
+        return {"generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: State) -> None:
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+class Drawn(Iterator[int]):
+    """Walks over random numbers, and keeps the generator."""
+
+    def __init__(self) -> None:
+        self.served, self.last = 0, int(torch.randint(6, 9, ()))
+
+    def __next__(self) -> int:
+        if self.served == self.last:
+            raise StopIteration
+        self.served += 1
+        return int(torch.randint(1000, ()))
+
+    def state_dict(self) -> State:
+        return {"served": self.served, "generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.served = state["served"]
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+class Drawing(IterableDataset[int]):
+    """Its iterator draws its length when it is made."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Drawn()
+
+
+class Itself(IterableDataset[int]):
+    """Is its own iterator; it has a place from the first time on that it is asked for one."""
+
+    walk: Drawn
+
+    def __iter__(self) -> Iterator[int]:
+        self.walk = Drawn()
+        return self
+
+    def __next__(self) -> int:
+        return next(self.walk)
+
+    def state_dict(self) -> State:
+        return self.walk.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.walk.load_state_dict(state)
+
+
+class Listed(IterableDataset[int]):
+    """Draws its order from a global generator when it is asked for an iterator, which keeps no place."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(100), 7))
+
+
+class Late(IterableDataset[int]):
+    """Draws its order from a global generator when it is asked for its first sample."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(7).tolist()
+
+
+EARLY: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffled": lambda: {"dataset": Numbers(), "shuffle": True},
+    "a generator": lambda: {"dataset": Numbers(), "shuffle": True, "generator": torch.Generator()},
+    "shuffled, and draws": lambda: {"dataset": Answers(), "shuffle": True},
+    "draws": lambda: {"dataset": Answers()},
+    "sampler": lambda: {"dataset": Numbers(), "sampler": KeepsPlace()},
+    "its iterator draws": lambda: {"dataset": Drawing()},
+    "its own iterator": lambda: {"dataset": Itself()},
+    "listed": lambda: {"dataset": Listed()},
+    "late": lambda: {"dataset": Late()},
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("delivered", [None, 0, 1])
+@pytest.mark.parametrize("source", EARLY)
+def test_a_state_from_before_each_process_has_delivered_holds_where_it_began(
+    source: str, delivered: int | None, num_workers: int
+) -> None:
+    def later(loader: DataLoader[Any]) -> list[Any]:
+        """The next epoch, unless its workers draw from a generator that is not part of the place."""
+        return values(loader) if num_workers == 0 or source.startswith("shuffled") else []
+
+    torch.manual_seed(5)
+    random.seed(5)
+    KeepsPlace.passes = 0
+    with DataLoader(**EARLY[source](), num_workers=num_workers, snapshot_every_n_steps=5) as first:
+        batches = iter(first) if delivered is not None else None
+        for _ in range(delivered or 0):
+            next(batches)  # type: ignore[arg-type]
+        state, passes = json.dumps(first.state_dict()), KeepsPlace.passes if delivered else 0
+        rest = values(first if batches is None else batches) + later(first)
+    torch.manual_seed(6)
+    random.seed(6)
+    KeepsPlace.passes = passes
+    with DataLoader(**EARLY[source](), num_workers=num_workers) as again:
+        again.load_state_dict(json.loads(state))
+        assert json.dumps(again.state_dict()) == state
+        assert values(again) + later(again) == rest
+
+
+def test_a_signals_handler_may_ask_for_the_state_while_the_loader_waits() -> None:
+    saved = multiprocessing.get_context("fork").Event()
+    states: list[State] = []
+
+    def save(*_: Any) -> None:
+        states.append(loader.state_dict())
+        saved.set()
+
+    def before_first() -> None:
+        time.sleep(0.3)  # the loader waits by then
+        os.kill(os.getppid(), signal.SIGUSR1)
+        assert saved.wait(20), "the handler waits for what the program holds"
+
+    before = signal.signal(signal.SIGUSR1, save)
+    try:
+        with DataLoader(Answers(before_first), num_workers=1, multiprocessing_context="fork") as loader:
+            assert len(list(loader)) == 7
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [state["batches"] for state in states] == [0]

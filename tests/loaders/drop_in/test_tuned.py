@@ -37,6 +37,7 @@ def test_what_the_user_sets_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(Numbered(4), num_workers=1, prefetch_factor=5, tuned=True)
     assert (loader.num_workers, loader.prefetch_factor) == (1, 5)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     pinned = {d: DataLoader(Numbered(4), device=d, tuned=True).pin_memory for d in (None, "cuda", "cuda:1", "cpu")}
     assert pinned == {None: True, "cuda": True, "cuda:1": True, "cpu": False}
     monkeypatch.setattr(tuned.multiprocessing.current_process(), "_config", {"daemon": True})
