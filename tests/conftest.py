@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,8 @@ _stderr, _limit_s = 2, 0.0
 def pytest_configure(config: pytest.Config) -> None:
     """Limit the silence of this process, and a little later that of xdist's controller, which is told of every test."""
     global _stderr, _limit_s
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job: no test could be interrupted
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _stderr = os.dup(2)  # before what tests print is captured
     is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
     _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)
