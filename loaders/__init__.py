@@ -6,9 +6,10 @@
 from penstock.loaders.create import create_loader
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import EpochLedger, LoaderStats
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.order import Permutation, Schedule
 from penstock.pipelines.errors import LoaderError
 

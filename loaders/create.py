@@ -21,7 +21,7 @@ from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, pro
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.stream.agreement import line_of
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
-from penstock.loaders.stream.contract import Engine
+from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.state import LoaderState, pipeline_settings

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import NOWHERE, Cursor
+from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.order import Schedule
 
 Batch = TypeVar("Batch")

@@ -19,10 +19,12 @@ import torch
 
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
-from penstock.loaders.stream.contract import Cursor, Engine, EpochLedger, LoaderStats
+from penstock.loaders.stream.engine_contract import Cursor, Engine
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.state import NUM_EPOCHS, LoaderState, saved_ledger

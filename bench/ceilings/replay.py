@@ -12,7 +12,7 @@ import torch
 from penstock.loaders.create import create_loader
 from penstock.loaders.feed.batch_feed import DeviceFeed
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.spec import ImagePipeline
 

@@ -10,7 +10,7 @@ import typer
 
 from penstock.bench.commands import options as common
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.loaders.loader import Loader
-from penstock.loaders.stream.contract import LoaderStats
+from penstock.loaders.metrics.stats import LoaderStats
 
 
 class Span(NamedTuple):

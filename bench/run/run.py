@@ -59,7 +59,7 @@ from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.verdict import judge
 from penstock.loaders.loader import Loader
-from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built

@@ -24,7 +24,7 @@ from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
 from penstock.bench.train.ranks import gather_from_ranks
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.agreement import refuse_disagreement
-from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 WARMUP_STEPS = 10

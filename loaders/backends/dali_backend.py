@@ -32,7 +32,7 @@ from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.feed.copies import numbered
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import Cursor, Engine, HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, Engine, HostBatch
 from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.loaders.workers.launch import deferred_signals
 from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked

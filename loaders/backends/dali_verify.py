@@ -18,7 +18,7 @@ from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slots import Produced
 from penstock.loaders.feed.batch_feed import CANARY
 from penstock.loaders.feed.copies import CopyEngine
-from penstock.loaders.stream.contract import BadSample
+from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels

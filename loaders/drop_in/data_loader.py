@@ -32,7 +32,7 @@ from penstock.loaders.drop_in.tracked import (
 from penstock.loaders.drop_in.tuned import AUTO, tune
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
 from penstock.loaders.feed.copies import checked_device
-from penstock.loaders.stream.contract import LoaderStats
+from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import DataLoaderState
 from penstock.loaders.system.needs import drop_in_needs, ensure

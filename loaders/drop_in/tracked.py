@@ -19,7 +19,7 @@ from penstock.loaders.drop_in.fetcher import Fetcher, ProcessState, begin_datase
 from penstock.loaders.drop_in.place import Mark, Place
 from penstock.loaders.drop_in.protocol import keeps_place
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
-from penstock.loaders.stream.contract import LoaderStats
+from penstock.loaders.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 
 Waiting = TypeVar("Waiting", bound="TrackedIterator")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.signal_safe import SignalSafeCondition
 from penstock.loaders.workers.progress import WorkerProgress

@@ -9,7 +9,7 @@ from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.stream.contract import Engine
+from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.system.needs import Needs
 
 _LOOKED_AT = 16  # images, spread over the data set

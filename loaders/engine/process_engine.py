@@ -17,7 +17,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import ProducerSettings
 from penstock.loaders.engine.slot_needs import slot_bytes
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
-from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error

@@ -15,7 +15,7 @@ import torch
 from penstock.loaders.engine.native_rows import NativeRows, native_rows
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader, SoundSamples
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import BadSample, Cursor
+from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window

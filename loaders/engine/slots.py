@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.engine.producer import ROW_DTYPE
-from penstock.loaders.stream.contract import BadSample, Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import BadSample, Cursor, HostBatch
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.page_lock import page_lock
 from penstock.loaders.system.recycled_memory import Recycler

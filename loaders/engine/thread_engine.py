@@ -20,7 +20,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer import MakeTask, ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.slots import Produced, WorkItem
-from penstock.loaders.stream.contract import NOWHERE, Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.needs import ensure
 from penstock.loaders.workers.launch import deferred_signals
 from penstock.loaders.workers.progress import BUSY, SAMPLE, SINCE_NS

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.loaders.stream.contract import HostBatch
+from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.batch.to_device import to_device

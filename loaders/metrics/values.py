@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.loaders.stream.contract import LoaderStats
+from penstock.loaders.metrics.stats import LoaderStats
 
 WAIT_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.ranks import joined
 from penstock.pipelines.errors import LoaderError
 

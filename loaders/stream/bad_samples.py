@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.loaders.stream.contract import BadSample, EpochLedger
+from penstock.loaders.stream.engine_contract import BadSample
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.checked import checked_choice, checked_number, set_checked
 from penstock.pipelines.errors import LoaderError
 

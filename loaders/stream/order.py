@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.plan.philox import STREAM_ORDER, random_words
 
 SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new name

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
-from penstock.loaders.stream.contract import Cursor, EpochLedger
+from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.order import SAMPLER
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline

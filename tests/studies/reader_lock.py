@@ -24,7 +24,7 @@ from penstock.loaders.backends.dali_tasks import crop_task
 from penstock.loaders.engine.producer import ROW_DTYPE, Producer, ProducerSettings
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train

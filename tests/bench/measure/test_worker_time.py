@@ -13,8 +13,8 @@ from processes import eventually
 
 from penstock.bench.measure.worker_time import Span, WorkerTime, WorkerWatch
 from penstock.loaders import create_loader
+from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.contract import LoaderStats
 from penstock.pipelines import imagenet_train
 
 

@@ -20,7 +20,7 @@ from dali_streams import (
 from memory_source import MemorySource
 from photo_folder import photo
 
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_train
 
 pytestmark = pytest.mark.gpu

@@ -23,7 +23,7 @@ from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.producer import ROW_DTYPE, Aborted, Producer
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.workers.progress import WorkerProgress
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header

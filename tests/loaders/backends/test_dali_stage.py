@@ -14,7 +14,7 @@ from penstock.loaders.backends import dali_stage
 from penstock.loaders.backends.dali_stage import DaliStage, Finished
 from penstock.loaders.engine.slots import BatchSlots, Produced, WorkItem
 from penstock.loaders.feed.batch_feed import DeviceFeed
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage

@@ -19,7 +19,7 @@ from producer_settings import producer_settings
 from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer
-from penstock.loaders.stream.contract import BadSample, Cursor
+from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
 

@@ -25,7 +25,7 @@ from penstock.loaders.backends import dali_verify
 from penstock.loaders.backends.dali_verify import Verifier, unwritten_rows
 from penstock.loaders.engine.slots import Produced, WorkItem
 from penstock.loaders.feed.batch_feed import CANARY
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
 

@@ -25,7 +25,7 @@ from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.folder_index import FolderIndex, write_index
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.stream.contract import BadSample, Cursor
+from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.loaders.workers.progress import MADE, SAMPLE, WorkerProgress
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.rows import ROW

@@ -25,7 +25,7 @@ from penstock.loaders.engine.choose import open_engine
 from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.feed.batch_feed import DeviceFeed
-from penstock.loaders.stream.contract import Cursor, Engine
+from penstock.loaders.stream.engine_contract import Cursor, Engine
 from penstock.loaders.system import page_lock, recycled_memory
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage

@@ -26,7 +26,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_eval
 
 COUNT = 48

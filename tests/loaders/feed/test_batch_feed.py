@@ -20,7 +20,7 @@ from strict_copies import META, StrictCopies
 from penstock.loaders import create_loader
 from penstock.loaders.feed.batch_feed import CANARY, DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey

@@ -16,7 +16,7 @@ from simulated_device import MAIN, Event, SimulatedCopies, SimulatedDevice, Work
 
 from penstock.loaders.backends import dali_stage
 from penstock.loaders.feed import batch_feed
-from penstock.loaders.stream.contract import Cursor, HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 

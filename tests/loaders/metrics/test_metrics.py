@@ -17,8 +17,8 @@ from processes import eventually
 from penstock.loaders import DataLoader, LoaderError, LoaderStats, create_loader
 from penstock.loaders.metrics.json_lines import JsonLines
 from penstock.loaders.metrics.prometheus import serve_prometheus
+from penstock.loaders.metrics.stats import WAIT_CLASSES, wait_class
 from penstock.loaders.metrics.values import loader_metrics
-from penstock.loaders.stream.contract import WAIT_CLASSES, wait_class
 from penstock.pipelines import imagenet_train
 
 

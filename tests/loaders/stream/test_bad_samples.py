@@ -19,9 +19,10 @@ from penstock.loaders import LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.loader import Loader
-from penstock.loaders.stream import contract
+from penstock.loaders.stream import ledger as ledger_module
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
-from penstock.loaders.stream.contract import BadSample, EpochLedger
+from penstock.loaders.stream.engine_contract import BadSample
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -216,7 +217,7 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 def test_the_list_of_repairs_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "MAX_REPAIRS", 4)
+    monkeypatch.setattr(ledger_module, "MAX_REPAIRS", 4)
     with open_loader(folder) as loader:
         for _ in loader:
             pass

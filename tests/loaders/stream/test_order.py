@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.order import Permutation, Schedule
 
 

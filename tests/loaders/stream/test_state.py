@@ -15,7 +15,7 @@ from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.loader import Loader
-from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS, SIZE = 24, 16

@@ -30,7 +30,7 @@ from penstock.loaders.drop_in.batch_iterator import BatchIterator
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.stream.contract import Cursor
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.signal_safe import SignalSafeCondition
 
 pytestmark = [

@@ -11,7 +11,7 @@ import torch
 
 from penstock.loaders import create_loader
 from penstock.loaders.loader import Batch, Loader
-from penstock.loaders.stream.contract import EpochLedger
+from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines import imagenet_train
 
 WORKERS = [{"workers": 0}, {"workers": 2, "readers": 2, "prefetch": 3}]

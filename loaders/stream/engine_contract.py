@@ -1,0 +1,125 @@
+"""The contract between a loader and its engine: Engine, and the types that pass between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.errors import LoaderError
+
+
+class Cursor(NamedTuple):
+    """Name a place in the stream.
+
+    Attributes:
+        epoch: number of the epoch, from 0.
+        position: samples of the epoch that all ranks together have been served.
+    """
+
+    epoch: int
+    position: int
+
+
+NOWHERE = Cursor(-1, 0)  # where an engine is while Ctrl-C could lose a batch: to go on from there, it is told the place
+
+
+class BadSample(NamedTuple):
+    """Describe a sample that could not be served.
+
+    Attributes:
+        sample: index in the source.
+        code: error code, such as "E-TRUNC".
+        cause: what is wrong, in one line.
+        path: file or name of the sample.
+        substitute: index of the sample that stands in its row, -1 for padding.
+        row: its row in the batch.
+        fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
+    """
+
+    sample: int
+    code: str
+    cause: str
+    path: bytes
+    substitute: int
+    row: int
+    fix: str = ""
+
+    def error(self, **where: int | str) -> LoaderError:
+        """Return the exception that the policy "raise" throws."""
+        return LoaderError(self.code, self.cause, fix=self.fix, sample=self.sample, path=self.path, **where)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """Hold one rank's batch before the batch stage.
+
+    Attributes:
+        cursor: its place in the stream.
+        images: uint8 [batch, height, width, 3], in host memory unless `resident`.
+        index: int64 [batch], positions in the source, -1 in padding rows.
+        labels: int64 [batch], -1 in padding rows.
+        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image.
+        flips: bool [batch], whether the image is mirrored.
+        bad: the samples that could not be served.
+        produce_s: seconds that one worker spent on the batch.
+        resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
+            over it is gone.
+        read_s: seconds of produce_s that were spent inside the source.
+        repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
+        pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
+        misread: samples of this batch or an earlier one that a decoder was found to have decoded wrongly; from here on
+            another one decodes them.
+    """
+
+    cursor: Cursor
+    images: torch.Tensor
+    index: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.bool_]
+    bad: tuple[BadSample, ...]
+    produce_s: float
+    resident: bool = False
+    read_s: float = 0.0
+    repaired: tuple[BadSample, ...] = ()
+    pinned: bool = False
+    misread: tuple[BadSample, ...] = ()
+
+
+class Engine(Protocol):
+    """Produce the batches of a schedule in order, epoch after epoch, ahead of the consumer: what a backend does.
+
+    Epochs, state, policy, statistics and transfers live in Loader; an engine knows none of them.
+
+    Attributes:
+        name: name of the backend.
+        consumer_bytes: memory that the consumer takes for batches of its own; create_loader sets it, and the engine
+            adds it to its own needs before it starts.
+    """
+
+    name: str
+    consumer_bytes: int
+
+    def seek(self, cursor: Cursor) -> None:
+        """Make `cursor` the next batch; costs nothing if it is already. Starts what has to be started."""
+        ...
+
+    def next(self) -> HostBatch:
+        """Wait for the next batch and return it. Raises LoaderError, such as E-WORKER, E-OOM or E-TIMEOUT."""
+        ...
+
+    def ready(self) -> int:
+        """Count the batches that are finished and not yet taken."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return the settings in force (workers, prefetch, ...), JSON-serialisable, for records and reports."""
+        ...
+
+    def close(self) -> None:
+        """Stop and free everything, within seconds, whatever state the workers are in; idempotent."""
+        ...
