@@ -6,18 +6,19 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 
+from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
+from penstock.loaders.backends import BACKENDS
 from penstock.loaders.engine.native_rows import goes_natively
-from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error, profile_path
+from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.stream.agreement import line_of
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
@@ -25,21 +26,13 @@ from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
-from penstock.loaders.system.needs import Needs
+from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
-from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, shown
-from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.decode import NATIVE, choose_jpeg_decoder
+from penstock.pipelines.checked import checked_bool, checked_int, shown
+from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
-# name -> (module, engine, options); a new backend is one line here, one file, one line in its tests
-_BACKENDS: dict[str, tuple[str, str, str]] = {
-    "torch": ("penstock.loaders.backends.torch_backend", "TorchEngine", "TorchOptions"),
-    "hdf5": ("penstock.loaders.backends.hdf5_backend", "Hdf5Engine", "Hdf5Options"),
-    "dali": ("penstock.loaders.backends.dali_backend", "open_engine", "DaliOptions"),
-}
-BACKEND_NAMES = ("auto", *_BACKENDS)
-TELL_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that tell what libjpeg repairs, at no cost
+REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpeg repairs, at no cost
 
 
 def create_loader(
@@ -114,24 +107,24 @@ def create_loader(
             prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
     """
     pipeline = _checked_pipeline(pipeline)
-    policies: dict[str, Any] = {
-        "on_bad_sample": on_bad_sample,
-        "on_repaired": "count" if on_repaired is None else on_repaired,
-        "max_bad": max_bad,
-    }
-    check_arguments(backend=backend, decoder=decoder, profile=profile, **policies, **options)
+    choice = choose_named(backend, decoder, options, profile)
     target = usable_device(device)
     seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
     with_index = checked_bool("with_index", with_index)
     shuffle = pipeline.random if shuffle is None else checked_bool("shuffle", shuffle)
     drop_last = shuffle if drop_last is None else checked_bool("drop_last", drop_last)
+    policy = BadSamplePolicy(
+        evaluation=not shuffle and not pipeline.random,
+        on_bad_sample=on_bad_sample,
+        on_repaired="count" if on_repaired is None else on_repaired,
+        max_bad=max_bad,
+    )
     if rank is not None and world_size is not None:
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source)
-    backend, decoder, options = _choose(backend, decoder, options, profile, is_cache=isinstance(named, WindowSource))
-    module = import_module(_BACKENDS[backend][0])
-    for_source = {name: options.pop(name) for name in getattr(module, "SOURCE_OPTIONS", ()) if name in options}
-    parsed = _parse(backend, options)
+    choice = choice or choose_saved(decoder, options, profile, is_cache=isinstance(named, WindowSource))
+    if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
+        policy = replace(policy, on_repaired="ignore")
     place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
         n=len(named),
@@ -143,36 +136,23 @@ def create_loader(
         drop_last=drop_last,
         pad=pad,
     )
-    evaluation = not shuffle and not pipeline.random
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
     stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
-    jpeg_decoder, why = choose_jpeg_decoder(decoder)  # a missing decoder is reported here, not by a worker later
-    if on_repaired is None and (backend == "dali" or jpeg_decoder.name not in TELL_REPAIRS):
-        policies["on_repaired"] = "ignore"
-    policy = BadSamplePolicy(evaluation=evaluation, **policies)
     # After all checks of the arguments, because it may build a cache, for hours.
-    data = module.prepare_source(named, **for_source) if hasattr(module, "prepare_source") else named
+    prepare_source = choice.backend.prepare_source
+    data = named if prepare_source is None else prepare_source(named, **choice.source_options)
     settings = ProducerSettings(
         source=data,
         pipeline=pipeline,
         schedule=schedule,
-        decoder=decoder,
+        decoder=choice.decoder,
         substitute=policy.substitutes,
-        evaluation=evaluation,
+        evaluation=policy.evaluation,
         on_repaired=policy.on_repaired,
         device=str(stage.device),
+        consumer_bytes=consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device)),
     )
-    about: dict[str, object] = {
-        "decoder": jpeg_decoder.name,
-        "decoder_version": jpeg_decoder.version(),
-        "decoder_reason": why,
-        "on_repaired": policy.on_repaired,
-    }
-    if backend != "dali" and goes_natively(data, pipeline, decoder):
-        about |= {"decoder": NATIVE, "decoder_reason": f"the native library; {jpeg_decoder.name} for what it leaves"}
-    if pipeline.augment.active:
-        about["augmentations"] = "fused kernels" if stage.fused else "torch"
     state = LoaderState(
         fingerprint=data.fingerprint,
         samples=len(data),
@@ -180,25 +160,37 @@ def create_loader(
         shuffle=shuffle,
         pipeline=pipeline_settings(pipeline, dtype, policy),
     )
-    consumer = consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device))
     return Loader(
-        partial(_open_engine, backend, settings, parsed, consumer),
+        partial(_open_engine, choice.backend.name, settings, choice.options),
         schedule,
         stage,
         state,
         policy,
         with_index=with_index,
-        about=about,
+        about=_describe(choice, settings, stage),
         follows=line_of(sys._getframe(1)) if rank is None else None,
         source=data,
     )
 
 
-def _open_engine(backend: str, settings: ProducerSettings, options: Any, consumer: int, schedule: Schedule) -> Engine:
-    module, engine_name, _ = _BACKENDS[backend]
-    engine: Engine = getattr(import_module(module), engine_name)(replace(settings, schedule=schedule), options)
-    engine.consumer_bytes = consumer
-    return engine
+def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedule: Schedule) -> Engine:
+    return BACKENDS[backend].open_engine(replace(settings, schedule=schedule), options)
+
+
+def _describe(choice: Choice, settings: ProducerSettings, stage: BatchStage) -> dict[str, object]:
+    """Return what makes the images, for records and reports."""
+    about: dict[str, object] = {
+        "decoder": choice.jpeg_decoder.name,
+        "decoder_version": choice.jpeg_decoder.version(),
+        "decoder_reason": choice.reason,
+        "on_repaired": settings.on_repaired,
+    }
+    if not choice.backend.has_own_decoder and goes_natively(settings.source, settings.pipeline, settings.decoder):
+        reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
+        about |= {"decoder": NATIVE, "decoder_reason": reason}
+    if settings.pipeline.augment.active:
+        about["augmentations"] = "fused kernels" if stage.fused else "torch"
+    return about
 
 
 def _checked_pipeline(pipeline: Any) -> ImagePipeline:
@@ -221,30 +213,9 @@ def check_arguments(
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> None:
-    """Raise ValueError for arguments of create_loader that no data makes right: a scan of it may take minutes.
-
-    Raises LoaderError E-DEPENDENCY for a decoder that is not installed, E-MISUSE for a named profile that is not there.
-    """
-    checked_choice("backend", backend, BACKEND_NAMES)
-    if profile != DEFAULT_PROFILE:
-        _check_profile(profile, backend)
-    choose_jpeg_decoder("auto" if decoder is None else decoder)
-    repairs = "count" if on_repaired is None else on_repaired
-    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=repairs, max_bad=max_bad)
-    if backend != "auto":
-        for_source = getattr(import_module(_BACKENDS[backend][0]), "SOURCE_OPTIONS", ())
-        _parse(backend, {name: value for name, value in options.items() if name not in for_source})
-
-
-def _check_profile(name: Any, backend: str) -> None:
-    """Refuse a profile that was asked for by name and would not be read."""
-    if not isinstance(name, (str, os.PathLike)):
-        raise ValueError(f"profile must be a name or a path, got {shown(name)}")
-    if backend != "auto":
-        raise ValueError(f"profile must be left out unless backend is 'auto', which reads it; got {shown(name)}")
-    if not profile_path(name).exists():
-        fix = "correct its name, or save it: penstock bench DATA --save NAME"
-        raise LoaderError("E-MISUSE", "there is no such profile", fix=fix, path=str(profile_path(name)))
+    """Raise what create_loader raises for these arguments whatever the data; a scan of it may take minutes."""
+    choose_named(backend, decoder, options, profile)
+    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired or "count", max_bad=max_bad)
 
 
 def loader_needs(
@@ -257,8 +228,8 @@ def loader_needs(
     **options: Any,
 ) -> Needs:
     """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
-    module = import_module(_BACKENDS[backend][0])
-    needs: Needs = module.needs_of(_parse(backend, options), batch_size, size)
+    chosen = BACKENDS[backend]
+    needs = chosen.needs(chosen.parse(options)[0], batch_size, size)
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(batch_size, size, dtype, device))
 
 
@@ -272,50 +243,3 @@ def _check_mixing(batch_size: int, num_classes: int) -> None:
 def usable_device(device: str | torch.device) -> torch.device:
     """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
     return numbered(checked_device(device))
-
-
-def _parse(backend: str, options: dict[str, Any]) -> Any:
-    """Return the options of the backend, checked. Raises ValueError."""
-    module, _, options_name = _BACKENDS[backend]
-    kind = getattr(import_module(module), options_name)
-    try:
-        return kind(**options)
-    except TypeError as error:
-        known = [*kind.__dataclass_fields__, *getattr(import_module(module), "SOURCE_OPTIONS", ())]
-        others = ", ".join(name for name in options if name not in known)
-        if not others:
-            given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            raise ValueError(f"backend {backend!r} takes its options in other types than {given}: {error}") from None
-        raise ValueError(f"backend {backend!r} takes {', '.join(known)}, not {others}") from None
-
-
-def _choose(
-    backend: str, decoder: str | None, options: dict[str, Any], name: str | os.PathLike[str], *, is_cache: bool
-) -> tuple[str, str, dict[str, Any]]:
-    """Return backend, decoder and options: for "auto" from the saved profile, under what the arguments say.
-
-    A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
-    LoaderError E-MISUSE for a profile with options that its backend does not take.
-    """
-    options = dict(options)
-    if backend != "auto":
-        return backend, decoder or "auto", options
-    saved = load_profile(name)
-    if saved is None or (saved.backend == "hdf5" and not is_cache and "cache" not in options):
-        return "hdf5" if "cache" in options else "torch", decoder or "auto", options
-    defaults = _saved_options(saved, name)
-    if "cache" in options and saved.backend == "torch":
-        return "hdf5", decoder or saved.decoder, options
-    return saved.backend, decoder or saved.decoder, {**defaults, **options}
-
-
-def _saved_options(saved: Profile, name: str | os.PathLike[str]) -> dict[str, Any]:
-    named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
-    options: dict[str, Any] = {**named, **saved.options}
-    if saved.backend not in _BACKENDS:
-        raise profile_error(f"there is no backend {saved.backend!r}", name)
-    try:
-        _parse(saved.backend, options)
-    except (TypeError, ValueError) as error:
-        raise profile_error(f"its options do not suit its backend ({error})", name) from None
-    return options

@@ -12,7 +12,7 @@ from multiprocessing import forkserver, util
 from types import FrameType
 from typing import Any
 
-import penstock.loaders.backends.torch_backend  # noqa: F401  torch is imported once, not once a worker
+import penstock.loaders.engine.process_engine  # noqa: F401  torch is imported once, not once a worker
 from penstock.loaders.cache_encode.encode_workers import run_worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
 from penstock.loaders.workers.launch import answer_start

@@ -52,7 +52,7 @@ ROOMS: dict[str, str] = {
     "loaders/cache_build": "system stream workers sources cache cache_encode",
     "loaders/engine": "system stream workers sources",
     "loaders/feed": "system stream",
-    "loaders/backends": "system stream workers sources cache cache_encode cache_build engine feed",
+    "loaders/dali": "system stream workers sources cache cache_encode cache_build engine feed",
     "loaders/drop_in": "system stream metrics workers feed",
     "loaders": MANY,
     "bench/measure": "",
@@ -255,14 +255,12 @@ def room_direction(module: Module) -> Iterator[str]:
         yield f"{module.path}:{found.line}: {own} imports {room}; it may import {ROOMS[own] or 'no other room'}"
 
 
-def backends_are_siblings(module: Module) -> Iterator[str]:
-    """A backend imports no other backend: what two of them need lies in a room above."""
-    folder, _, name = module.path.rpartition("/")
-    family = name.partition("_")[0]
-    for found in module.imports if folder == "loaders/backends" else []:
-        other = found.name.removeprefix("penstock.loaders.backends.")
-        if other != found.name and not other.startswith(f"{family}_"):
-            yield f"{module.path}:{found.line}: a backend imports its sibling {other}"
+def backends_are_opened_by_name(module: Module) -> Iterator[str]:
+    """Nothing in loaders imports a backend but the table of backends."""
+    inside = module.path.startswith("loaders/dali/") or module.path == "loaders/backends.py"
+    for found in module.imports if module.layer == "loaders" and not inside else []:
+        if found.name.startswith("penstock.loaders.dali"):
+            yield f"{module.path}:{found.line}: only loaders/backends.py may import a backend"
 
 
 def optional_packages_at_home(module: Module) -> Iterator[str]:
@@ -382,7 +380,7 @@ Check = Callable[[Module], Iterator[str]]
 PACKAGE_CHECKS: tuple[Check, ...] = (
     import_direction,
     room_direction,
-    backends_are_siblings,
+    backends_are_opened_by_name,
     optional_packages_at_home,
     optional_packages_lazy,
     file_size,
@@ -491,12 +489,12 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (room_direction, "loaders/cache/a.py", "def f():\n    from penstock.loaders import create"),
     (room_direction, "pipelines/jpeg/a.py", "import penstock.pipelines.spec"),
     (room_direction, "bench/train/a.py", "import importlib\nimportlib.import_module('penstock.bench.report.page')"),
-    (backends_are_siblings, "loaders/backends/dali_a.py", "from penstock.loaders.backends.hdf5_backend import x"),
+    (backends_are_opened_by_name, "loaders/create.py", "from penstock.loaders.dali.dali_engine import x"),
     (optional_packages_at_home, "loaders/sources/contract.py", "def f():\n    import h5py"),
     (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    from nvidia import dali"),
     (optional_packages_at_home, "bench/cli.py", "import importlib\nimportlib.import_module('nvidia.dali.fn')"),
     (optional_packages_lazy, "loaders/cache/hdf5_cache.py", "import h5py"),
-    (optional_packages_lazy, "loaders/backends/dali_backend.py", "if True:\n    import nvidia.dali.fn as fn"),
+    (optional_packages_lazy, "loaders/dali/dali_engine.py", "if True:\n    import nvidia.dali.fn as fn"),
     (optional_packages_lazy, "pipelines/sample/decode.py", "class A:\n    import turbojpeg"),
     (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept ValueError: ..."),
     (optional_packages_lazy, "a.py", "try:\n    import h5py\nexcept ImportError: ..."),
@@ -534,7 +532,7 @@ INNOCENT: list[tuple[Check, str, str]] = [
     ),
     (room_direction, "loaders/create.py", "from penstock.loaders.drop_in.samplers import x"),
     (room_direction, "bench/cli.py", "from penstock.bench.commands.bench import bench"),
-    (backends_are_siblings, "loaders/backends/dali_a.py", "from penstock.loaders.backends.dali_stage import x"),
+    (backends_are_opened_by_name, "loaders/dali/dali_a.py", "from penstock.loaders.dali.dali_stage import x"),
     (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    import h5py"),
     (optional_packages_at_home, "pipelines/sample/dali_graph.py", "def f():\n    from nvidia.dali import fn"),
     (

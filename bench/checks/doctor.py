@@ -14,7 +14,7 @@ from penstock.bench.checks.doctor_software import software_findings
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.bench.measure.environment import describe_environment
 from penstock.loaders.create import usable_device
-from penstock.loaders.system.needs import ensure
+from penstock.loaders.workers.needs import ensure
 
 
 def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:

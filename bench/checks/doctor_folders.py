@@ -12,7 +12,7 @@ import psutil
 from penstock.bench.checks.finding import Finding, run_check
 from penstock.loaders.profile import profile_path
 from penstock.loaders.sources.saved_index import cache_folder
-from penstock.loaders.system.needs import ensure_temporary_folder
+from penstock.loaders.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import size_text
 
 _LITTLE_BYTES = 256 << 20

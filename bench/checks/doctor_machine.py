@@ -12,6 +12,7 @@ import psutil
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.loaders.drop_in.tuned import TUNED_PREFETCH
 from penstock.loaders.system.machine import (
+    DEV_SHM,
     available_cpus,
     cgroup_cpu_quota,
     default_workers,
@@ -20,14 +21,7 @@ from penstock.loaders.system.machine import (
     memory_limit,
     process_headroom,
 )
-from penstock.loaders.system.needs import (
-    DEV_SHM,
-    SEMAPHORES,
-    Needs,
-    ensure_batches,
-    ensure_dev_shm,
-    ensure_processes,
-)
+from penstock.loaders.workers.needs import SEMAPHORES, Needs, ensure_batches, ensure_dev_shm, ensure_processes
 from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")

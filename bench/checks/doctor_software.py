@@ -15,8 +15,8 @@ from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
-from penstock.loaders.backends.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
+from penstock.loaders.dali.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version

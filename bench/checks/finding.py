@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
 from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import load_profile
-from penstock.loaders.system.needs import Needs
+from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 

@@ -21,12 +21,12 @@ from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
-from penstock.loaders.backends.dali_probe import told, versions, working_way
 from penstock.loaders.create import create_loader, usable_device
+from penstock.loaders.dali.dali_probe import told, versions, working_way
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.needs import ensure_temporary_folder
+from penstock.loaders.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
 from penstock.pipelines.spec import imagenet_train

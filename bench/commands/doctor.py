@@ -35,7 +35,7 @@ def doctor(
     """
     from penstock.bench.checks.doctor import as_record, examine
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.loaders.create import BACKEND_NAMES
+    from penstock.loaders.backends import BACKEND_NAMES
 
     if backend not in BACKEND_NAMES:
         raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")

@@ -6,23 +6,18 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
 from penstock.bench.record.record import Options
-from penstock.loaders.backends.dali_backend import DaliOptions
-from penstock.loaders.backends.hdf5_backend import Hdf5Options
-from penstock.loaders.backends.torch_backend import TorchOptions
-
-_OPTIONS: dict[str, type] = {"torch": TorchOptions, "hdf5": Hdf5Options, "dali": DaliOptions}
+from penstock.loaders.backends import BACKENDS
 
 
 def non_default_options(backend: str, options: Options) -> Options:
     """Return the options that differ from the backend's defaults; `workers`, which is always named, is left out."""
-    kind = _OPTIONS.get(backend)
-    own = {} if kind is None else {field.name: field.default for field in fields(kind)}
+    own = {field.name: field.default for field in fields(BACKENDS[backend].options)} if backend in BACKENDS else {}
     return {k: v for k, v in options.items() if k != "workers" and own.get(k, MISSING) != v}
 
 
 def all_options(backend: str, options: Options, about: Mapping[str, object]) -> Options:
     """Return `options` and those that the loader took by itself, read from its description `about`."""
-    taken = fields(_OPTIONS[backend])
+    taken = fields(BACKENDS[backend].options)
     own = {f.name: value for f in taken if isinstance(value := about.get(f.name), (int, float, str)) and value}
     own.pop("start_method", None)
     return {**own, **options}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from penstock.bench.search.candidate import Candidate
 from penstock.bench.search.turn import Turn
-from penstock.loaders.backends.dali_backend import default_readers
+from penstock.loaders.dali.dali_engine import default_readers
 
 _NOISE = 1.05  # of what was measured: a worker that is always busy, and the little that the consumer does
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.bench.record.record import KnobValue
 from penstock.bench.search.candidate import Candidate
-from penstock.loaders.backends.dali_backend import default_readers
+from penstock.loaders.dali.dali_engine import default_readers
 from penstock.loaders.system.machine import default_workers
 
 Values = dict[str, tuple[KnobValue, ...]]

@@ -22,15 +22,15 @@ from penstock.loaders.cache_encode.chunks import FIRST_CHUNK_SAMPLES, Chunk, Chu
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import ensure_descriptors, oom_kills
-from penstock.loaders.system.needs import ensure_children
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.workers.failures import death_error, exception_error
 from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.workers.messages import watch_connection
+from penstock.loaders.workers.needs import ensure_children
 from penstock.loaders.workers.processes import describe_exit, kill, kill_at_exit, print_stacks
-from penstock.loaders.workers.progress import WorkerTraceback
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S
+from penstock.loaders.workers.worker_progress import WorkerTraceback
 from penstock.pipelines.errors import LoaderError
 
 _AHEAD = 3  # chunks a worker: two handed out, one waiting for its turn to be written

@@ -24,9 +24,9 @@ from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
 from penstock.loaders.workers.messages import watched_get
-from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
+from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.errors import LoaderError
 
 _EXIT_S = 5.0  # at most; a process that ends closes its sockets some time before its end is visible

@@ -35,7 +35,7 @@ from penstock.loaders.feed.copies import checked_device
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import DataLoaderState
-from penstock.loaders.system.needs import drop_in_needs, ensure
+from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.watchdog import check_watchdog
 from penstock.pipelines.errors import LoaderError
 
@@ -147,7 +147,8 @@ class DataLoader(TorchDataLoader[T_co]):
         else:
             refuse_without_main_guard()
             self.check_worker_number_rationality()
-            ensure(drop_in_needs(self.num_workers, start_method(self)))
+            workers = self.num_workers  # how large its batches are is known when they are there
+            ensure(Needs(0, 0, workers, workers * 6 + 16, start_method(self)))
             iterator = BatchIterator(self)
         self._alive.add(iterator)
         return iterator

@@ -21,8 +21,8 @@ from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import RANDOM, Ended, Fetched, Fetcher, ProcessState, begin_dataset
 from penstock.loaders.drop_in.globals_read import Place
 from penstock.loaders.drop_in.lost_globals import warn_of_lost_globals
-from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.loaders.workers.settle import start_worker
+from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'

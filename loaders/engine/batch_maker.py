@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.loaders.engine.producer import Aborted, MakeTask, Producer, ProducerSettings
-from penstock.loaders.engine.slots import BatchSlots, Produced, WorkItem
+from penstock.loaders.engine.producer import Aborted, Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.slots import BatchSlots
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.workers.failures import exception_error
-from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, WorkerProgress
+from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, WorkerProgress
 
 
 class BatchMaker(Dataset[Produced]):
@@ -23,7 +26,7 @@ class BatchMaker(Dataset[Produced]):
     Args:
         worker: row of this worker in the progress table; None to take the id of the torch worker process that it finds
             itself in, or row 0 if it runs in the consumer.
-        make_task: see Producer.
+        make_producer: makes what fills the slots.
     """
 
     def __init__(
@@ -32,10 +35,10 @@ class BatchMaker(Dataset[Produced]):
         slots: BatchSlots,
         progress: WorkerProgress,
         worker: int | None = None,
-        make_task: MakeTask | None = None,
+        make_producer: Callable[[ProducerSettings], Producer] = Producer,
     ) -> None:
         self._settings, self._slots, self._progress = settings, slots, progress
-        self._worker, self._make_task = worker, make_task
+        self._worker, self._make_producer = worker, make_producer
         self._process: int | None = None  # id of the worker process, None in the consumer's
         self._producer: Producer | None = None  # is made in the worker, since decoders do not pickle
 
@@ -60,7 +63,7 @@ class BatchMaker(Dataset[Produced]):
         try:
             if self._producer is None:
                 mine[PID] = os.getpid()
-                self._producer = Producer(self._settings, self._make_task)
+                self._producer = self._make_producer(self._settings)
             pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
             producer = self._producer
             watched = self._progress.addresses(self._worker, item.generation)

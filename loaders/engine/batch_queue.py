@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.loaders.engine.batch_maker import BatchMaker
-from penstock.loaders.engine.producer import MakeTask, ProducerSettings
-from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
+from penstock.loaders.engine.producer import Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.signal_safe import SignalSafeCondition
-from penstock.loaders.workers.progress import WorkerProgress
 from penstock.loaders.workers.watchdog import POLL_S
+from penstock.loaders.workers.worker_progress import WorkerProgress
 from penstock.pipelines.errors import LoaderError
 
 
@@ -47,9 +51,9 @@ class BatchQueue:
         self.made: dict[int, Produced] = {}
         self.closed = False
 
-    def maker(self, worker: int, make_task: MakeTask | None) -> BatchMaker:
+    def maker(self, worker: int, make_producer: Callable[[ProducerSettings], Producer] = Producer) -> BatchMaker:
         """Return a maker of batches for thread `worker`; one more than the last makes batches beside the threads."""
-        return BatchMaker(self._settings, self.slots, self.progress, worker, make_task)
+        return BatchMaker(self._settings, self.slots, self.progress, worker, make_producer)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
         """Hand out the next batch to make and its number, once there is room for it; None at the end."""

@@ -6,11 +6,11 @@ import numpy as np
 
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
-from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.stream.engine_contract import Engine
-from penstock.loaders.system.needs import Needs
+from penstock.loaders.workers.needs import Needs
 
 _LOOKED_AT = 16  # images, spread over the data set
 _NEARLY_ALL = 0.75  # of them the native library must take: the others hold the interpreter lock now and then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,19 +12,21 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.loaders.engine.batch_maker import BatchMaker
+from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import slot_bytes
-from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots, Produced, WorkItem
+from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
-from penstock.loaders.system.needs import Needs, ensure
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_error, without_main, worker_context
-from penstock.loaders.workers.progress import BUSY, MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
+from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import Watchdog
+from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
 
@@ -107,43 +108,34 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-class ProcessEngine:
+class ProcessEngine(EngineStates):
     """Engine whose workers are those of a torch DataLoader; Engine holds the contract of its methods."""
 
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
-        self.name, self._settings, self._options = name, settings, options
-        self._workers = options.num_workers
-        self.consumer_bytes = 0
+        super().__init__(name, settings)
+        self._options, self._workers = options, options.num_workers
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
-        self._next = NOWHERE
-        self._closed = False
         self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
         self._taken = 0
         self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
-        """Make `cursor` the next batch, as Engine.seek; the first call starts the workers."""
         with self._busy:
-            if self._closed:
-                raise self._closed_error("the loader is closed")
-            if cursor == self._next and self._iterator is not None:
-                return
-            self._next = NOWHERE
-            if self._iterator is None:
-                self._start(cursor)
-            else:
-                self._progress.next_generation()
-                self._dispatch.cursor = cursor
-            self._next = cursor
+            super().seek(cursor)
 
-    def _closed_error(self, cause: str = "the loader was closed while a batch was waited for") -> LoaderError:
-        return LoaderError("E-MISUSE", cause, fix="make a new loader", backend=self.name)
+    @property
+    def _is_running(self) -> bool:
+        return self._iterator is not None
+
+    def _move(self, cursor: Cursor) -> None:
+        self._progress.next_generation()
+        self._dispatch.cursor = cursor
 
     def _start(self, cursor: Cursor) -> None:
         schedule, shared = self._settings.schedule, self._workers > 0
         needs = process_needs(self._options, schedule.batch_size, self._settings.pipeline.size)
-        ensure(needs._replace(own_bytes=self.consumer_bytes), backend=self.name, rank=schedule.rank)
+        ensure(needs._replace(own_bytes=self._settings.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
         # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
@@ -163,7 +155,7 @@ class ProcessEngine:
             self._progress.close()
             found = start_error(error)
             if isinstance(found, LoaderError):
-                raise found.located(backend=self.name, rank=schedule.rank) from error
+                raise found.located(**self._where()) from error
             raise
         if shared:
             self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
@@ -189,7 +181,7 @@ class ProcessEngine:
     def next(self) -> HostBatch:
         with self._busy:
             if self._closed:
-                raise self._closed_error()
+                raise self._closed_error(waiting=True)
             self._next = NOWHERE
             return self._next_batch()
 
@@ -203,13 +195,13 @@ class ProcessEngine:
                 closed = self._closed
                 self.close()
                 if closed:  # by another thread, or by a signal handler in this one
-                    raise self._closed_error() from None
+                    raise self._closed_error(waiting=True) from None
                 if isinstance(error, LoaderError):
                     raise
                 # Raised by torch, for instance of a worker that failed before its first batch.
                 lines = str(error).strip().splitlines() or ["no details"]
                 what = f"{type(error).__name__}: {lines[-1]}"
-                raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where(-1)) from error
+                raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where()) from error
             except BaseException:  # Ctrl-C: torch's iterator may not go on after it
                 self._stop()
                 raise
@@ -217,10 +209,7 @@ class ProcessEngine:
             if produced.item.generation == self._progress.generation:
                 break
             self._recycler.give_back(produced.item.slot)
-        if produced.error is not None:
-            self.close()
-            cause = WorkerTraceback(produced.trace) if produced.trace else produced.error.__cause__
-            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from cause
+        self._raise_error_of(produced)
         self._next = self._settings.schedule.after(produced.item.cursor)
         return self._slots.hand_out(produced, self._recycler)
 
@@ -250,20 +239,12 @@ class ProcessEngine:
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
         """Return the error for a worker that has made no progress for `watchdog_s`, None if that is not so."""
         if self._closed:  # by another thread, which waits for this one
-            return self._closed_error()
+            return self._closed_error(waiting=True)
         row = self._progress.table[worker]
         if not self._watchdog.expired(row.tobytes()):
             return None
         workers = self._iterator._workers if self._iterator is not None else ()
         return silence_error(workers, pid, self._watchdog.silent_s, **self._where(int(row[SAMPLE])))
-
-    def _where(self, sample: int) -> dict[str, Any]:
-        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
-        if sample >= 0:
-            where["sample"] = sample
-            with contextlib.suppress(Exception):  # an error of the user's source must not hide what happened
-                where["path"] = self._settings.source.path(sample)
-        return where
 
     def close(self) -> None:
         self._closed = True

@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from penstock.loaders.engine.producer import ROW_DTYPE
 from penstock.loaders.engine.slots import SPARE_SLOTS
-from penstock.loaders.system.needs import Needs
+from penstock.loaders.engine.work import BATCH_ROW
+from penstock.loaders.workers.needs import Needs
 
 
 def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_bytes: int = 0) -> Needs:
@@ -30,4 +30,4 @@ def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, d
 
 def slot_bytes(ahead: int, batch_size: int, size: tuple[int, int]) -> int:
     """Return the bytes of the slots of an engine that has `ahead` batches of `size` (height, width) under way."""
-    return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + ROW_DTYPE.itemsize)
+    return (ahead + SPARE_SLOTS) * batch_size * (math.prod(size) * 3 + BATCH_ROW.itemsize)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.loaders.engine.producer import ROW_DTYPE
-from penstock.loaders.stream.engine_contract import BadSample, Cursor, HostBatch
+from penstock.loaders.engine.work import BATCH_ROW, Produced
+from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.page_lock import page_lock
 from penstock.loaders.system.recycled_memory import Recycler
@@ -20,46 +19,6 @@ from penstock.pipelines.spec import ImagePipeline
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
 
 
-class WorkItem(NamedTuple):
-    """Order one batch.
-
-    Attributes:
-        generation: the generation of work that it belongs to; it is stale once that has moved on.
-        cursor: its place in the stream.
-        slot: number of the slot to fill.
-    """
-
-    generation: int
-    cursor: Cursor
-    slot: int
-
-
-class Produced(NamedTuple):
-    """Report on a work item; the batch itself lies in the slot.
-
-    Attributes:
-        item: what was asked for.
-        bad: the samples that could not be served, in row order.
-        produce_s: seconds that the batch took.
-        done: whether the slot is filled.
-        error: what stopped it, None if nothing did.
-        trace: text of the traceback, for an exception that is not a LoaderError.
-        tasks: (row, task) of the rows that are left to another decoder instead of the slot, in row order.
-        read_s: seconds of produce_s that were spent inside the source.
-        repaired: the samples of the slot of which libjpeg made up a part, in row order.
-    """
-
-    item: WorkItem
-    bad: tuple[BadSample, ...]
-    produce_s: float
-    done: bool
-    error: LoaderError | None
-    trace: str = ""
-    tasks: tuple[tuple[int, Any], ...] = ()
-    read_s: float = 0.0
-    repaired: tuple[BadSample, ...] = ()
-
-
 class BatchSlots:
     """Slots of one batch each, in shared memory for worker processes or in this process's own.
 
@@ -68,7 +27,7 @@ class BatchSlots:
 
     Attributes:
         pixels: uint8 [count, batch, height, width, 3].
-        rows: ROW_DTYPE [count, batch].
+        rows: BATCH_ROW [count, batch].
         pinned: whether a GPU copies out of the slots by itself.
     """
 
@@ -80,14 +39,14 @@ class BatchSlots:
         if shared:
             self._shared = (
                 SharedArray.create((*shape, *pipeline.size, 3), np.uint8, name="penstock-pixels"),
-                SharedArray.create(shape, ROW_DTYPE, name="penstock-rows"),
+                SharedArray.create(shape, BATCH_ROW, name="penstock-rows"),
             )
             self.pixels, self.rows = (part.array for part in self._shared)
         else:
             num_bytes = math.prod((*shape, *pipeline.size, 3))
             ensure_memory(num_bytes, "batch slots")
             try:
-                self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, ROW_DTYPE)
+                self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, BATCH_ROW)
             except MemoryError as error:  # a limit of address space
                 raise LoaderError("E-MEM", f"cannot have {num_bytes:,} bytes for batch slots") from error
 

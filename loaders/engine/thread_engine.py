@@ -10,21 +10,23 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
+from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.producer import MakeTask, ProducerSettings
+from penstock.loaders.engine.producer import Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
-from penstock.loaders.engine.slots import Produced, WorkItem
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
-from penstock.loaders.system.needs import ensure
 from penstock.loaders.workers.launch import deferred_signals
-from penstock.loaders.workers.progress import BUSY, SAMPLE, SINCE_NS
+from penstock.loaders.workers.needs import ensure
 from penstock.loaders.workers.watchdog import POLL_S, Watchdog
+from penstock.loaders.workers.worker_progress import BUSY, SAMPLE, SINCE_NS
 from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")
@@ -38,7 +40,7 @@ def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
     job()
 
 
-class ThreadEngine:
+class ThreadEngine(EngineStates):
     """Engine whose workers are threads; Engine holds the contract of its methods.
 
     Another engine may own one and finish its batches: a thread, started by run(), takes them from `queue`, and the
@@ -48,7 +50,7 @@ class ThreadEngine:
     Args:
         options: number of threads, batches ahead for each, and the watchdog's time.
         ahead: batches under way, where it is not workers times prefetch.
-        make_task: as Producer takes it.
+        make_producer: makes what fills the slots; another one than Producer leaves most of them to another decoder.
 
     Attributes:
         queue: work and batches of the threads; None unless the engine runs.
@@ -61,43 +63,36 @@ class ThreadEngine:
         options: WorkerOptions,
         *,
         ahead: int | None = None,
-        make_task: MakeTask | None = None,
+        make_producer: Callable[[ProducerSettings], Producer] = Producer,
     ) -> None:
-        self.name, self._settings, self._make_task = name, settings, make_task
+        super().__init__(name, settings)
+        self._make_producer = make_producer
         self._options, self._workers = options, options.num_workers
         self._ahead = ahead or max(1, self._workers * options.prefetch)
-        self.consumer_bytes = 0
         self.queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
-        self._next = NOWHERE
-        self._closed = False
 
-    def seek(self, cursor: Cursor) -> None:
-        """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
-        if self._closed:
-            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
-        if self.queue is not None and cursor == self._next:
-            return
-        self._next = NOWHERE
-        if self.queue is None:
-            with deferred_signals():
-                self._start(cursor)
-        else:
-            self.queue.seek(cursor)
-        self._next = cursor
+    @property
+    def _is_running(self) -> bool:
+        return self.queue is not None
+
+    def _move(self, cursor: Cursor) -> None:
+        self._running().seek(cursor)
 
     def _start(self, cursor: Cursor) -> None:
-        schedule = self._settings.schedule
-        needs = thread_needs(self._ahead, schedule.batch_size, self._settings.pipeline.size, self.consumer_bytes)
-        ensure(needs, backend=self.name, rank=schedule.rank)
-        # Another engine's tasks leave most slots empty.
-        pinned = self._make_task is None and torch.device(self._settings.device).type == "cuda"
+        with deferred_signals():
+            self._start_threads(cursor)
+
+    def _start_threads(self, cursor: Cursor) -> None:
+        batch_size, size = self._settings.schedule.batch_size, self._settings.pipeline.size
+        ensure(thread_needs(self._ahead, batch_size, size, self._settings.consumer_bytes), **self._where())
+        pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
         queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         self._owner = os.getpid()
-        makers = [queue.maker(worker, self._make_task) for worker in range(max(1, self._workers))]
+        makers = [queue.maker(worker, self._make_producer) for worker in range(max(1, self._workers))]
         if not self._workers:
             self._maker = makers.pop()
         self.queue = queue
@@ -120,15 +115,10 @@ class ThreadEngine:
         except BaseException as error:
             self.close()
             if isinstance(error, RuntimeError):  # can't start new thread
-                rank = self._settings.schedule.rank
-                raise LoaderError(
-                    "E-MEM", f"threads cannot be started: {error}", backend=self.name, rank=rank
-                ) from error
+                raise LoaderError("E-MEM", f"threads cannot be started: {error}", **self._where()) from error
             raise
-        finally:
-            torch.set_num_threads(
-                own_threads
-            )  # torch gives later threads the number that was set last, by whichever thread
+        finally:  # torch gives later threads the number that was set last, by whichever thread
+            torch.set_num_threads(own_threads)
 
     def next(self) -> HostBatch:
         return self.deliver(self.take())
@@ -169,40 +159,35 @@ class ThreadEngine:
         if taken is not None:
             return taken
         if queue.closed:
-            raise LoaderError("E-MISUSE", "the loader was closed while a batch was waited for", backend=self.name)
+            raise self._closed_error(waiting=True)
         raise self._silent(queue, watchdog.silent_s)
 
     def deliver(self, produced: Produced, images: torch.Tensor | None = None) -> HostBatch:
         """Hand a taken batch out, with `images` as in BatchSlots.hand_out, or raise the error that it carries."""
-        queue, schedule = self._running(), self._settings.schedule
+        queue = self._running()
         queue.make_room()
-        if produced.error is not None:
-            self.close()
-            raise produced.error.located(backend=self.name, rank=schedule.rank) from produced.error.__cause__
+        self._raise_error_of(produced)
         try:
             batch = queue.slots.hand_out(produced, queue.recycler, images)
         except Exception:  # no memory for a copy
             queue.recycler.give_back(produced.item.slot)
             raise
-        self._next = schedule.after(produced.item.cursor)
+        self._next = self._settings.schedule.after(produced.item.cursor)
         return batch
 
     def _running(self) -> BatchQueue:
         if self.queue is None:
-            raise LoaderError("E-MISUSE", "the loader is closed", fix="make a new loader", backend=self.name)
+            raise self._closed_error()
         return self.queue
 
     def _silent(self, queue: BatchQueue, silent_s: float) -> LoaderError:
         """Return the error for threads without progress, after every thread has printed its stack."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             faulthandler.dump_traceback(2, all_threads=True)  # sys.stderr may be a notebook's, without a descriptor
-        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
         busy = queue.progress.table[:-1][queue.progress.table[:-1, BUSY] == 1]
-        if len(busy):
-            sample = int(busy[busy[:, SINCE_NS].argmin(), SAMPLE])
-            where.update(sample=sample, path=self._settings.source.path(sample))
+        sample = int(busy[busy[:, SINCE_NS].argmin(), SAMPLE]) if len(busy) else -1
         self.close()
-        return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **where)
+        return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **self._where(sample))
 
     def ready(self) -> int:
         return self.queue.ready() if self.queue is not None else 0

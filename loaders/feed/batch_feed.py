@@ -19,10 +19,6 @@ from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 
-# What the memory of a resident batch holds when it goes back to the backend: a line of an image that holds nothing else
-# was never written.
-CANARY = 197
-
 
 class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
@@ -194,8 +190,8 @@ class DeviceFeed:
                 staged = staged.clone()
             host = replace(batch, images=_nothing(batch.images))
             ready = self._served(staged, self._stage.targets(labels, plan), host)
-            if batch.resident:
-                images.fill_(CANARY)
+            if batch.when_read is not None:
+                batch.when_read(images)
             done = self._copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -73,6 +74,7 @@ class HostBatch:
         pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
         misread: samples of this batch or an earlier one that a decoder was found to have decoded wrongly; from here on
             another one decodes them.
+        when_read: called on the copy stream with `images` of a resident batch once nothing later reads them.
     """
 
     cursor: Cursor
@@ -88,6 +90,7 @@ class HostBatch:
     repaired: tuple[BadSample, ...] = ()
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
+    when_read: Callable[[torch.Tensor], object] | None = None
 
 
 class Engine(Protocol):
@@ -97,12 +100,9 @@ class Engine(Protocol):
 
     Attributes:
         name: name of the backend.
-        consumer_bytes: memory that the consumer takes for batches of its own; create_loader sets it, and the engine
-            adds it to its own needs before it starts.
     """
 
     name: str
-    consumer_bytes: int
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch; costs nothing if it is already. Starts what has to be started."""

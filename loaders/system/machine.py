@@ -13,6 +13,7 @@ import psutil
 
 from penstock.pipelines.errors import LoaderError
 
+DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_OF_SELF = Path("/proc/self/cgroup")
 _DESCRIPTORS_OF_OTHERS = 32  # what libraries, sockets and the data set's own files may still take

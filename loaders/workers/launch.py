@@ -14,11 +14,11 @@ from multiprocessing import forkserver, resource_tracker, spawn
 from types import FrameType
 from typing import Any
 
-from penstock.loaders.system.needs import our_server_runs, our_servers
 from penstock.loaders.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.fork_server_preload"
+_our_servers: set[int] = set()  # process ids of the fork servers that were started here
 _ready_servers: set[int] = set()  # process ids of our fork servers that have done their imports
 _others_servers: list[int] = []  # descriptors that keep alive fork servers that were not started here
 _sweep_once = functools.cache(sweep)
@@ -94,9 +94,15 @@ def start_fork_server() -> None:
         if server._forkserver_pid is None:
             mark_temporary_folder()
         forkserver.ensure_running()
-        our_servers.add(server._forkserver_pid)
+        _our_servers.add(server._forkserver_pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def our_server_runs() -> bool:
+    """Say whether the fork server that runs was started here; one that others have started is left to them."""
+    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
+    return server._forkserver_pid in _our_servers
 
 
 def _forget_parents_server() -> None:

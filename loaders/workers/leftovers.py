@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from multiprocessing import process, util
 from typing import Any
 
-from penstock.loaders.system.needs import DEV_SHM
+from penstock.loaders.system.machine import DEV_SHM
 from penstock.loaders.system.process_identity import identity, is_gone
 
 _SEMAPHORE = "penstock-"  # then the identity of a process, then what multiprocessing adds

@@ -74,7 +74,7 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: i
     script = (
         "import resource, sys, psutil, torch\n"
         "from penstock.bench import cli; from penstock.bench.commands import iterate as command_iterate\n"
-        "import penstock.loaders.backends.torch_backend\n"
+        "import penstock.loaders.engine.process_engine\n"
         f"limit = psutil.Process().memory_info().vms + ({extra_mb} << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         f"sys.argv = ['penstock', 'iterate', {str(photos)!r}, '--size', '{size}', '--batch-size', '12',\n"

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.loaders.backends.dali_tasks import crop_task
-from penstock.loaders.engine.producer import ROW_DTYPE, Producer, ProducerSettings
+from penstock.loaders.dali.dali_tasks import CropTaskProducer
+from penstock.loaders.engine.producer import Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Cursor
@@ -31,9 +33,9 @@ from penstock.pipelines import imagenet_train
 
 EPOCHS, BATCHES, LOOPS = 25, 20, 2_000_000
 PATHS = {  # -> what is made of a row, decoder
-    "reader, native": (crop_task, "auto"),
-    "reader, Python": (crop_task, "simplejpeg"),
-    "batch, native": (None, "native"),
+    "reader, native": (CropTaskProducer, "auto"),
+    "reader, Python": (CropTaskProducer, "simplejpeg"),
+    "batch, native": (Producer, "native"),
 }
 
 
@@ -41,7 +43,7 @@ class Reader:
     """A producer of crop tasks, as the dali backend's readers have it, or of images."""
 
     def __init__(self, source: Source, way: str, batch_size: int) -> None:
-        make_task, decoder = PATHS[way]
+        make_producer, decoder = PATHS[way]
         schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
         settings = ProducerSettings(
             source=source,
@@ -52,9 +54,9 @@ class Reader:
             evaluation=False,
             on_repaired="ignore",
         )
-        self._producer, self._settings = Producer(settings, make_task), settings
+        self._producer, self._settings = make_producer(settings), settings
         self._pixels = np.zeros((batch_size, *settings.pipeline.size, 3), np.uint8)
-        self._rows: np.ndarray[Any, Any] = np.zeros(batch_size, ROW_DTYPE)
+        self._rows: np.ndarray[Any, Any] = np.zeros(batch_size, BATCH_ROW)
         self.in_library_s = 0.0
         if self._producer._native is not None:
             stage = self._producer._native.stage

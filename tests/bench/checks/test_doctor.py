@@ -30,7 +30,7 @@ from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.system import machine
-from penstock.loaders.system import needs as preflight
+from penstock.loaders.workers import needs as preflight
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.native import library as native

@@ -17,7 +17,7 @@ from mounts import needs_mounts
 from penstock.bench.checks import parity, selftest
 from penstock.bench.checks.finding import Finding
 from penstock.loaders import Loader, create_loader
-from penstock.loaders.backends.dali_probe import Verdict
+from penstock.loaders.dali.dali_probe import Verdict
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 

@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.workers.progress import SAMPLE
+from penstock.loaders.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
 # torch is loaded, and has threads, wherever these tests fork on purpose
@@ -108,7 +108,7 @@ NARROW = """
 import os, resource, sys
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.workers.progress import SAMPLE
+from penstock.loaders.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 from numbered_dataset import Numbered, refuse_shared_memory
 
@@ -322,7 +322,7 @@ SCRIPT = """
 import os, sys
 from penstock.loaders.drop_in import batch_iterator
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.workers.progress import SAMPLE
+from penstock.loaders.workers.worker_progress import SAMPLE
 
 class Squares:
     def __len__(self): return 4

@@ -20,13 +20,15 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.native_rows import is_located
-from penstock.loaders.engine.producer import ROW_DTYPE, Aborted, Producer, ProducerSettings
+from penstock.loaders.engine.producer import Aborted, Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.folder_index import FolderIndex, write_index
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
-from penstock.loaders.workers.progress import MADE, SAMPLE, WorkerProgress
+from penstock.loaders.workers.worker_progress import MADE, SAMPLE, WorkerProgress
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.rows import ROW
 from penstock.pipelines.spec import ImagePipeline
@@ -50,7 +52,7 @@ class Served:
         size = settings.pipeline.size
         self.batches: list[tuple[Any, ...]] = []
         for number in range(batches):
-            pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, ROW_DTYPE)
+            pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, BATCH_ROW)
             cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
             bad, _ = producer.produce(cursor, pixels, rows, lambda sample: None)
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
@@ -205,7 +207,7 @@ def test_the_limit_of_a_files_size_holds(photos: Path) -> None:
 def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path) -> None:
     settings = producer_settings(ImageFolder(photos), {"batch_size": BATCH}, pipeline=imagenet_train(32))
     producer, progress = Producer(settings), WorkerProgress(1, shared=False)
-    pixels, rows = np.zeros((BATCH, 32, 32, 3), np.uint8), np.zeros(BATCH, ROW_DTYPE)
+    pixels, rows = np.zeros((BATCH, 32, 32, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
     producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, progress.addresses(0, 0))
     assert progress.table[0, SAMPLE] == rows["index"][-1]
     assert progress.table[0, MADE] == 0

@@ -18,7 +18,7 @@ from photo_folder import write_folder
 from strict_copies import META, StrictCopies
 
 from penstock.loaders import create_loader
-from penstock.loaders.feed.batch_feed import CANARY, DeviceBatch, DeviceFeed
+from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
@@ -28,6 +28,7 @@ from penstock.pipelines.spec import Augmentations
 
 SIZE = 8
 BATCH = 4
+MARK = 197
 
 
 def host_batch(number: int, *, batch: int = BATCH, size: int = SIZE) -> HostBatch:
@@ -130,6 +131,10 @@ def test_order_and_values_are_the_sources_whatever_is_ready(ahead: int) -> None:
         check(feed.next(), number)
 
 
+def mark(images: torch.Tensor) -> None:
+    images.fill_(MARK)
+
+
 class ResidentNumbers(Numbers):
     """The same batches, made on the device or pinned: in memory that is used again when no tensor over it is left."""
 
@@ -141,7 +146,8 @@ class ResidentNumbers(Numbers):
     def __call__(self) -> HostBatch:
         number, batch = self.taken, super().__call__()
         self.alive[number] = weakref.ref(batch.images)
-        return replace(batch, **{self._kind: True})
+        changes: dict[str, Any] = {"when_read": mark} if self._kind == "resident" else {}
+        return replace(batch, **{self._kind: True}, **changes)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
@@ -167,15 +173,15 @@ def test_a_resident_batch_is_kept_until_the_device_has_read_it_and_its_pixels_ta
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
-def test_resident_memory_goes_back_as_a_canary_and_no_batch_shows_it(dtype: torch.dtype) -> None:
+def test_resident_memory_goes_back_marked_as_read_and_no_batch_shows_it(dtype: torch.dtype) -> None:
     source = ResidentNumbers()
     memory = []
     feed = DeviceFeed(
         lambda: memory.append(made := source()) or made, lambda: 1, stage(dtype), ahead=1, copies=RecordedCopies()
     )
     batches = [feed.next() for _ in range(5)]
-    assert all((made.images == CANARY).all() for made in memory)
-    assert not any((batch.images == CANARY).any() for batch in batches)
+    assert all((made.images == MARK).all() for made in memory)
+    assert not any((batch.images == MARK).any() for batch in batches)
 
 
 def test_a_pinned_batch_is_copied_from_where_it_lies_and_let_go_once_that_is_done() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 import torch
 from simulated_device import MAIN, Event, SimulatedCopies, SimulatedDevice, Work
 
-from penstock.loaders.backends import dali_stage
+from penstock.loaders.dali import dali_stage
+from penstock.loaders.dali.dali_verify import mark_unwritten
 from penstock.loaders.feed import batch_feed
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
@@ -44,7 +46,8 @@ class Source:
             images = self.join(images)
         zeros = np.zeros(BATCH, np.int64)
         cursor = Cursor(0, self._number * BATCH)
-        return HostBatch(cursor, images, zeros, zeros, zeros[:, None], zeros > 0, (), 0.0, resident, pinned=pinned)
+        batch = HostBatch(cursor, images, zeros, zeros, zeros[:, None], zeros > 0, (), 0.0, resident, pinned=pinned)
+        return replace(batch, when_read=mark_unwritten) if resident else batch
 
 
 def stale_reads(
@@ -185,10 +188,10 @@ BUGS = {
         "done if batch.resident else slot.busy_until",
         "slot.busy_until",
     ),
-    "the canary is written after the event": (
+    "the memory is marked as read after the event": (
         batch_feed,
-        "                images.fill_(CANARY)\n            done = self._copies.mark()\n",
-        "                pass\n            done = self._copies.mark()\n            images.fill_(CANARY)\n",
+        "                batch.when_read(images)\n            done = self._copies.mark()\n",
+        "                pass\n            done = self._copies.mark()\n            (batch.when_read or id)(images)\n",
     ),
     "resident pixels are handed out themselves": (batch_feed, "staged = staged.clone()", "pass"),
     "nobody waits at the end": (batch_feed, "        slots[0].free()\n", ""),

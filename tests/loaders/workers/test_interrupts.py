@@ -25,7 +25,7 @@ from producer_settings import producer_settings
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader
-from penstock.loaders.backends.dali_backend import DaliEngine, DaliOptions
+from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions
 from penstock.loaders.drop_in.batch_iterator import BatchIterator
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions

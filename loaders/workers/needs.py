@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
-from multiprocessing import current_process, forkserver, util
-from typing import Any, NamedTuple
+from multiprocessing import current_process, util
+from typing import NamedTuple
 
-from penstock.loaders.system.machine import ensure_descriptors, ensure_memory, process_headroom
+from penstock.loaders.system.machine import DEV_SHM, ensure_descriptors, ensure_memory, process_headroom
 from penstock.loaders.system.real_path import real_path
+from penstock.loaders.workers.launch import our_server_runs
 from penstock.pipelines.errors import LoaderError
 
-DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
 # Memory that no other process shares, as it was seen with photos of 470x400 pixels: of a fork server that has imported
-# torch (with the tracker that comes with it), of a worker beyond what it has from its server, of DALI's libraries, and
-# what DALI holds for an image, in images of the size handed out (it decodes whole crops before it resizes them).
-SERVER_BYTES, WORKER_BYTES, DALI_BYTES, DALI_IMAGES = 156 << 20, 58 << 20, 48 << 20, 8
+# torch (with the tracker that comes with it), and of a worker beyond what it has from its server.
+SERVER_BYTES, WORKER_BYTES = 156 << 20, 58 << 20
 _THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # itself, one that watches its parent, one that sends; server, tracker...
 SEMAPHORES = "semaphores of the workers' queues"
 _PAGE = 4096  # a semaphore takes one
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
-our_servers: set[int] = set()  # process ids of the fork servers that loaders/workers/launch.py has started
 _TEMPORARY_FIX = "name a folder on a local disk that can be written: export TMPDIR=/tmp"
 
 
@@ -60,17 +58,6 @@ class Needs(NamedTuple):
         if self.start_method == "spawn":
             return self.processes * SERVER_BYTES
         return self.processes * WORKER_BYTES + (0 if our_server_runs() else SERVER_BYTES)
-
-
-def our_server_runs() -> bool:
-    """Say whether workers will come from a fork server that is there; one that others have started is left to them."""
-    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    return server._forkserver_pid in our_servers
-
-
-def drop_in_needs(workers: int, start_method: str) -> Needs:
-    """Return the needs of the drop-in DataLoader; how large its batches are is known when they are there."""
-    return Needs(0, 0, workers, workers * 6 + 16, start_method)
 
 
 def ensure(needs: Needs, **where: object) -> None:

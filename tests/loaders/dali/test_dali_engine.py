@@ -36,8 +36,8 @@ from processes import eventually, in_time, threads
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.backends import dali_stage
-from penstock.loaders.backends.dali_backend import DaliEngine, DaliOptions, default_readers
+from penstock.loaders.dali import dali_stage
+from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions, default_readers
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_eval
 from penstock.pipelines.sample.dali_graph import DaliGraph

@@ -23,7 +23,7 @@ from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.backends.hdf5_backend import Hdf5Engine, Hdf5Options
+from penstock.loaders.backends import BACKENDS
 from penstock.loaders.cache import hdf5_cache
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
@@ -33,7 +33,7 @@ from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.choose import suits_threads
-from penstock.loaders.engine.process_engine import ProcessEngine
+from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import Profile, save_profile
@@ -246,7 +246,7 @@ def test_settings_that_do_not_fit_the_cache_are_refused(photos: Path, tmp_path: 
         stream(cache, backend="hdf5", cache=tmp_path / "other.h5")
     with pytest.raises(ValueError, match="workers_are must be one of auto, processes, threads"):
         stream(cache, backend="hdf5", workers_are="fibres")
-    with pytest.raises(ValueError, match="backend 'torch' takes"):
+    with pytest.raises(ValueError, match="backend 'torch' has no option"):
         stream(photos, cache=cache)
 
 
@@ -275,12 +275,12 @@ def test_workers_are_processes_unless_threads_suit_or_are_asked_for(
         (2, {"workers_are": "processes"}, ProcessEngine),
         (9, {"workers_are": "threads"}, ThreadEngine),
     ):
-        engine = Hdf5Engine(settings, Hdf5Options(workers=workers, **kind))
+        engine = BACKENDS["hdf5"].open_engine(settings, ProcessOptions(workers=workers, **kind))
         assert type(engine) is expected
         assert (engine.name, engine.describe()["workers"]) == ("hdf5", workers)
         engine.close()
     for workers, expected in ((0, ThreadEngine), (1, ProcessEngine)):
-        engine = Hdf5Engine(python, Hdf5Options(workers=workers))
+        engine = BACKENDS["hdf5"].open_engine(python, ProcessOptions(workers=workers))
         assert type(engine) is expected
         engine.close()
 
@@ -293,13 +293,13 @@ def test_images_that_are_mostly_not_for_the_library_get_processes(
     for number in range(16):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number) if number % 2 else encoded(scene(20, 30), "PNG"))
     settings = producer_settings(open_source(tmp_path))
-    assert not suits_threads(settings, Hdf5Options())
+    assert not suits_threads(settings, ProcessOptions())
     for number in range(0, 10, 2):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number))
-    assert suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), Hdf5Options())
+    assert suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
     for number in range(16, 48):  # what is looked at is spread over the whole set
         (tmp_path / f"{number:02d}.jpg").write_bytes(encoded(scene(20, 30), "PNG"))
-    assert not suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), Hdf5Options())
+    assert not suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
 
 
 def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
 def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     for wrong, words in (
-        ({"wrkers": 3}, "not wrkers"),
+        ({"wrkers": 3}, "no option wrkers"),
         ({"batch_size": NUM_PHOTOS + 1}, "batch"),
         ({"decoder": "fast"}, "decoder is one of"),
         ({"encoding": "raw"}, "encoding must be an Encoding"),

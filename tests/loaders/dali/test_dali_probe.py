@@ -16,8 +16,8 @@ from memory_source import MemorySource
 from photo_folder import photo
 
 from penstock.loaders import LoaderError
-from penstock.loaders.backends import dali_backend, dali_probe
-from penstock.loaders.backends.dali_probe import (
+from penstock.loaders.dali import dali_engine, dali_probe
+from penstock.loaders.dali.dali_probe import (
     OURS,
     REGIONS,
     WHOLE,
@@ -211,18 +211,18 @@ def test_without_a_folder_to_keep_it_each_process_tries_once(monkeypatch: pytest
 def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from producer_settings import producer_settings
 
-    monkeypatch.setattr(dali_backend, "numbered", lambda device: CPU)
+    monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
     settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
-    options = dali_backend.DaliOptions(workers=0)
+    options = dali_engine.DaliOptions(workers=0)
     Child(monkeypatch, tmp_path, regions=CRASH)
     with pytest.warns(RuntimeWarning, match="decodes regions wrongly"):
-        engine = dali_backend.open_engine(settings, options)
-    assert isinstance(engine, dali_backend.DaliEngine)
+        engine = dali_engine.open_engine(settings, options)
+    assert isinstance(engine, dali_engine.DaliEngine)
     assert (engine.describe()["decodes"], engine._verifier is not None) == (WHOLE, True)
     assert engine._verifier._per_batch == 1  # type: ignore[union-attr]
     for way, kind in ((REGIONS, "DaliEngine"), (OURS, "ThreadEngine")):
-        chosen = dali_backend.DaliOptions(workers=0, decode=way)  # nothing is tried then
-        assert type(dali_backend.open_engine(settings, chosen)).__name__ == kind
+        chosen = dali_engine.DaliOptions(workers=0, decode=way)  # nothing is tried then
+        assert type(dali_engine.open_engine(settings, chosen)).__name__ == kind
 
 
 def test_the_stream_is_the_same_whichever_way_decodes(photos: Path) -> None:

@@ -34,7 +34,7 @@ _SAMPLINGS = ("444", "422", "420", "440", "411", "GRAY")
 _LIMIT = Distance(6.0, 64.0)  # a wrong place, colour or image is further away; another upsampling is not
 _BATCH, _ROUNDS, _TIMEOUT_S = 16, 3, 300.0
 _STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # somebody else's doing
-_COMMAND = (sys.executable, "-m", "penstock.loaders.backends.dali_probe")
+_COMMAND = (sys.executable, "-m", "penstock.loaders.dali.dali_probe")
 _FILE = "dali-decoders.json"
 
 

@@ -17,14 +17,15 @@ from odd_images import corpus, jpeg, scene, textured
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
-from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.engine import native_rows
-from penstock.loaders.engine.producer import ROW_DTYPE, Aborted, Producer
+from penstock.loaders.engine.producer import Aborted
+from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.workers.progress import WorkerProgress
+from penstock.loaders.workers.worker_progress import WorkerProgress
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import segment_ends
@@ -51,7 +52,7 @@ class Made:
     def __init__(self, source: Any, batches: int, decoder: str, **changes: Any) -> None:
         order = {"batch_size": BATCH, "drop_last": False}
         defaults = {"pipeline": imagenet_train(32), "substitute": True, "on_repaired": "ignore"}
-        producer = Producer(producer_settings(source, order, **{**defaults, "decoder": decoder, **changes}), crop_task)
+        producer = CropTaskProducer(producer_settings(source, order, **{**defaults, "decoder": decoder, **changes}))
         self.native, self.batches, self.kinds = 0, [], set()
         if producer._native is not None:
             prepare = producer._native.prepare
@@ -67,7 +68,7 @@ class Made:
         for number in range(batches):
             pixels, rows = (
                 np.full((BATCH, *producer._settings.pipeline.size, 3), 77, np.uint8),
-                np.zeros(BATCH, ROW_DTYPE),
+                np.zeros(BATCH, BATCH_ROW),
             )
             cursor = Cursor(number * BATCH // len(source), number * BATCH % len(source))
             bad, _ = producer.produce(cursor, pixels, rows, lambda sample: None)
@@ -234,9 +235,9 @@ def test_a_batch_without_memory_is_pythons(photos: Path, monkeypatch: pytest.Mon
 
 def test_the_second_look_is_pythons_and_a_stale_batch_is_given_up(photos: Path) -> None:
     settings = producer_settings(ImageFolder(photos), {"batch_size": BATCH}, on_repaired="ignore")
-    assert Producer(settings, checked_crop_task)._native is None
-    producer, progress = Producer(settings, crop_task), WorkerProgress(1, shared=False)
-    pixels, rows = np.zeros((BATCH, 16, 16, 3), np.uint8), np.zeros(BATCH, ROW_DTYPE)
+    assert CropTaskProducer(settings, checked=True)._native is None
+    producer, progress = CropTaskProducer(settings), WorkerProgress(1, shared=False)
+    pixels, rows = np.zeros((BATCH, 16, 16, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
     wanted = progress.addresses(0, progress.generation)
     producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, wanted)
     assert len(producer.tasks) == BATCH

@@ -15,32 +15,35 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.backends.dali_probe import OURS, REGIONS, WHOLE, chosen_way
-from penstock.loaders.backends.dali_stage import DaliStage, Finished
-from penstock.loaders.backends.dali_tasks import crop_task
-from penstock.loaders.backends.dali_verify import Verifier
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
+from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way
+from penstock.loaders.dali.dali_stage import DaliStage, Finished
+from penstock.loaders.dali.dali_tasks import CropTaskProducer
+from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.engine.batch_queue import BatchQueue
 from penstock.loaders.engine.choose import open_engine as open_own_engine
 from penstock.loaders.engine.native_rows import goes_natively
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.engine.producer import ProducerSettings
+from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.feed.copies import numbered
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Cursor, Engine, HostBatch
-from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, Needs
 from penstock.loaders.workers.launch import deferred_signals
+from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
 _CPUS_A_READER = 4  # reading and planning an image takes a quarter of the time of decoding it on a CPU
 _MAX_READERS = 4  # they share one interpreter lock
+# Memory as seen with photos of 470x400 pixels: of DALI's libraries, and of what DALI holds for each image, counted in
+# images of the size handed out (it decodes whole crops before it resizes them).
+DALI_BYTES, DALI_IMAGES = 48 << 20, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +177,11 @@ class DaliEngine:
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
         self._reads_natively = goes_natively(settings.source, settings.pipeline, settings.decoder)
+        own_bytes = needs_of(options, settings.schedule.batch_size, settings.pipeline.size).own_bytes
+        settings = replace(settings, consumer_bytes=settings.consumer_bytes + own_bytes)
         self._settings, self._options = settings, options
-        self.consumer_bytes = 0
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
-        self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_task=crop_task)
+        self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_producer=CropTaskProducer)
         self._stage: DaliStage | None = None
         per_batch = (torch.device(settings.device).type != "cpu") if options.verify is None else options.verify
         self._verifier = Verifier(settings, int(per_batch)) if per_batch else None
@@ -186,8 +190,6 @@ class DaliEngine:
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""
-        needs = needs_of(self._options, self._settings.schedule.batch_size, self._settings.pipeline.size)
-        self._readers.consumer_bytes = self.consumer_bytes + needs.own_bytes
         with deferred_signals() if self._stage is None else contextlib.nullcontext():
             self._readers.seek(cursor)
             queue = self._readers.queue
@@ -227,7 +229,8 @@ class DaliEngine:
         done = self._readers.wait_for(self._take) if self._num_readers else self._make()
         try:
             batch = self._readers.deliver(*done)
-            return replace(batch, misread=self._verifier.take_wrong()) if self._verifier is not None else batch
+            misread = self._verifier.take_wrong() if self._verifier is not None else ()
+            return replace(batch, misread=misread, when_read=mark_unwritten if batch.resident else None)
         except LoaderError:
             self.close()
             raise

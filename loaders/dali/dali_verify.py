@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.backends.dali_probe import versions
+from penstock.loaders.dali.dali_probe import versions
 from penstock.loaders.engine.batch_queue import BatchQueue
-from penstock.loaders.engine.producer import ProducerSettings
-from penstock.loaders.engine.slots import Produced
-from penstock.loaders.feed.batch_feed import CANARY
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.work import Produced
 from penstock.loaders.feed.copies import CopyEngine
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.batch.to_device import to_device
@@ -28,6 +27,9 @@ from penstock.pipelines.sample.dali_reference import ON_CPU, ON_GPU, DaliReferen
 _WAITING = 64  # samples that may wait to be compared; a batch that comes later is not looked at closely
 _UNWRITTEN = 8  # rows of a batch that are looked at because they seem never to have been written
 _MAX_MISREAD = 16  # of so many wrong samples, the decoder is to blame for more than them
+# What the memory of a batch on a GPU holds when it goes back to DALI: a line of an image that still holds nothing else
+# was never written.
+CANARY = 197
 _STRIDE = 149  # prime: the rows that are compared are others in each batch
 
 
@@ -170,6 +172,11 @@ def _on_host(make: Callable[[], torch.Tensor], copies: CopyEngine | None) -> npt
         done = copies.mark()
     copies.wait_on_host(done)
     return host.numpy()
+
+
+def mark_unwritten(images: torch.Tensor) -> None:
+    """Fill the memory of a batch that is read no more, so that rows that DALI leaves unwritten are seen next time."""
+    images.fill_(CANARY)
 
 
 def unwritten_rows(images: torch.Tensor) -> torch.Tensor:

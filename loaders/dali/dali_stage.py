@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.loaders.backends.dali_tasks import checked_crop_task
-from penstock.loaders.backends.dali_verify import Verifier
+from penstock.loaders.dali.dali_tasks import CropTaskProducer
+from penstock.loaders.dali.dali_verify import Verifier
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
-from penstock.loaders.engine.producer import MakeTask
-from penstock.loaders.engine.slots import BatchSlots, Produced
+from penstock.loaders.engine.producer import Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.slots import BatchSlots
+from penstock.loaders.engine.work import Produced
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.pipelines.batch.to_device import to_device
 from penstock.pipelines.errors import LoaderError
@@ -53,7 +56,7 @@ class DaliStage:
     """Sends the crops of batches through DALI and hands the batches out in order; belongs to one thread.
 
     Args:
-        make_again: returns a maker of batches, with crop tasks or (None) without, for batches that DALI refused.
+        make_again: returns a maker of batches that DALI refused, which fills slots by the producer that it is given.
         copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
         verifier: looks at what DALI made; None for nobody.
 
@@ -65,7 +68,7 @@ class DaliStage:
         self,
         settings: GraphSettings,
         slots: BatchSlots,
-        make_again: Callable[[MakeTask | None], BatchMaker],
+        make_again: Callable[[Callable[[ProducerSettings], Producer]], BatchMaker],
         *,
         copies: CopyEngine | None = None,
         verifier: Verifier | None = None,
@@ -183,9 +186,9 @@ class DaliStage:
         """
         self.refused += 1
         done = None
-        for make_task in (checked_crop_task, None):
+        for make_producer in (partial(CropTaskProducer, checked=True), Producer):
             self._drop_graphs()
-            again = self._make_again(make_task).make(sent.produced.item)
+            again = self._make_again(make_producer).make(sent.produced.item)
             try:
                 done = self._taken(self._start(again))
                 break

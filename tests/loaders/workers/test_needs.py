@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from processes import child_pids
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
+from penstock.loaders.backends import BACKENDS
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.create import loader_needs
+from penstock.loaders.dali.dali_engine import DALI_BYTES, DALI_IMAGES
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system import machine
-from penstock.loaders.system import needs as preflight
-from penstock.loaders.system.needs import DALI_BYTES, DALI_IMAGES, SERVER_BYTES, WORKER_BYTES, Needs
+from penstock.loaders.workers import needs as preflight
+from penstock.loaders.workers.needs import SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
 
 CLI = ("-m", "penstock.bench.cli")
@@ -160,7 +163,7 @@ def test_a_fork_server_is_counted_until_ours_runs() -> None:
     """Ours is started beside one that another library has started."""
     program = textwrap.dedent("""
         from multiprocessing import forkserver
-        from penstock.loaders.system.needs import Needs
+        from penstock.loaders.workers.needs import Needs
         from penstock.loaders.workers.launch import start_fork_server
 
         needs = Needs(processes=2, start_method="forkserver")
@@ -187,7 +190,7 @@ def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatc
     for module in ("process_engine", "thread_engine"):
         monkeypatch.setattr(f"penstock.loaders.engine.{module}.ensure", refuse)
     source = MemorySource([b""] * 8)
-    monkeypatch.setattr("penstock.loaders.backends.hdf5_backend.prepare_source", lambda source: source)
+    monkeypatch.setitem(BACKENDS, "hdf5", replace(BACKENDS["hdf5"], prepare_source=None))
     settings: dict[str, Any] = {"batch_size": 4, "workers": 2, "prefetch": 2}
     with (
         create_loader(source, backend=backend, pipeline=imagenet_train(16), **settings) as loader,

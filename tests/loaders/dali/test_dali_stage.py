@@ -10,9 +10,10 @@ import pytest
 import torch
 from strict_copies import META, StrictCopies
 
-from penstock.loaders.backends import dali_stage
-from penstock.loaders.backends.dali_stage import DaliStage, Finished
-from penstock.loaders.engine.slots import BatchSlots, Produced, WorkItem
+from penstock.loaders.dali import dali_stage
+from penstock.loaders.dali.dali_stage import DaliStage, Finished
+from penstock.loaders.engine.slots import BatchSlots
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.batch_feed import DeviceFeed
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler

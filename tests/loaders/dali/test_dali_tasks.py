@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +18,30 @@ from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
 from photo_folder import photo
 from producer_settings import producer_settings
 
-from penstock.loaders.backends.dali_tasks import checked_crop_task, crop_task
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.engine.producer import ROW_DTYPE, MakeTask, Producer
+from penstock.loaders.dali.dali_tasks import CropTaskProducer
+from penstock.loaders.engine.producer import Producer
+from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
 
 SIZE = 24
+CHECKED = partial(CropTaskProducer, checked=True)
 
 
 class Made:
     """What a producer makes of one batch of all samples in their order: tasks by row, pixels (7 where none), rows."""
 
-    def __init__(self, make_task: MakeTask | None, source: Any, pipeline: ImagePipeline, **settings: Any) -> None:
+    def __init__(
+        self, make_producer: Callable[[Any], Producer], source: Any, pipeline: ImagePipeline, **settings: Any
+    ) -> None:
         n = len(source)
         order = {"batch_size": n, "seed": 3, "shuffle": False, "drop_last": False}
         known = producer_settings(source, order, **{"pipeline": pipeline, "substitute": True, **settings})
-        made = Producer(known, make_task)
+        made = make_producer(known)
         self.pixels = np.full((n, *pipeline.size, 3), 7, np.uint8)
-        self.rows: npt.NDArray[Any] = np.zeros(n, ROW_DTYPE)
+        self.rows: npt.NDArray[Any] = np.zeros(n, BATCH_ROW)
         self.worked_on: list[int] = []
         self.bad: tuple[BadSample, ...]
         self.bad, self.seconds = made.produce(Cursor(0, 0), self.pixels, self.rows, self.worked_on.append)
@@ -48,7 +54,7 @@ def both(
 ) -> tuple[Made, Made]:
     """The batch as every other backend makes it, and as it is made for DALI."""
     pipeline = pipeline or imagenet_train(SIZE)
-    return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (None, crop_task))  # type: ignore[return-value]
+    return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (Producer, CropTaskProducer))  # type: ignore[return-value]
 
 
 def named(*names: str) -> list[bytes]:
@@ -142,7 +148,7 @@ def test_what_only_decoding_shows_is_found_by_the_second_look() -> None:
     ours, first = both(items)
     assert first.order == [0, 1, 2, 3]
     assert first.bad == ()
-    second = Made(checked_crop_task, MemorySource(items), imagenet_train(SIZE))
+    second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE))
     assert second.bad == ours.bad
     assert [(entry.sample, entry.substitute) for entry in second.bad] == [(1, 3), (2, 3)]
     assert (second.rows == ours.rows).all()
@@ -159,7 +165,7 @@ def test_what_is_broken_behind_the_scan_is_not_dalis_to_accept() -> None:
 def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
     """In an evaluation such a row is padding: a task left over from the refused sample would fill it."""
     items = [photo(0), undecodable(photo(1), "no quantiser"), photo(2)]
-    second = Made(checked_crop_task, MemorySource(items), imagenet_train(SIZE), evaluation=True)
+    second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE), evaluation=True)
     assert second.order == [0, 2]
     assert not second.pixels[1].any()
 
@@ -168,8 +174,8 @@ def test_tasks_are_of_the_latest_batch_only() -> None:
     items = [photo(0), encoded(scene(30, 30), "PNG"), encoded(scene(30, 30), "PNG"), photo(1)]
     order = {"batch_size": 2, "shuffle": False}
     settings = producer_settings(MemorySource(items), order, pipeline=imagenet_train(SIZE))
-    producer, pixels = Producer(settings, crop_task), np.zeros((2, SIZE, SIZE, 3), np.uint8)
-    rows = np.zeros(2, ROW_DTYPE)
+    producer, pixels = CropTaskProducer(settings), np.zeros((2, SIZE, SIZE, 3), np.uint8)
+    rows = np.zeros(2, BATCH_ROW)
     seen = []
     for position in (0, 2, 0):
         producer.produce(Cursor(0, position), pixels, rows, lambda _: None)
@@ -181,7 +187,7 @@ def test_of_a_cache_only_the_crops_part_is_handed_over(tmp_path: Path) -> None:
     pixels = [np.ascontiguousarray(textured(90, 70 + k)) for k in range(6)]
     path = write_cache(tmp_path / "x.h5", [*(pixel_item(each) for each in pixels), file_item(photo(1))])
     cache = open_cache(path)
-    made = Made(crop_task, cache, imagenet_train(SIZE))
+    made = Made(CropTaskProducer, cache, imagenet_train(SIZE))
     assert made.order == list(range(7))
     for row in range(6):
         x, y, width, height = made.rows["window"][row].tolist()

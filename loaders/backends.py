@@ -1,0 +1,75 @@
+"""The backends by name: how each opens its engine, which options it takes, and what it needs of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from penstock.loaders.cache_build.for_source import prepare_source
+from penstock.loaders.dali import dali_engine
+from penstock.loaders.engine.choose import needs_of, open_engine
+from penstock.loaders.engine.options import WorkerOptions
+from penstock.loaders.engine.process_engine import ProcessOptions
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.engine_contract import Engine
+from penstock.loaders.workers.needs import Needs
+
+SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes next to the source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Describe one backend; loaders differ in nothing else.
+
+    Attributes:
+        name: what users call it.
+        options: class of its options.
+        open_engine: (settings, options) -> Engine that serves the sample stage.
+        needs: (options, batch_size, (height, width)) -> what the engine takes of the machine.
+        prepare_source: (source, cache=, encoding=) -> the source that is read in its place, such as a cache; None where
+            every source is read as it is.
+        has_own_decoder: whether it decodes JPEGs by other means than ours, which do not report repairs.
+    """
+
+    name: str
+    options: type[WorkerOptions]
+    open_engine: Callable[[ProducerSettings, Any], Engine]
+    needs: Callable[[Any, int, tuple[int, int]], Needs]
+    prepare_source: Callable[..., Source] | None = None
+    has_own_decoder: bool = False
+
+    def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, Any]]:
+        """Return the options of the engine, checked, and those of prepare_source. Raises ValueError."""
+        of_source = SOURCE_OPTIONS if self.prepare_source is not None else ()
+        of_engine = {name: value for name, value in options.items() if name not in of_source}
+        known = [field.name for field in fields(self.options)]
+        unknown = ", ".join(name for name in of_engine if name not in known)
+        if unknown:
+            takes = ", ".join([*known, *of_source])
+            raise ValueError(f"backend {self.name!r} has no option {unknown}: it takes {takes}")
+        return self.options(**of_engine), {name: options[name] for name in of_source if name in options}
+
+
+_RECORDS = (
+    Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),
+    Backend(
+        name="hdf5",
+        options=ProcessOptions,
+        open_engine=partial(open_engine, "hdf5"),
+        needs=needs_of,
+        prepare_source=prepare_source,
+    ),
+    Backend(
+        name="dali",
+        options=dali_engine.DaliOptions,
+        open_engine=dali_engine.open_engine,
+        needs=dali_engine.needs_of,
+        prepare_source=dali_engine.prepare_source,
+        has_own_decoder=True,
+    ),
+)
+BACKENDS = {backend.name: backend for backend in _RECORDS}
+BACKEND_NAMES = ("auto", *BACKENDS)

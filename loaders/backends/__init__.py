@@ -1,1 +1,0 @@
-"""The backends torch, hdf5 and dali: siblings behind one contract."""

@@ -1,0 +1,1 @@
+"""Backend dali: threads read and plan, DALI decodes, resizes and mirrors."""

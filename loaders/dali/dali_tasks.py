@@ -1,0 +1,92 @@
+"""CropTaskProducer leaves the rows of a batch that DALI can decode as tasks, and makes the others itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.engine.native_rows import NativeRows, Plan
+from penstock.loaders.engine.producer import Aborted, Producer
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.python_rows import PythonRows
+from penstock.loaders.engine.sample_reader import Loaded
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.native.rows import Progress, Rows
+from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
+
+
+class CropTaskProducer(Producer):
+    """Makes batches whose `tasks` hold the crops that DALI decodes; their rows of the slot are left as they are.
+
+    Args:
+        checked: make tasks only of samples that our own decoder accepts, because DALI has refused the batch.
+    """
+
+    def __init__(self, settings: ProducerSettings, *, checked: bool = False) -> None:
+        tasks: dict[int, CropTask] = {}
+        super().__init__(settings, _CropTaskRows(settings, tasks, checked=checked))
+        self.tasks = tasks
+        if checked:
+            self._native = None  # which does not decode what it prepares
+        self._sound = settings.sound.of(settings.source) if settings.on_repaired != "ignore" else None
+
+    def _fill_natively(
+        self,
+        native: NativeRows,
+        index: npt.NDArray[np.int64],
+        wanted: npt.NDArray[np.intp],
+        plan: Plan,
+        pixels: npt.NDArray[np.uint8],
+        progress: Progress | None,
+    ) -> Rows:
+        """Make tasks of those of the rows `wanted` that the native library can prepare, and return them."""
+        prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound)
+        if prepared is None:
+            raise Aborted
+        flips = (prepared.rows["flip"] != 0).tolist()
+        tasks = map(CropTask, prepared.data, prepared.inside, flips)
+        self.tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
+        return prepared.rows
+
+
+class _CropTaskRows(PythonRows):
+    """Adds the rows that the native library leaves to `tasks`; makes those that DALI would decode differently."""
+
+    def __init__(self, settings: ProducerSettings, tasks: dict[int, CropTask], *, checked: bool) -> None:
+        super().__init__(settings)
+        self._tasks, self._checked = tasks, checked
+
+    def _write(self, row: int, item: Loaded, window: Window, flip: bool, pixels: npt.NDArray[np.uint8]) -> None:
+        task = self._task(item, window, flip)
+        if task is None:
+            super()._write(row, item, window, flip, pixels)
+            return
+        if self._checked:
+            self._reader.crop(item, window)
+        self._tasks[row] = task
+
+    def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
+        """Make a task of a row; None where DALI would decode it differently from the other decoders.
+
+        It would for images that are not ordinary JPEGs, images to be turned, and windows of a single column, whose
+        chroma libjpeg upsamples in another way than that of the whole image. A file that can be refused without
+        decoding is refused here (LoaderError), because DALI fails whole batches.
+        """
+        x, y, w, h = window
+        if w == 1 or (item.probe is not None and item.probe.orientation != 1):
+            return None
+        data, left, top = item.data, 0, 0
+        if data is None:
+            part, _ = self._reader.part(item, window)
+            data, left, top = part.data, part.x, part.y
+        elif item.probe is not None:
+            header = item.probe.header
+            assert isinstance(data, bytes)
+            if header is None or not dali_can_decode(header, data) or not self._reader.sound(item):
+                return None  # DALI does not report what it repairs
+            if not jpeg.check_markers(data, header) and header.stoppable:
+                return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
+        if isinstance(data, bytes):
+            return CropTask(data, (x - left, y - top, w, h), flip)
+        return CropTask(np.ascontiguousarray(data[y - top : y - top + h, x - left : x - left + w]), (0, 0, w, h), flip)

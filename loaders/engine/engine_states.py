@@ -1,0 +1,80 @@
+"""EngineStates keeps the state of an engine: not started, at a known place, between two batches, or closed."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from typing import Any
+
+from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.engine.work import Produced
+from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
+from penstock.loaders.workers.worker_progress import WorkerTraceback
+from penstock.pipelines.errors import LoaderError
+
+
+class EngineStates:
+    """Base of engines: not started, before a known batch, between two batches, or closed.
+
+    An engine forgets its place (`_next`) before anything that Ctrl-C can interrupt: the loader then sends it there
+    again, and no batch is lost.
+
+    Attributes:
+        name: name of the backend, for errors.
+    """
+
+    def __init__(self, name: str, settings: ProducerSettings) -> None:
+        self.name, self._settings = name, settings
+        self._next = NOWHERE
+        self._closed = False
+
+    @property
+    @abstractmethod
+    def _is_running(self) -> bool:
+        """Whether the workers were started."""
+
+    @abstractmethod
+    def _start(self, cursor: Cursor) -> None:
+        """Start the workers at `cursor`."""
+
+    @abstractmethod
+    def _move(self, cursor: Cursor) -> None:
+        """Send running workers to `cursor`, and drop what they made for another place."""
+
+    def seek(self, cursor: Cursor) -> None:
+        """Make `cursor` the next batch, as Engine.seek; the first call starts the workers."""
+        if self._closed:
+            raise self._closed_error()
+        if self._is_running and cursor == self._next:
+            return
+        self._next = NOWHERE
+        if self._is_running:
+            self._move(cursor)
+        else:
+            self._start(cursor)
+        self._next = cursor
+
+    def _closed_error(self, *, waiting: bool = False) -> LoaderError:
+        cause = "the loader was closed while a batch was waited for" if waiting else "the loader is closed"
+        return LoaderError("E-MISUSE", cause, fix="make a new loader", backend=self.name)
+
+    def _raise_error_of(self, produced: Produced) -> None:
+        """Close the engine and raise the error that `produced` carries, if it carries one."""
+        error = produced.error
+        if error is not None:
+            self.close()
+            cause = WorkerTraceback(produced.trace) if produced.trace else error.__cause__
+            raise error.located(**self._where()) from cause
+
+    def _where(self, sample: int = -1) -> dict[str, Any]:
+        """Return the fields of an error: backend, rank, and the sample (-1 for none) with its path."""
+        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
+        if sample >= 0:
+            where["sample"] = sample
+            with contextlib.suppress(Exception):  # an error of the user's source must not hide what happened
+                where["path"] = self._settings.source.path(sample)
+        return where
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop and free everything, as Engine.close."""

@@ -1,0 +1,39 @@
+"""ProducerSettings holds all that decides the content of batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.loaders.engine.sample_reader import SoundSamples
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.order import Schedule
+from penstock.pipelines.spec import ImagePipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings:
+    """Hold all that decides the content of batches; it is sent to every worker.
+
+    Attributes:
+        source: images and labels.
+        pipeline: crops, size and resampling.
+        schedule: which samples make a batch.
+        decoder: name of the JPEG decoder, or "auto".
+        substitute: policy "replace": put the next good sample in the row of a bad one.
+        evaluation: serve each sample at most once: the row of a bad one becomes padding instead.
+        device: device of the loader's batches, for engines that make them there.
+        on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
+        consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
+        sound: the samples in which nothing is repaired, as far as this process knows.
+    """
+
+    source: Source
+    pipeline: ImagePipeline
+    schedule: Schedule
+    decoder: str
+    substitute: bool
+    evaluation: bool
+    device: str = "cpu"
+    on_repaired: str = "count"
+    consumer_bytes: int = 0
+    sound: SoundSamples = field(default_factory=SoundSamples)
