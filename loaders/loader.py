@@ -33,6 +33,7 @@ from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
 Item = TypeVar("Item")
+_CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
 
 
 @dataclass(frozen=True)
@@ -184,22 +185,22 @@ class Loader(DataLoaderAttributes):
         while not last:
             self._check_current(iteration)
             if self._agreement is not None:
-                self._agreement.check_progress(begun.steps, self._cursor)
+                self._agreement.check_step(begun.steps, begun.cursor, self._left, self._cursor)
             batch = self._take()
             step = self._cursor.position // self._schedule.global_batch
             self._cursor = self._schedule.after(self._cursor)
             begun.steps += 1
             last = self._fresh = self._cursor.epoch != epoch
             if last:
-                self._end_epoch()
+                self._end_epoch(begun)
             host = batch.host
             if len(host.index):  # else its samples were all bad, or are all other ranks'
                 yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
 
-    def _end_epoch(self) -> None:
-        self._left, self._begun = self._cursor, None
+    def _end_epoch(self, begun: _Beginning) -> None:
+        left, self._left, self._begun = self._left, self._cursor, None
         if self._agreement is not None:
-            self._agreement.end()
+            self._agreement.end(begun.steps, begun.cursor, left)
 
     def _check_current(self, iteration: int) -> None:
         if self._closed or iteration != self._iteration:
@@ -238,8 +239,7 @@ class Loader(DataLoaderAttributes):
             self._open(schedule, self._policy)
             self._cursor = schedule.resumed(self._cursor)
         if self._agreement is not None:
-            again = self._begun is not None and self._begun.cursor == self._cursor
-            self._agreement.begin(self._cursor, self._left, again=again)
+            self._agreement.begin()
 
     def identity(self) -> dict[str, Any]:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
@@ -356,8 +356,12 @@ class Loader(DataLoaderAttributes):
         if self._is_parents():
             return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
-        with self._turn:  # a thread that waited for a batch has an error by now
-            self._feed.close()
+        # A thread that waited for a worker has an error by now; one that makes its batch itself may take longer.
+        if self._turn.acquire(timeout=_CLOSE_S):
+            try:
+                self._feed.close()
+            finally:
+                self._turn.release()
 
     def __enter__(self) -> Loader:
         return self
@@ -386,7 +390,7 @@ class _OneThread(Iterator[Item]):
 
     def __next__(self) -> Item:
         turn = self._loader._turn
-        if not turn.acquire(blocking=self._loader._closed):  # which is what it is told then
+        if not turn.acquire(timeout=_CLOSE_S if self._loader._closed else 0):  # which is what it is told then
             why = "another thread is waiting for a batch of this loader"
             raise self._loader._misuse(why, "use a loader in one thread, which hands its batches out")
         try:

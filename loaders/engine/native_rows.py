@@ -183,5 +183,7 @@ def is_located(source: Source) -> bool:
     if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
         return False  # one that wraps another says by `locates` whether that one does
     own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
-    located = next(at for at, names in enumerate(own) if "locate" in names)
+    located = next((at for at, names in enumerate(own) if "locate" in names), None)
+    if located is None:  # it passes on the attributes of another source
+        return False
     return not any(name in names for names in own[:located] for name in _READING)

@@ -1,14 +1,16 @@
-"""Compares, at the beginning of each iteration, what the ranks of a run are about to serve."""
+"""RankAgreement compares what the ranks of a run serve, and where in the stream they are."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -19,11 +21,14 @@ from penstock.loaders.stream.ranks import joined
 from penstock.pipelines.errors import LoaderError
 
 _SHOWN = 40  # characters of a value that an error still shows
+_LEFT = "the place left before"
 _LONE_FIX = "a loader that one rank uses alone takes rank=0, world_size=1"
 _NO_STORE = (RuntimeError, AttributeError)  # no store, one without such an operation, or gone with its rank
 
-_iterated: Counter[str] = Counter()  # digest -> loaders of that identity that were iterated in this process
-_passed: Counter[str] = Counter()  # line of code -> loaders in the store from that line, all of them iterated here
+# (line of code, digest of the identity) of the loaders that this process has made, and of those it has iterated over.
+_made: set[tuple[str, str]] = set()
+_posted: set[tuple[str, str]] = set()
+_named: Counter[str] = Counter()  # digest -> loaders of that identity of which more than one batch was taken
 
 
 def line_of(caller: FrameType) -> str:
@@ -34,10 +39,11 @@ def line_of(caller: FrameType) -> str:
 class RankAgreement:
     """Compares one loader with its counterparts on the other ranks, through the store of torch.distributed.
 
-    Nobody waits: of two ranks that differ, the later one raises LoaderError E-STATE, which names both. Loaders are
-    counterparts if their identities are equal, in whatever order a rank makes them. Where another rank has iterated
-    over a loader from the same line of code that this rank neither has iterated over nor could (it has no such loader),
-    the two ranks differ. Without torch.distributed nothing is compared.
+    Nobody waits: of two ranks that differ, the later one raises LoaderError E-STATE, which names both. The identities
+    are compared before the first batch: where another rank has iterated over a loader from the same line of code of
+    which this process has made no counterpart, the two ranks differ. The places are compared before the second batch,
+    because a rank may look at one batch by itself. Loaders with equal identities are counterparts in the order in which
+    a second batch is taken of them. Without torch.distributed nothing is compared.
 
     Args:
         line: the line of code that makes the loader, on every rank.
@@ -47,97 +53,117 @@ class RankAgreement:
     def __init__(self, line: str, identity: Mapping[str, Any]) -> None:
         self.line, self._identity = line, dict(identity)
         self._digest = _digest(self._identity)
-        self._name = ""  # of the loader in the store, from its first iteration on
-        self._begun = 0  # iterations, without those that were begun again
+        self._name = ""  # of the loader in the store, once a second batch is taken
+        self._begun = 0  # iterations that went beyond one batch
         self._warned = False
+        _made.add((line, self._digest))
         _agreements.add(self)
 
-    def begin(self, place: Cursor, left: Cursor | None, *, again: bool = False) -> None:
-        """Compare the beginning of an iteration at `place` with the one that another rank began there.
+    def begin(self) -> None:
+        """Compare identities before the first batch. Raises LoaderError E-STATE if another rank serves other data."""
+        if not _has_other_ranks() or (self.line, self._digest) in _posted:
+            return
+        with _without_store_nothing():
+            store, mine = _store(), [self._digest, self._identity]
+            for slot in itertools.count():  # for each identity of this line, in the order in which any rank comes
+                first, (digest, expected) = _post(store, f"penstock/line/{self.line}/{slot}", mine)
+                if digest == self._digest:
+                    break
+                if (self.line, digest) not in _made:
+                    refuse_disagreement({first: expected, dist.get_rank(): self._identity})
+            _posted.add((self.line, self._digest))
+
+    def check_step(self, steps: int, began: Cursor, left: Cursor | None, place: Cursor) -> None:
+        """Compare places with the other ranks before another batch is taken.
 
         Args:
-            place: where the iteration begins.
+            steps: batches taken since the iteration began.
+            began: where it began.
             left: where the iteration before it ended or was left; None if the loader was then sent to another place.
-            again: the iteration before it began here, too, and was left.
+            place: where it is now.
 
-        Raises LoaderError E-STATE if that rank serves other data or began elsewhere.
+        Before the second batch it compares the beginning with that of the other ranks, after 2, 4, 8 and so on steps it
+        looks whether another rank has left this epoch earlier, for example by a `break`, and begun another one. Raises
+        LoaderError E-STATE if they differ.
         """
-        if (again and self._begun) or not _has_other_ranks():
+        if steps < 1 or steps & (steps - 1) or not _has_other_ranks():
             return
-        try:
+        with _without_store_nothing():
             store = _store()
-            if not self._name:
-                self._name = self._find_name(store)
-            self._warn_if_alone(store)
-            self._begun += 1
-            store.add(f"{self._key()}/ranks", 1)
-            about = {"epoch": place.epoch, "position": place.position, "the place left before": left and list(left)}
-            first, expected = _post(store, self._key(), about)
-            refuse_disagreement({first: expected, dist.get_rank(): about})
-        except LoaderError:
-            raise
-        except _NO_STORE:
-            pass
+            if steps == 1:
+                self._post_beginning(store, began, left)
+            elif self._begun:
+                self._refuse_if_left(store, place)
+            self._warn_of_others(store)
 
-    def check_progress(self, steps: int, place: Cursor) -> None:
-        """Compare `place`, `steps` steps after the beginning, with where another rank has left this iteration.
-
-        It asks the store after 2, 4, 8 and so on steps. Raises LoaderError E-STATE if the other rank has left this
-        epoch earlier, for example by a `break`, and begun another one.
-        """
-        if not self._begun or steps < 2 or steps & (steps - 1) or not _has_other_ranks():
-            return
-        try:
-            store = _store()
-            for other in tuple(_unaccompanied):
-                other._warn_if_alone(store)
-            key = self._key(self._begun + 1)
-            if not store.check([key]):
-                return
-            rank, about = json.loads(store.get(key))
-        except _NO_STORE:
-            return
-        left = about["the place left before"]
-        if left and left[0] == place.epoch and left[1] < place.position:
-            places = {rank: {"position": left[1]}, dist.get_rank(): {"position": place.position}}
-            refuse_disagreement(places)
-
-    def end(self) -> None:
-        """Note that an epoch was served to its end: if no other rank turns out to have begun it, warn once."""
+    def end(self, steps: int, began: Cursor, left: Cursor | None) -> None:
+        """Note that an epoch was served to its end, after `steps` steps; began, left and errors as check_step."""
+        if steps == 1:
+            self.check_step(steps, began, left, began)
         if self._begun and not self._warned:
             _unaccompanied.add(self)
+
+    def _post_beginning(self, store: Any, began: Cursor, left: Cursor | None) -> None:
+        if self._name:
+            self._warn_if_alone(store)
+        else:
+            self._name = self._find_name(store)
+        self._begun += 1
+        store.add(f"{self._key()}/ranks", 1)
+        about = {"epoch": began.epoch, "position": began.position, _LEFT: left and list(left)}
+        first, expected = _post(store, self._key(), about)
+        if None in (about[_LEFT], expected[_LEFT]):  # one of them was sent there
+            about[_LEFT] = expected[_LEFT] = None
+        refuse_disagreement({first: expected, dist.get_rank(): about})
+
+    def _find_name(self, store: Any) -> str:
+        """Return the name of this loader on every rank.
+
+        Raises LoaderError E-STATE where another rank goes on with a loader of which this one has no counterpart.
+        """
+        mine = [self._digest, _named[self._digest] + 1]  # the number tells loaders of one identity apart
+        for slot in itertools.count():  # for each loader of this line, in the order in which any rank comes
+            key = f"penstock/loaders/{self.line}/{slot}"
+            first, (digest, number, expected) = _post(store, key, [*mine, self._identity])
+            if [digest, number] == mine:
+                break
+            if number > _named[digest] and not any(each._digest == digest and not each._name for each in _agreements):
+                refuse_disagreement({first: expected, dist.get_rank(): self._identity})
+        _named[self._digest] += 1
+        return f"penstock/loader/{mine[0]}/{mine[1]}"
 
     def close(self) -> None:
         """Note that this rank will not iterate over the loader any more."""
         _agreements.discard(self)
 
+    def _refuse_if_left(self, store: Any, place: Cursor) -> None:
+        key = self._key(self._begun + 1)
+        if not store.check([key]):
+            return
+        rank, about = json.loads(store.get(key))
+        left = about[_LEFT]
+        if left and left[0] == place.epoch and left[1] < place.position:
+            refuse_disagreement({rank: {"position": left[1]}, dist.get_rank(): {"position": place.position}})
+
     def _key(self, number: int | None = None) -> str:
         return f"{self._name}/{number or self._begun}"
 
-    def _find_name(self, store: Any) -> str:
-        """Return the name of this loader on every rank. Raises LoaderError E-STATE where another rank has another."""
-        mine = [self._digest, _iterated[self._digest] + 1]  # the second number tells loaders of one identity apart
-        slot = _passed[self.line]  # in the store, for a loader of this line, in the order in which any rank comes
-        while True:
-            first, (digest, number, expected) = _post(
-                store, f"penstock/line/{self.line}/{slot}", [*mine, self._identity]
-            )
-            if [digest, number] == mine:
-                break
-            if number <= _iterated[digest]:
-                _passed[self.line] += slot == _passed[self.line]
-            elif not any(each._digest == digest and not each._name for each in _agreements):
-                refuse_disagreement({first: expected, dist.get_rank(): self._identity})
-            slot += 1
-        _iterated[self._digest] += 1
-        return f"penstock/loader/{mine[0]}/{mine[1]}"
+    def _num_ranks(self, store: Any) -> int:
+        """Count the ranks that have begun this loader's latest iteration."""
+        return int(store.add(f"{self._key()}/ranks", 0))
+
+    def _warn_of_others(self, store: Any) -> None:
+        """Warn of loaders that this rank has iterated over alone: another rank has come here without them."""
+        if _unaccompanied - {self} and self._begun and self._num_ranks(store) > 1:
+            for other in _unaccompanied - {self}:
+                other._warn_if_alone(store)
 
     def _warn_if_alone(self, store: Any) -> None:
         """Warn if this loader's latest iteration, served to its end, is one that no other rank has begun."""
         if self not in _unaccompanied:
             return
         _unaccompanied.discard(self)
-        if store.add(f"{self._key()}/ranks", 0) == 1:
+        if self._num_ranks(store) == 1:
             self._warned = True
             warnings.warn(
                 f"rank {dist.get_rank()} alone iterates over the loader made at {self.line}, and it serves this rank's "
@@ -147,11 +173,22 @@ class RankAgreement:
 
 
 _agreements: weakref.WeakSet[RankAgreement] = weakref.WeakSet()  # of this process's loaders that are not closed
-_unaccompanied: set[RankAgreement] = set()  # of those served to the end by this rank, perhaps by no other
+_unaccompanied: set[RankAgreement] = set()  # of loaders served to the end by this rank, perhaps by no other
 
 
 def _has_other_ranks() -> bool:
     return joined() and dist.get_world_size() > 1
+
+
+@contextlib.contextmanager
+def _without_store_nothing() -> Iterator[None]:
+    """Leave the block where there is no store to compare with."""
+    try:
+        yield
+    except LoaderError:  # which is a RuntimeError
+        raise
+    except _NO_STORE:
+        pass
 
 
 def _store() -> Any:
@@ -174,7 +211,7 @@ def refuse_disagreement(abouts: Mapping[int, Mapping[str, Any]]) -> None:
     differing = [rank for rank, about in others if about != expected]
     if not differing:
         return
-    found = _differences([expected, *(abouts[rank] for rank in differing)])
+    found = _differences([*(abouts[rank] for rank in differing), expected])
     plural = "s" * (len(differing) > 1)
     raise LoaderError(
         "E-STATE",

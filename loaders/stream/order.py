@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.stream.engine_contract import Cursor
+from penstock.pipelines.checked import checked_bool, set_checked
 from penstock.pipelines.plan.philox import STREAM_ORDER, random_words
 
 SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new name
@@ -116,8 +117,8 @@ class Schedule:
             raise ValueError(f"rank lies in [0, world_size), not {self.rank} of {self.world_size}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed lies in [0, 2**64), not {self.seed}")
-        if self.pad not in (None, True, False):
-            raise ValueError(f"pad must be True, False or None, got {self.pad!r}")
+        if self.pad is not None:
+            set_checked(self, pad=checked_bool("pad", self.pad))
         if self.drop_last and self.global_batch > self.n:
             raise ValueError(
                 f"a global batch of {self.global_batch} never fills from {self.n} samples: "
@@ -132,7 +133,7 @@ class Schedule:
     @property
     def pads(self) -> bool:
         """Return whether rows that hold no sample are served, as padding."""
-        return self.world_size > 1 if self.pad is None else bool(self.pad)
+        return self.world_size > 1 if self.pad is None else self.pad
 
     def steps(self, start: int = 0) -> int:
         """Count the steps left in an epoch of which `start` samples are already served: equal on every rank."""

@@ -69,7 +69,7 @@ def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:
     found = {}
     for launcher, (rank_name, size_name) in _LAUNCHERS.items():
         size = _variable(size_name) or 1
-        if size == 1 or (launcher == "mpirun (PMI)" and "SLURM_PROCID" in os.environ):  # srun sets PMI's, too
+        if size == 1 or (launcher == "mpirun (PMI)" and size == _srun_tasks()):  # srun may set PMI's, too
             continue
         place = _variable(rank_name), size
         if certain and place[0] is None:
@@ -93,10 +93,16 @@ def _variable(name: str) -> int | None:
         raise ValueError(f"the environment variable {name} is {text!r}, which is no number") from None
 
 
+def _srun_tasks() -> int:
+    """Return the number of tasks of the step of srun that this process belongs to; 0 outside of one."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "")
+    return int(tasks) if "SLURM_PROCID" in os.environ and tasks.isdigit() else 0
+
+
 def _warn_if_one_of_several() -> None:
     """Warn where this process is to serve everything, although others may train together with it."""
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "")
-    if "SLURM_PROCID" in os.environ and tasks.isdigit() and int(tasks) > 1:
+    tasks = _srun_tasks()
+    if tasks > 1:
         warnings.warn(
             f"SLURM runs {tasks} tasks, and this one is no rank, so it takes all of the data: if they train together, "
             "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; if not, pass rank=0, world_size=1",

@@ -233,10 +233,10 @@ def test_ranks_may_differ_in_what_changes_nothing(tasks: list[Any], what: str) -
     ("what", "words"),
     [
         ("photos", "differ in fingerprint, classes"),
-        ("seed", "differ in seed (0 and 1)"),
-        ("pipeline", "differ in dtype ('float32' and 'uint8')"),
-        ("batch_size", "differ in batch_size (6 and 4)"),
-        ("pad", "differ in pad (True and False)"),
+        ("seed", "differ in seed (1 and 0)"),
+        ("pipeline", "differ in dtype ('uint8' and 'float32')"),
+        ("batch_size", "differ in batch_size (4 and 6)"),
+        ("pad", "differ in pad (False and True)"),
     ],
 )
 def test_ranks_whose_loaders_differ_are_refused_by_name(tasks: list[Any], what: str, words: str) -> None:

@@ -226,10 +226,14 @@ def test_a_source_that_reads_in_a_way_of_its_own_is_not_read_natively(photos: Pa
         def path(self, index: int) -> bytes:
             return super().path(0)
 
+    class Wrapper:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(source, name)
+
     source, patched = ImageFolder(photos), ImageFolder(photos)
     patched.read = lambda index: photo(index % 3)  # type: ignore[method-assign]
     assert is_located(source)
-    for other in (Grey(photos), Moved(photos), patched):
+    for other in (Grey(photos), Moved(photos), patched, Wrapper()):
         assert not is_located(other)
     assert native_rows.native_rows(Grey(photos), imagenet_train(32), "auto") is None
     for decoder, resample in (("pillow", "torch"), ("simplejpeg", "torch"), ("auto", "pillow")):

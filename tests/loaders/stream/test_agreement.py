@@ -72,14 +72,35 @@ result["peek"] = in_turn(lambda: train(peeked(make(1), 1)), lambda: train(make(1
 result["state of one rank"] = in_turn(lambda: train(loaded(make(2))), lambda: train(make(2)))
 result["set_epoch of one rank"] = in_turn(lambda: train(sent(make(3), 1)), lambda: train(make(3)))
 result["break of one rank"] = in_turn(lambda: broken(make(4)), lambda: train(make(4)))
-result["late break of one rank"] = in_turn(lambda: [take(late := make(5), 9), take(late, 1)], lambda: train(make(5)))
+result["late break of one rank"] = in_turn(lambda: [take(late := make(5), 9), take(late, 2)], lambda: train(make(5)))
 result["a look at three, then set_epoch"] = in_turn(lambda: train(sent(peeked(make(6), 3), 0)), lambda: train(make(6)))
+result["a look, then set_epoch of one rank"] = in_turn(
+    lambda: train(sent(peeked(make(20), 1), 1)), lambda: train(make(20))
+)
+result["a look of one rank, then set_epoch of both"] = in_turn(
+    lambda: train(sent(peeked(make(21), 1), 1)), lambda: train(sent(make(21), 1))
+)
+result["a look at another loader"] = in_turn(
+    lambda: (peeked(make(22), 1), train(make(22)))[1], lambda: train(make(22))
+)
+result["a look at another loader, then set_epoch"] = in_turn(
+    lambda: (peeked(make(23), 1), train(sent(make(23), 1)))[1], lambda: train(make(23))
+)
+result["back to the beginning of one rank"] = in_turn(
+    lambda: train(sent(peeked(make(24), 4), 0)), lambda: broken(make(24))
+)
+result["set_epoch to the same place"] = in_turn(
+    lambda: train(sent(peeked(make(25), 3), 1)), lambda: broken(make(25))[1:]
+)
 result["states of both"] = in_turn(lambda: train(loaded(make(7))), lambda: train(loaded(make(7))))
 result["breaks of both"] = in_turn(*2 * [lambda: broken(make(8))])
 result["made in another order"] = in_turn(lambda: both([10, 11]), lambda: both([11, 10]))
 result["one more, not iterated"] = in_turn(lambda: (make(13), train(make(12)))[1], lambda: train(make(12)))
 
 def judged_alone():
+    in_turn(lambda: None, lambda: train(make(18), 1))
+    if rank == 0:
+        train(make(18), 1)  # where the other rank was, so what rank 0 did alone before is known by now
     loader, judge = make(16), make(17)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -111,16 +132,22 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     ("what", "served"),
     [
         ("peek", [PHOTOS, PHOTOS]),
-        ("a look at three, then set_epoch", [PHOTOS, PHOTOS]),
         ("states of both", [PHOTOS - 12, PHOTOS]),
         ("breaks of both", [12, PHOTOS]),
         ("one more, not iterated", [PHOTOS, PHOTOS]),
+        ("a look of one rank, then set_epoch of both", [PHOTOS, PHOTOS]),
+        ("a look at another loader", [PHOTOS, PHOTOS]),
     ],
 )
 def test_ranks_at_the_same_places_share_each_epoch(results: list[Any], what: str, served: list[int]) -> None:
     first, second = (result[what] for result in results)
     assert [len({*a, *b}) for a, b in zip(first, second, strict=True)] == served
     assert [len(a) for a in first] == [len(b) for b in second] == [count // 2 for count in served]
+
+
+def test_a_rank_that_is_sent_to_where_the_others_go_by_themselves_may_go_on(results: list[Any]) -> None:
+    first, second = (result["set_epoch to the same place"] for result in results)
+    assert len({*first[0], *second[0]}) == PHOTOS
 
 
 def test_loaders_are_matched_in_whatever_order_they_are_made(results: list[Any]) -> None:
@@ -132,10 +159,14 @@ def test_loaders_are_matched_in_whatever_order_they_are_made(results: list[Any])
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("state of one rank", "differ in position (12 and 0)"),
-        ("set_epoch of one rank", "differ in epoch (1 and 0)"),
-        ("break of one rank", "differ in position (12 and 16)"),
-        ("late break of one rank", "differ in the place left before ([0, 36] and [1, 0])"),
+        ("state of one rank", "differ in position (0 and 12)"),
+        ("set_epoch of one rank", "differ in epoch (0 and 1)"),
+        ("break of one rank", "differ in position (16 and 12)"),
+        ("a look, then set_epoch of one rank", "differ in epoch (0 and 1)"),
+        ("a look at another loader, then set_epoch", "differ in epoch (0 and 1)"),
+        ("back to the beginning of one rank", "differ in epoch (1 and 0)"),
+        ("a look at three, then set_epoch", "differ in epoch (1 and 0)"),
+        ("late break of one rank", "differ in the place left before ([1, 0] and [0, 36])"),
     ],
 )
 def test_a_rank_at_another_place_is_refused(results: list[Any], what: str, words: str) -> None:

@@ -230,7 +230,7 @@ def test_the_step_is_the_same_for_every_world_size_of_one_global_batch() -> None
         ({"world_size": 0}, "rank lies in"),
         ({"seed": -1}, "seed lies in"),
         ({"seed": 2**64}, "seed lies in"),
-        ({"pad": "no"}, "pad must be True, False or None, got 'no'"),
+        ({"pad": "no"}, "pad must be True or False, got 'no'"),
     ],
     ids=str,
 )

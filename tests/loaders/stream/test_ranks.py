@@ -41,6 +41,9 @@ def setting(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         ("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", (1, 2)),
         ("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", (1, 2)),
         ("PMI_RANK=3 PMI_SIZE=4", (3, 4)),
+        # mpirun of Hydra within a job of SLURM: srun starts one proxy per node.
+        ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=1 PMI_RANK=1 PMI_SIZE=2", (1, 2)),
+        ("SLURM_PROCID=0 PMI_RANK=1 PMI_SIZE=2", (1, 2)),
         ("HOROVOD_RANK=1 HOROVOD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 WORLD_SIZE=1", (1, 2)),
         ("RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4", (0, 2)),
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", (0, 1)),
@@ -114,5 +117,5 @@ def test_ranks_that_differ_are_named_with_what_differs(monkeypatch: pytest.Monke
         refuse_disagreement({0: same, 1: same, 2: {**same, "seed": 2}, 3: {**same, "fingerprint": "b" * 64}})
     assert caught.value.code == "E-STATE"
     assert "ranks 2, 3 and rank 0" in caught.value.cause
-    assert "seed (1 and 2), fingerprint" in caught.value.cause
+    assert "seed (2 and 1), fingerprint" in caught.value.cause
     assert "aaa" not in caught.value.cause
