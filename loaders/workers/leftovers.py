@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing import process, util
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.loaders.system.process_identity import identity, is_gone
 
 _SEMAPHORE = "penstock-"  # then the identity of a process, then what multiprocessing adds
 _FOLDER, _SOCKET = "pymp-", "listener-"  # multiprocessing's names
+_TRIES, _PAUSE_S = 20, 0.005
 _MARK = "penstock-owner"  # a link to nowhere, whose target is the identity of the folder's process
 
 
@@ -47,13 +49,42 @@ def mark_temporary_folder() -> None:
             os.symlink(mine, os.path.join(folder, _MARK))
 
 
+def remove_own_folder_at_exit() -> None:
+    """Remove this worker's marked temporary folder when it exits, in place of multiprocessing's finalizer.
+
+    A thread that still sends a batch may open a socket in it meanwhile. That one would print a traceback then, and
+    leave a folder without a mark.
+    """
+    finalizers: dict[Any, Any] = getattr(util, "_finalizer_registry")  # noqa: B009
+    folder = util.get_temp_dir()
+    for key, finalizer in list(finalizers.items()):
+        if getattr(finalizer, "_callback", None) is getattr(util, "_remove_temp_dir", None):
+            del finalizers[key]
+    util.Finalize(None, _remove_persistently, args=(folder,), exitpriority=-100)
+
+
+def _remove_persistently(folder: str) -> None:
+    for _ in range(_TRIES):
+        try:
+            remove_folder(folder)
+        except OSError:
+            time.sleep(_PAUSE_S)
+        if not os.path.isdir(folder):
+            return
+
+
 def remove_folder(folder: str) -> None:
-    """Remove a marked temporary folder, unless it holds anything but a socket. Raises OSError."""
-    names = os.listdir(folder)
-    for name in names:
+    """Remove a marked temporary folder, unless it holds anything but a socket. Raises OSError; it is marked then."""
+    mark, owner = os.path.join(folder, _MARK), _owner(folder)
+    for name in os.listdir(folder):
         if name.startswith(_SOCKET) or name == _MARK:
             os.unlink(os.path.join(folder, name))
-    os.rmdir(folder)
+    try:
+        os.rmdir(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.symlink(owner, mark)  # sweep() finds it later
+        raise
 
 
 def sweep() -> None:

@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from penstock.loaders.workers.leftovers import mark_temporary_folder, remove_folder
+from penstock.loaders.workers.leftovers import mark_temporary_folder, remove_folder, remove_own_folder_at_exit
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
@@ -70,6 +70,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         mark_temporary_folder()
+        remove_own_folder_at_exit()
 
     def follow() -> None:
         parent.join()

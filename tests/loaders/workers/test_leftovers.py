@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from multiprocessing import process, util
 from pathlib import Path
@@ -85,3 +87,42 @@ def test_a_folder_that_was_inherited_is_left_to_its_owner(
     if links:
         leftovers.mark_temporary_folder()
         assert config["tempdir"] == str(own)
+
+
+SENDS_AT_ITS_END = """
+import os, sys
+from multiprocessing import util
+from penstock.loaders.workers import leftovers
+
+leftovers.mark_temporary_folder()
+if sys.argv[1] == "ours":
+    leftovers.remove_own_folder_at_exit()
+folder, left, rmdir = util.get_temp_dir(), int(sys.argv[2]), os.rmdir
+
+def rmdir_while_a_thread_opens_a_socket(path, **more):
+    global left
+    if left:
+        left -= 1
+        open(os.path.join(folder, f"listener-{left}"), "w").close()
+    rmdir(path, **more)
+
+os.rmdir = rmdir_while_a_thread_opens_a_socket
+"""
+
+
+@pytest.mark.parametrize(("whose", "sockets", "remain"), [("ours", 2, 0), ("ours", 99, 1), ("multiprocessing's", 1, 1)])
+def test_a_worker_that_still_sends_leaves_no_traceback_and_no_unmarked_folder(
+    tmp_path: Path, whose: str, sockets: int, remain: int
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SENDS_AT_ITS_END, whose, str(sockets)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    folders = list(tmp_path.iterdir())
+    assert len(folders) == remain
+    assert (run.stderr == "") == (whose == "ours"), run.stderr  # the control: what this test sees without our removal
+    assert all((folder / MARK).is_symlink() for folder in folders if whose == "ours")
