@@ -3,26 +3,31 @@
 `create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
 """
 
+from penstock.loaders.cache.format import Encoding
 from penstock.loaders.create import create_loader
+from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.loaders.metrics.stats import LoaderStats
+from penstock.loaders.metrics.values import loader_metrics
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.ledger import EpochLedger
-from penstock.loaders.stream.order import Permutation, Schedule
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [
     "Batch",
+    "DaliOptions",
     "DataLoader",
+    "Encoding",
     "EpochLedger",
     "Loader",
     "LoaderError",
     "LoaderStats",
-    "Permutation",
-    "Schedule",
     "Source",
     "create_loader",
+    "loader_metrics",
     "open_source",
+    "serve_prometheus",
 ]

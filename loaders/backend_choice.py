@@ -78,7 +78,7 @@ def _checked_options(saved: Profile, name: Path) -> dict[str, Any]:
     named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     options: dict[str, Any] = {**named, **saved.options}
     if saved.backend not in BACKENDS:
-        raise profile_error(f"there is no backend {saved.backend!r}", name)
+        raise profile_error(f"unknown backend {saved.backend!r}", name)
     try:
         BACKENDS[saved.backend].parse(options)
     except (TypeError, ValueError) as error:
@@ -94,4 +94,4 @@ def _check_profile(name: Any, backend: str) -> None:
         raise ValueError(f"profile must be left out unless backend is 'auto', which reads it; got {shown(name)}")
     if not profile_path(name).exists():
         fix = "correct its name, or save it: penstock bench DATA --save NAME"
-        raise LoaderError("E-MISUSE", "there is no such profile", fix=fix, path=str(profile_path(name)))
+        raise LoaderError("E-MISUSE", "no such profile", fix=fix, path=str(profile_path(name)))

@@ -12,7 +12,7 @@ import torch
 
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.backends import BACKENDS
-from penstock.loaders.engine.native_rows import goes_natively
+from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import checked_device, numbered
@@ -20,7 +20,7 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.sources.contract import Source, WindowSource
-from penstock.loaders.stream.agreement import line_of
+from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.stream.order import Schedule
@@ -64,7 +64,7 @@ def create_loader(
     [batch, num_classes] where the pipeline mixes samples. Raises ValueError for settings that cannot work, LoaderError
     for data, resources and missing packages.
 
-    An evaluation on any number of ranks counts samples, not batches: several ranks have padding, with label -1.
+    An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1.
 
         for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
             keep = labels >= 0
@@ -77,25 +77,26 @@ def create_loader(
         backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
             does not depend on it.
         pipeline: imagenet_train() unless given.
-        batch_size: samples a batch on each rank.
+        batch_size: samples per batch on each rank.
         device: where the batches go.
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
         seed: seed of order, crops, flips and augmentations.
         shuffle: on unless the pipeline draws nothing (imagenet_eval).
-        drop_last: as shuffle unless given; whether samples that do not fill a batch on every rank are left out.
-        pad: whether rows that no sample is left for are padding, with index and label -1, so that all batches are full
-            and all ranks make as many steps. Unless given several ranks pad, and one rank has a short last batch. True
-            pads on one rank too, for fixed shapes (torch.compile, CUDA graphs). False leaves padding out on several
-            ranks too: a rank that no sample is left for ends one step earlier.
-        rank: number of this process; unless given that of torch.distributed or of its environment variables at the
-            begin of each iteration, so that a launcher may start it later. The ranks must then agree: see E-STATE.
-        world_size: number of processes; unless given likewise.
-        decoder: "auto", for the native library where it was built and the fastest decoder beside it; "native" to demand
-            it; or "simplejpeg", "turbojpeg" or "pillow", which then decode every image.
-        on_bad_sample: "raise", or "replace" with at most `max_bad` an epoch.
-        on_repaired: what to do about JPEGs of which libjpeg makes up a part, such as the lower half of a cut photo:
-            "count" them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted where
-            the decoder tells; pillow and DALI do not, and anything but "ignore" costs a further look at each file.
+        drop_last: whether samples that do not fill a batch on every rank are left out; like shuffle unless given.
+        pad: whether rows without a sample are padding (index and label -1), so that all batches are full and all ranks
+            make the same number of steps. By default several ranks pad, and one rank has a short last batch. True pads
+            on one rank too, for fixed shapes (torch.compile, CUDA graphs). False never pads: a rank that has no sample
+            for the last step ends one step earlier.
+        rank: number of this process. Unless given it is taken from torch.distributed or from a launcher's variables
+            at the beginning of each iteration, so the process group may start later. The ranks must then agree: see
+            E-STATE.
+        world_size: number of processes, found in the same way unless given.
+        decoder: "auto" for the native library, if it was built, and the fastest installed decoder for the rest;
+            "native" to require it; "simplejpeg", "turbojpeg" or "pillow" to decode every image with that one.
+        on_bad_sample: "raise", or "replace" with at most `max_bad` per epoch.
+        on_repaired: what to do about JPEGs in which libjpeg fills in missing data, such as a truncated photo: "count"
+            them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted if the decoder
+            reports them. Pillow and DALI do not; with them anything but "ignore" costs a second look at each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
@@ -168,7 +169,7 @@ def create_loader(
         policy,
         with_index=with_index,
         about=_describe(choice, settings, stage),
-        follows=line_of(sys._getframe(1)) if rank is None else None,
+        follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
 
@@ -185,7 +186,9 @@ def _describe(choice: Choice, settings: ProducerSettings, stage: BatchStage) -> 
         "decoder_reason": choice.reason,
         "on_repaired": settings.on_repaired,
     }
-    if not choice.backend.has_own_decoder and goes_natively(settings.source, settings.pipeline, settings.decoder):
+    if not choice.backend.has_own_decoder and suits_native_library(
+        settings.source, settings.pipeline, settings.decoder
+    ):
         reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
         about |= {"decoder": NATIVE, "decoder_reason": reason}
     if settings.pipeline.augment.active:
@@ -235,7 +238,7 @@ def loader_needs(
 
 def _check_mixing(batch_size: int, num_classes: int) -> None:
     if batch_size % 2:
-        raise ValueError(f"mixup and cutmix take pairs: batch_size must be even, not {batch_size}")
+        raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
     if num_classes < 2:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 

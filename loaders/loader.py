@@ -38,7 +38,7 @@ _CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
 
 @dataclass(frozen=True)
 class Batch:
-    """Hold a delivered batch with everything that is known of it.
+    """Hold a delivered batch: pixels, labels, and what was drawn for each row.
 
     Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1 or a row of zeros.
 
@@ -64,8 +64,8 @@ class Batch:
 class Loader(DataLoaderAttributes):
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
 
-    An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
-    that was left early. One that was left after a single batch is a look: the next one begins where it began.
+    An iteration serves the rest of the current epoch; the next one serves the next epoch, also after an iteration that
+    was left early. An iteration that was left after a single batch is a look: the next one begins where it began.
     `state_dict()` counts delivered batches only, and continues exactly when loaded into another loader of any backend,
     worker count or world size. Until its first batch it can be pickled to another process.
 
@@ -93,7 +93,7 @@ class Loader(DataLoaderAttributes):
         self._open_engine, self._stage, self._identity = open_engine, stage, state
         self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
         self._open(schedule, policy)
-        self._cursor = schedule.settled(Cursor(0, 0))
+        self._cursor = schedule.settle(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
         self._begun: _Beginning | None = None  # of the latest iteration, unless it came to its end
@@ -138,7 +138,7 @@ class Loader(DataLoaderAttributes):
                 yield batch.images, batch.labels
 
     def batches(self) -> Iterator[Batch]:
-        """Iterate likewise, over batches with their index, crop windows, flips, epoch and step."""
+        """Iterate over the same batches as Batch, with their index, crop windows, flips, epoch and step."""
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
@@ -237,7 +237,7 @@ class Loader(DataLoaderAttributes):
             if schedule.rank != self._schedule.rank:
                 self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
             self._open(schedule, self._policy)
-            self._cursor = schedule.resumed(self._cursor)
+            self._cursor = schedule.resume_at(self._cursor)
         if self._agreement is not None:
             self._agreement.begin()
 
@@ -282,7 +282,7 @@ class Loader(DataLoaderAttributes):
         )
 
     def _go_to(self, cursor: Cursor, *, left: Cursor | None = None) -> None:
-        self._cursor, self._left, self._fresh = self._schedule.resumed(cursor), left, True
+        self._cursor, self._left, self._fresh = self._schedule.resume_at(cursor), left, True
         self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
 
     def _seek(self) -> None:
@@ -390,7 +390,7 @@ class _OneThread(Iterator[Item]):
 
     def __next__(self) -> Item:
         turn = self._loader._turn
-        if not turn.acquire(timeout=_CLOSE_S if self._loader._closed else 0):  # which is what it is told then
+        if not turn.acquire(timeout=_CLOSE_S if self._loader._closed else 0):  # it is refused for that reason then
             why = "another thread is waiting for a batch of this loader"
             raise self._loader._misuse(why, "use a loader in one thread, which hands its batches out")
         try:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
-from penstock.loaders.engine.native_rows import goes_natively
+from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.batch.stage import BatchStage
@@ -172,7 +172,7 @@ class DecodeCeilings:
 
     def decoders(self, *, cached: bool) -> list[str]:
         """Return the decoders that work here and on these data, the best first."""
-        native = goes_natively(self._source(cached=cached), self._pipeline, NATIVE)
+        native = suits_native_library(self._source(cached=cached), self._pipeline, NATIVE)
         return all_decoders() if native else usable_decoders()
 
 

@@ -22,7 +22,7 @@ from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.step import make_step
 from penstock.loaders.create import create_loader, usable_device
-from penstock.loaders.dali.dali_probe import told, versions, working_way
+from penstock.loaders.dali.dali_probe import describe_verdict, versions, working_way
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
@@ -72,7 +72,11 @@ def check_gpu_decoder(device: torch.device) -> Finding:
         verdict = working_way(device, again=True)
     except LoaderError as error:
         return Finding("GPU decoder", "warn", error.cause, error.fix)
-    return Finding("GPU decoder", "warn", *told(verdict)) if verdict.why else Finding("GPU decoder", "ok", versions())
+    return (
+        Finding("GPU decoder", "warn", *describe_verdict(verdict))
+        if verdict.why
+        else Finding("GPU decoder", "ok", versions())
+    )
 
 
 def _guarded(what: str, check: Callable[[], Value]) -> Value:

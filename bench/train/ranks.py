@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import joined
+from penstock.loaders.stream.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 
 _LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in what torch says of a lost rank
@@ -26,7 +26,7 @@ def join_process_group(device: str, timeout_s: float | None = None) -> Iterator[
     `timeout_s` at most, unless given for as long as torch has them wait. Raises LoaderError E-WORKER where another rank
     has ended, or does not answer in time.
     """
-    if not os.environ.get("WORLD_SIZE") or not os.environ.get("RANK") or not dist.is_available() or joined():
+    if not os.environ.get("WORLD_SIZE") or not os.environ.get("RANK") or not dist.is_available() or is_joined():
         yield device
         return
     if device == "cuda":
@@ -59,7 +59,7 @@ def _lost_ranks_as_loader_errors() -> Iterator[None]:
 
 def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
     """Return what all ranks hold for `value`, which JSON can hold, in their order; `[value]` without other ranks."""
-    if not joined():
+    if not is_joined():
         return [value]
     text = torch.tensor(list(json.dumps(value, default=str).encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
@@ -74,4 +74,4 @@ def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
 
 def is_first_rank() -> bool:
     """Tell whether this process is rank 0, or the only one: it alone prints and writes files."""
-    return not joined() or dist.get_rank() == 0
+    return not is_joined() or dist.get_rank() == 0

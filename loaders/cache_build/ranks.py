@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import distributed_place, joined
+from penstock.loaders.stream.ranks import distributed_place, is_joined
 from penstock.pipelines.errors import LoaderError
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
@@ -57,15 +57,15 @@ def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
     Raises ValueError for a job array that is numbered with gaps.
     """
     # Before torchrun's variables an array says nothing, however it is numbered: it may be a job of one task in each.
-    array = array_place(os.environ) if arrays and not joined() and not os.environ.get("RANK") else None
+    array = array_place(os.environ) if arrays and not is_joined() and not os.environ.get("RANK") else None
     rank, world_size = array or distributed_place()
-    if array is None and world_size > 1 and dist.is_available() and not joined() and "MASTER_ADDR" in os.environ:
+    if array is None and world_size > 1 and dist.is_available() and not is_joined() and "MASTER_ADDR" in os.environ:
         dist.init_process_group("gloo", timeout=_JOIN)
         try:
             yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
         finally:
             dist.destroy_process_group()
-    elif world_size > 1 and joined():
+    elif world_size > 1 and is_joined():
         yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_BUILD))
     else:
         yield Ranks(rank, world_size)

@@ -24,7 +24,7 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.engine.batch_queue import BatchQueue
 from penstock.loaders.engine.choose import open_engine as open_own_engine
-from penstock.loaders.engine.native_rows import goes_natively
+from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.producer_settings import ProducerSettings
@@ -51,16 +51,16 @@ class DaliOptions(WorkerOptions):
     """Say how the dali backend runs; none of it changes the stream. WorkerOptions holds watchdog_s.
 
     Attributes:
-        workers: CPU threads of DALI, None for one a processor, 0 to read in the consumer and give DALI one thread.
+        workers: CPU threads of DALI, None for one per processor, 0 to read in the consumer and give DALI one thread.
         readers: threads that read and plan, None for one for every four workers (at most 4).
         prefetch: batches that DALI has under way.
         hw_decoder_load: share of the images, 0 to 1, that a GPU's hardware decoder takes where there is one.
         preallocate: (width, height) in pixels of the largest image, for the hardware decoder's memory.
         device_memory_padding: bytes of device memory that each nvJPEG thread allocates at the start, None for DALI's
             own figure.
-        host_memory_padding: likewise, bytes of host memory.
+        host_memory_padding: bytes of host memory, in the same way.
         decode: what decodes a window: "regions" (DALI, the window alone), "whole" (DALI, the whole image), "ours"
-            (Penstock, on the CPU), or "auto" for the first of these that works on this GPU, tried once a machine.
+            (Penstock, on the CPU), or "auto" for the first of these that works on this GPU, tried once per machine.
         verify: samples of each batch that are compared with our own decoder's, None for 1 on a GPU and 0 on a CPU.
     """
 
@@ -176,7 +176,7 @@ class DaliEngine:
         import_dali()
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
-        self._reads_natively = goes_natively(settings.source, settings.pipeline, settings.decoder)
+        self._reads_natively = suits_native_library(settings.source, settings.pipeline, settings.decoder)
         own_bytes = needs_of(options, settings.schedule.batch_size, settings.pipeline.size).own_bytes
         settings = replace(settings, consumer_bytes=settings.consumer_bytes + own_bytes)
         self._settings, self._options = settings, options
@@ -276,6 +276,6 @@ class DaliEngine:
     def close(self) -> None:
         self._readers.close()
         if self._verifier is not None:
-            self._verifier.tell_the_rest()
+            self._verifier.warn_of_the_rest()
         if not self._num_readers and self._stage is not None:
             self._stage.close()

@@ -160,7 +160,7 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
     return verdict
 
 
-def told(verdict: Verdict) -> tuple[str, str]:
+def describe_verdict(verdict: Verdict) -> tuple[str, str]:
     """Return what is wrong here and what is done instead, and the cure."""
     said = f"{versions()} decodes regions wrongly here ({verdict.why}): {_INSTEAD[verdict.way]}"
     earlier = f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
@@ -175,7 +175,7 @@ def chosen_way(device: torch.device) -> str:
     verdict = working_way(device)
     if verdict.why and verdict not in _warned:
         _warned.add(verdict)
-        warnings.warn("; ".join(told(verdict)), RuntimeWarning, stacklevel=2)
+        warnings.warn("; ".join(describe_verdict(verdict)), RuntimeWarning, stacklevel=2)
     return verdict.way
 
 

@@ -58,7 +58,7 @@ class DaliStage:
     Args:
         make_again: returns a maker of batches that DALI refused, which fills slots by the producer that it is given.
         copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
-        verifier: looks at what DALI made; None for nobody.
+        verifier: compares images that DALI made; None for no comparison.
 
     Attributes:
         refused: number of batches that DALI refused.
@@ -102,7 +102,7 @@ class DaliStage:
         except Exception as error:
             if isinstance(error, LoaderError) and error.code == "E-CORRUPT":  # perhaps the error of an earlier batch
                 return sent._replace(refusal=error)
-            return _Sent(_ended(produced, error), ())
+            return _Sent(_end_with(produced, error), ())
         return sent
 
     def receive(self) -> Finished:
@@ -113,7 +113,7 @@ class DaliStage:
             if self._verifier is not None:
                 self._look_at(done, self._verifier)
         except Exception as error:
-            done = Finished(_ended(sent.produced, error))
+            done = Finished(_end_with(sent.produced, error))
         self._under_way.popleft()
         return done._replace(produced=done.produced._replace(tasks=()))
 
@@ -144,13 +144,13 @@ class DaliStage:
 
     def _complete(self, sent: _Sent) -> Finished:
         try:
-            return self._taken(sent)
+            return self._collect(sent)
         except LoaderError as error:
             if error.code != "E-CORRUPT":
                 raise
-        return self._repaired(sent)
+        return self._retry(sent)
 
-    def _taken(self, sent: _Sent) -> Finished:
+    def _collect(self, sent: _Sent) -> Finished:
         if sent.refusal is not None:
             raise sent.refusal
         produced = sent.produced
@@ -179,7 +179,7 @@ class DaliStage:
         copies.wait_on_host(done)
         return whole
 
-    def _repaired(self, sent: _Sent) -> Finished:
+    def _retry(self, sent: _Sent) -> Finished:
         """Make the batch again: without what our own decoder refuses too; if DALI still refuses it, without DALI.
 
         No other batch is under way meanwhile, since DALI does not say which of the batches under way it refused.
@@ -190,7 +190,7 @@ class DaliStage:
             self._drop_graphs()
             again = self._make_again(make_producer).make(sent.produced.item)
             try:
-                done = self._taken(self._start(again))
+                done = self._collect(self._start(again))
                 break
             except LoaderError as error:
                 if error.code != "E-CORRUPT":
@@ -213,7 +213,7 @@ class DaliStage:
         self._under_way.clear()
 
 
-def _ended(produced: Produced, error: Exception) -> Produced:
+def _end_with(produced: Produced, error: Exception) -> Produced:
     """Return the message that `error` ended the stream at this batch."""
     stopped = stopped_by(error, produced.item, -1)
     return stopped._replace(error=error) if isinstance(error, LoaderError) else stopped

@@ -1,4 +1,4 @@
-"""Verifier compares samples that DALI has decoded with what Penstock's own decoder makes of them, beside the stream."""
+"""Verifier compares samples that DALI has decoded with the same samples from Penstock's own decoder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Verifier:
 
     Attributes:
         compared: number of samples that were compared.
-        passed_over: number of batches of which none was, because too many waited.
+        passed_over: number of batches without a compared sample, because too many waited.
         moved: samples that DALI decoded wrongly, and that our decoder makes from then on.
     """
 
@@ -154,7 +154,7 @@ class Verifier:
         counts = {"compared": self.compared, "misread": len(self.moved), "not_compared": self.passed_over}
         return {"verified_per_batch": self._per_batch, **counts}
 
-    def tell_the_rest(self) -> None:
+    def warn_of_the_rest(self) -> None:
         """Warn of what was found after the last batch, with which it would have been reported."""
         for entry in self._wrong:
             text = f"sample {entry.sample} ({printable(entry.path)}): {entry.cause}"

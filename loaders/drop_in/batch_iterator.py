@@ -294,7 +294,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
 
     def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
         """Return the error for no message and no new sample within `watchdog_s`, None if that is not so."""
-        if not self._watchdog.expired(b"" if worker is None else self._progress.table[worker].tobytes()):
+        if not self._watchdog.has_expired(b"" if worker is None else self._progress.table[worker].tobytes()):
             if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._said_silent:
                 self._say_silent(worker, pid)
             return None

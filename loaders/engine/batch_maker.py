@@ -48,7 +48,7 @@ class BatchMaker(Dataset[Produced]):
         return int(self._progress.table[self._worker or 0, SAMPLE])
 
     def make(self, item: WorkItem) -> Produced:
-        """Fill the slot of `item`; the message says what went wrong, nothing is raised."""
+        """Fill the slot of `item`; errors are part of the message, nothing is raised."""
         if self._worker is None:
             info = get_worker_info()
             self._worker, self._process = (info.id, os.getpid()) if info else (0, None)
@@ -75,14 +75,14 @@ class BatchMaker(Dataset[Produced]):
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:
-            produced = self._stopped(item, error, int(mine[SAMPLE]))
+            produced = self._report(item, error, int(mine[SAMPLE]))
         # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0
         return produced
 
     __getitem__ = make
 
-    def _stopped(self, item: WorkItem, error: Exception, sample: int) -> Produced:
+    def _report(self, item: WorkItem, error: Exception, sample: int) -> Produced:
         path = None
         with contextlib.suppress(Exception):
             path = self._settings.source.path(sample)

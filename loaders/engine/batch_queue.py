@@ -25,7 +25,7 @@ class BatchQueue:
     Attributes:
         slots: memory of the batches, three slots more than may be under way.
         recycler: hands the numbers of free slots out.
-        progress: a row for each of `workers` threads, and one for whoever makes a batch beside them.
+        progress: a row for each of `workers` threads, and one for a batch that is made outside of them.
         changed: the lock; notified at every change.
         cursor: place in the stream of the next batch to hand out.
         made: batches that are made and not yet taken, by number.
@@ -52,14 +52,14 @@ class BatchQueue:
         self.closed = False
 
     def maker(self, worker: int, make_producer: Callable[[ProducerSettings], Producer] = Producer) -> BatchMaker:
-        """Return a maker of batches for thread `worker`; one more than the last makes batches beside the threads."""
+        """Return a maker of batches for thread `worker`; the number after the last is for batches made elsewhere."""
         return BatchMaker(self._settings, self.slots, self.progress, worker, make_producer)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
         """Hand out the next batch to make and its number, once there is room for it; None at the end."""
         with self.changed:
             while not self.closed and (self._handed_out - self._delivered >= self._ahead or not len(self.recycler)):
-                self.changed.wait(POLL_S)  # not for ever: a slot comes back by a finalizer, which wakes nobody
+                self.changed.wait(POLL_S)  # with a limit: a slot comes back by a finalizer, which notifies nobody
             return None if self.closed else self.next_work()
 
     def next_work(self) -> tuple[int, WorkItem]:
@@ -70,7 +70,7 @@ class BatchQueue:
         return number, item
 
     def is_wanted(self, item: WorkItem) -> bool:
-        """Say whether nobody has called seek() or close() since `item` was handed out."""
+        """Say whether `item` is still wanted: no seek() or close() since it was handed out."""
         return item.generation == self.progress.generation and not self.closed
 
     def put(self, number: int, produced: Produced) -> None:

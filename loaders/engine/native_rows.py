@@ -1,4 +1,4 @@
-"""NativeRows has the native library make the rows of a batch that it can; the others are left to the Python path."""
+"""NativeRows has the native library fill the rows of a batch that it supports; Python fills the others."""
 
 from __future__ import annotations
 
@@ -69,17 +69,16 @@ class NativeRows:
     ) -> Rows | None:
         """Write the pixels of `samples` (int64 [n]) to the rows `places` of `images`, uint8 [batch, h, w, 3].
 
-        Without `images` they are decoded and not resized, which is of use for measuring alone.
-        Returns what was filled: ROW [m], with `sample`, `row`, `window` and `flip`; None if the batch is not wanted any
-        more.
+        Without `images` they are decoded but not resized, for measurements. Returns the filled rows: ROW [m], with
+        `sample`, `row`, `window` and `flip`; None if the batch is no longer wanted.
         """
-        rows, names = self._located(samples, places)
+        rows, names = self._locate(samples, places)
         wanted = self.stage.load(rows, names, progress)
-        rows = _taken(rows)
+        rows = _keep_supported(rows)
         if wanted and len(rows):
             _draw(rows, plan)
             wanted = self.stage.fill(rows, images)
-        return _taken(rows) if wanted else None
+        return _keep_supported(rows) if wanted else None
 
     def prepare(
         self,
@@ -93,7 +92,7 @@ class NativeRows:
 
         Whole files are taken of those samples alone that `sound`, bool [all samples], says need no repair.
         """
-        rows, names = self._located(samples, places)
+        rows, names = self._locate(samples, places)
         if sound is not None:
             rows = rows[~_is_whole(rows) | sound[rows["sample"]]]
         try:
@@ -101,7 +100,7 @@ class NativeRows:
             files = np.empty(min(int(sizes.sum()), _MOST_FILE_BYTES), np.uint8)
             if not self.stage.load(rows, names, progress, files):
                 return None
-            rows = _taken(rows)
+            rows = _keep_supported(rows)
             drawn = _draw(rows, plan)
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
@@ -110,28 +109,28 @@ class NativeRows:
             return Prepared(rows[:0], [], [])
         if not self.stage.cut(rows, parts):
             return None
-        drawn, rows = drawn[rows["result"] == 0], _taken(rows)
-        data, inside = _views(rows, files, parts), list(map(tuple, rows["window"].tolist()))
+        drawn, rows = drawn[rows["result"] == 0], _keep_supported(rows)
+        data, inside = _slice_views(rows, files, parts), list(map(tuple, rows["window"].tolist()))
         rows["window"] = drawn
         return Prepared(rows, data, inside)
 
     def takes(self, samples: npt.NDArray[np.int64]) -> int:
-        """Count those of `samples` (int64 [n]) whose images the library can make, as far as their headers tell."""
-        rows, names = self._located(samples, np.zeros(len(samples), np.intp))
+        """Count how many of `samples` (int64 [n]) the library can make, judging by their headers."""
+        rows, names = self._locate(samples, np.zeros(len(samples), np.intp))
         self.stage.load(rows, names)
         return int(np.count_nonzero(rows["result"] == 0))
 
-    def _located(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> tuple[Rows, Names]:
-        """Return a row of each sample that says where it lies; none where the source cannot tell."""
+    def _locate(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> tuple[Rows, Names]:
+        """Return a row per sample that says where it lies; no rows if the source cannot locate them."""
         rows = np.zeros(len(samples), ROW)
         rows["sample"], rows["row"] = samples, places
         try:
             return rows, self._source.locate(samples, rows)
-        except LoaderError:  # a cache that was replaced: the Python path says of which sample
+        except LoaderError:  # a cache that was replaced: the Python path names the sample
             return rows[:0], NO_NAMES
 
 
-def _taken(rows: Rows) -> Rows:
+def _keep_supported(rows: Rows) -> Rows:
     return rows[rows["result"] == 0] if np.count_nonzero(rows["result"]) else rows
 
 
@@ -148,7 +147,7 @@ def _is_whole(rows: Rows) -> npt.NDArray[np.bool_]:
     return whole
 
 
-def _views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
+def _slice_views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
     """Return a view of each row's bytes, where load() and cut() put them."""
     whole, ends = _is_whole(rows), rows["at"] + rows["size"]
     views = [
@@ -160,15 +159,15 @@ def _views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
     return views
 
 
-def goes_natively(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
+def suits_native_library(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
     """Say whether the library is here, and source, decoder and resampling leave ordinary JPEGs to it."""
     suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch"
     return suits and native_library() is not None and is_located(source)
 
 
 def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> NativeRows | None:
-    """Return what fills rows natively; None where goes_natively says no."""
-    if not goes_natively(source, pipeline, decoder):
+    """Return what fills rows natively; None where suits_native_library says no."""
+    if not suits_native_library(source, pipeline, decoder):
         return None
     library = native_library()
     assert library is not None
@@ -179,7 +178,7 @@ def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> Native
 
 
 def is_located(source: Source) -> bool:
-    """Say whether `source` tells where its images lie, and reads them in no way of its own, as a subclass may."""
+    """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
     if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
         return False  # one that wraps another says by `locates` whether that one does
     own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts

@@ -144,7 +144,8 @@ class ProcessEngine(EngineStates):
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
-        # Torch hands the first batches out in turn; until a worker begins its batch, its row names that batch's sample.
+        # Torch gives the first batches to the workers one by one. Until a worker begins, its row names the first sample
+        # of its batch.
         for worker in range(self._workers):
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
@@ -241,7 +242,7 @@ class ProcessEngine(EngineStates):
         if self._closed:  # by another thread, which waits for this one
             return self._closed_error(waiting=True)
         row = self._progress.table[worker]
-        if not self._watchdog.expired(row.tobytes()):
+        if not self._watchdog.has_expired(row.tobytes()):
             return None
         workers = self._iterator._workers if self._iterator is not None else ()
         return silence_error(workers, pid, self._watchdog.silent_s, **self._where(int(row[SAMPLE])))

@@ -69,7 +69,7 @@ class SampleReader:
     def will_need(self, samples: npt.NDArray[np.int64]) -> None:
         """Announce to the source which samples come next."""
         if self._windows is not None:
-            self._timed(self._windows.will_need, samples)
+            self._time_call(self._windows.will_need, samples)
 
     def load(self, sample: int) -> Loaded:
         """Find the size of `sample`, and read it unless its parts can be read alone. Raises LoaderError."""
@@ -77,7 +77,7 @@ class SampleReader:
         if size is not None:
             probe = self._decoder.probe_stored(size)
             return Loaded(sample, None, probe, probe.width, probe.height)
-        data = self._timed(self._source.read, sample)
+        data = self._time_call(self._source.read, sample)
         if isinstance(data, np.ndarray):
             return Loaded(sample, data, None, data.shape[1], data.shape[0])
         probe = self._decoder.probe(data)
@@ -88,7 +88,7 @@ class SampleReader:
         assert self._windows is not None
         assert item.probe is not None
         stored = stored_window(window, item.width, item.height, item.probe.orientation)
-        return self._timed(self._windows.read_window, item.sample, stored), stored
+        return self._time_call(self._windows.read_window, item.sample, stored), stored
 
     def crop(self, item: Loaded, window: Window) -> Pixels:
         """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
@@ -117,7 +117,7 @@ class SampleReader:
             self._sound[item.sample] = self._decoder.sound(item.data, item.probe)
         return bool(self._sound[item.sample])
 
-    def _timed(self, method: Callable[..., Result], *arguments: Any) -> Result:
+    def _time_call(self, method: Callable[..., Result], *arguments: Any) -> Result:
         """Call a method of the source, and add the seconds that it takes to `read_s`."""
         started = time.perf_counter()
         try:

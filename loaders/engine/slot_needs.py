@@ -20,9 +20,9 @@ def thread_needs(ahead: int, batch_size: int, size: tuple[int, int], library_byt
 
 
 def consumer_bytes(batch_size: int, size: tuple[int, int], dtype: torch.dtype, device: str) -> int:
-    """Return host bytes beside the slots: two batches of `dtype` on a CPU, none for uint8.
+    """Return host bytes needed in addition to the slots: two batches of `dtype` on a CPU, none for uint8.
 
-    None for a GPU, which copies out of the slots: what is pinned is counted with them.
+    A GPU copies out of the slots, whose pinned memory is counted already.
     """
     values = batch_size * math.prod(size) * 3
     return 0 if dtype == torch.uint8 or torch.device(device).type != "cpu" else 2 * values * dtype.itemsize

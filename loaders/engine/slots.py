@@ -1,4 +1,4 @@
-"""BatchSlots is host memory for batches, allocated once; a slot is used again when no tensor looks at it any more."""
+"""BatchSlots is host memory for batches, allocated once; a slot is reused when no tensor refers to it any more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BatchSlots:
     Attributes:
         pixels: uint8 [count, batch, height, width, 3].
         rows: BATCH_ROW [count, batch].
-        pinned: whether a GPU copies out of the slots by itself.
+        pinned: whether the slots are page-locked, so that a GPU copies out of them directly.
     """
 
     pinned = False
@@ -69,7 +69,7 @@ class BatchSlots:
                 ensure_memory(SPARE_SLOTS << (self.pixels[0].nbytes - 1).bit_length(), "pinned copies of batches")
 
     def hand_out(self, produced: Produced, recycler: Recycler, images: torch.Tensor | None = None) -> HostBatch:
-        """Make a batch of a filled slot, which is free again when no tensor looks at the batch's images any more.
+        """Make a batch of a filled slot, which is free again when no tensor refers to the batch's images any more.
 
         images: uint8 [batch, height, width, 3], instead of the slot's.
         """

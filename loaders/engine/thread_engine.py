@@ -43,9 +43,9 @@ def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
 class ThreadEngine(EngineStates):
     """Engine whose workers are threads; Engine holds the contract of its methods.
 
-    Another engine may own one and finish its batches: a thread, started by run(), takes them from `queue`, and the
-    consumer waits for what it finishes by wait_for(). Without threads the consumer has them from take(). Either way
-    deliver() hands them out.
+    Another engine may own one and finish its batches. A thread started by run() takes them from `queue`, and the
+    consumer waits for finished ones with wait_for(). Without threads the consumer calls take(). Both ways deliver()
+    hands them out.
 
     Args:
         options: number of threads, batches ahead for each, and the watchdog's time.
@@ -153,7 +153,7 @@ class ThreadEngine(EngineStates):
         with queue.changed:
             queue.changed.notify_all()  # a slot may have come back since
             while (taken := take()) is None and not queue.closed:
-                if watchdog.expired(queue.progress.table.tobytes()):
+                if watchdog.has_expired(queue.progress.table.tobytes()):
                     break
                 queue.changed.wait(POLL_S)
         if taken is not None:

@@ -75,7 +75,7 @@ class DeviceFeed:
     """Take host batches from `source`, keep up to `ahead` of them on the way to the device, hand them out in order.
 
     Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
-    that the device never idles for a batch that nobody needs yet. On a CPU there is nothing to overlap: batches pass
+    that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
     straight through the batch stage. `seed` is the seed of the stage's augmentations. `pad=False` leaves out rows that
     hold no sample. An exception of `source` is raised in its place in the order, after the batches before it.
     """
@@ -152,9 +152,9 @@ class DeviceFeed:
         labels = self._stage.targets(torch.from_numpy(batch.labels), plan)
         images = self._stage(batch.images, out, plan)
         host = batch if out is None else replace(batch, images=_nothing(batch.images))
-        return self._served(images, labels, host)
+        return self._finish(images, labels, host)
 
-    def _served(self, images: torch.Tensor, labels: torch.Tensor, host: HostBatch) -> DeviceBatch:
+    def _finish(self, images: torch.Tensor, labels: torch.Tensor, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding unless that is wanted.
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
@@ -189,7 +189,7 @@ class DeviceFeed:
             if batch.resident and self._stage.dtype == torch.uint8:  # the stage returns uint8 images themselves
                 staged = staged.clone()
             host = replace(batch, images=_nothing(batch.images))
-            ready = self._served(staged, self._stage.targets(labels, plan), host)
+            ready = self._finish(staged, self._stage.targets(labels, plan), host)
             if batch.when_read is not None:
                 batch.when_read(images)
             done = self._copies.mark()

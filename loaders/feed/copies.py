@@ -14,7 +14,7 @@ from penstock.pipelines.errors import LoaderError
 
 
 class CopyEngine(Protocol):
-    """Copy to one device, beside the stream on which the consumer computes."""
+    """Copy to one device on a stream of its own, not the one on which the consumer computes."""
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
         """Return page-locked host memory of the shape and dtype of `like`."""

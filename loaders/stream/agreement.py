@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.ranks import joined
+from penstock.loaders.stream.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 
 _SHOWN = 40  # characters of a value that an error still shows
@@ -28,10 +28,10 @@ _NO_STORE = (RuntimeError, AttributeError)  # no store, one without such an oper
 # (line of code, digest of the identity) of the loaders that this process has made, and of those it has iterated over.
 _made: set[tuple[str, str]] = set()
 _posted: set[tuple[str, str]] = set()
-_named: Counter[str] = Counter()  # digest -> loaders of that identity of which more than one batch was taken
+_named: Counter[str] = Counter()  # digest -> number of loaders with that identity that delivered a second batch
 
 
-def line_of(caller: FrameType) -> str:
+def name_line(caller: FrameType) -> str:
     """Name a line of code, as every rank names it."""
     return f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
 
@@ -119,9 +119,9 @@ class RankAgreement:
     def _find_name(self, store: Any) -> str:
         """Return the name of this loader on every rank.
 
-        Raises LoaderError E-STATE where another rank goes on with a loader of which this one has no counterpart.
+        Raises LoaderError E-STATE if another rank goes on with a loader that has no counterpart in this process.
         """
-        mine = [self._digest, _named[self._digest] + 1]  # the number tells loaders of one identity apart
+        mine = [self._digest, _named[self._digest] + 1]  # the number distinguishes loaders with equal identities
         for slot in itertools.count():  # for each loader of this line, in the order in which any rank comes
             key = f"penstock/loaders/{self.line}/{slot}"
             first, (digest, number, expected) = _post(store, key, [*mine, self._identity])
@@ -177,7 +177,7 @@ _unaccompanied: set[RankAgreement] = set()  # of loaders served to the end by th
 
 
 def _has_other_ranks() -> bool:
-    return joined() and dist.get_world_size() > 1
+    return is_joined() and dist.get_world_size() > 1
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ class BadSamplePolicy:
 
     Attributes:
         on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
-        on_repaired: what is done about an image of which libjpeg made up a part: "count" serves and counts it, "raise"
-            and "replace" treat it as a bad sample, "ignore" does not even look for it.
+        on_repaired: what to do about an image in which libjpeg filled in missing data: "count" serves and counts it,
+            "raise" and "replace" treat it as a bad sample, "ignore" does not look for it.
         max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
             samples (a float below 1), or None for no limit.
         samples_per_epoch: samples of this rank in an epoch, which a fraction refers to.

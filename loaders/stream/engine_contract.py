@@ -25,7 +25,7 @@ class Cursor(NamedTuple):
     position: int
 
 
-NOWHERE = Cursor(-1, 0)  # where an engine is while Ctrl-C could lose a batch: to go on from there, it is told the place
+NOWHERE = Cursor(-1, 0)  # the place of an engine while Ctrl-C could lose a batch: the loader then sends it to a place
 
 
 class BadSample(NamedTuple):
@@ -70,7 +70,7 @@ class HostBatch:
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
             over it is gone.
         read_s: seconds of produce_s that were spent inside the source.
-        repaired: the samples that are served although libjpeg made up a part of them; each is its own substitute.
+        repaired: samples that are served although libjpeg filled in missing data; each is its own substitute.
         pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
         misread: samples of this batch or an earlier one that a decoder was found to have decoded wrongly; from here on
             another one decodes them.

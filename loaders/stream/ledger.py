@@ -23,8 +23,8 @@ class EpochLedger:
         delivered: samples that were served.
         replaced: samples that could not be served; a substitute or padding has their row.
         bad: one entry for each replaced sample.
-        repaired: delivered samples whose pixels are not the file's: libjpeg made up a part, such as the rows that a cut
-            photo lacks, or a GPU's decoder was found wrong (E-DECODER).
+        repaired: delivered samples whose pixels differ from the file's: libjpeg filled in missing data, as for a
+            truncated photo, or a GPU decoder was found to be wrong (E-DECODER).
         repairs: one entry for each of the first MAX_REPAIRS of them.
     """
 
@@ -53,7 +53,7 @@ class EpochLedger:
         """Return the ledger that `as_dict` has written. Raises ValueError for anything else."""
         epoch = saved.get("epoch")
         if type(epoch) is not int:
-            raise ValueError("this is no ledger")
+            raise ValueError("not a valid ledger")
         ledger = cls(epoch)
         ledger.add_saved(saved)
         return ledger
@@ -62,13 +62,13 @@ class EpochLedger:
         """Count what a ledger counted that `as_dict` returned. Raises ValueError for anything else."""
         try:
             counts = [saved["planned"], saved["delivered"], saved["replaced"], saved["repaired"]]
-            bad, repairs = ([_entry(line) for line in saved[name]] for name in ("bad", "repairs"))
+            bad, repairs = ([_from_line(line) for line in saved[name]] for name in ("bad", "repairs"))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"this is no ledger ({type(error).__name__}: {error})") from None
+            raise ValueError(f"not a valid ledger ({type(error).__name__}: {error})") from None
         if any(type(count) is not int or count < 0 for count in counts) or counts[0] != counts[1] + counts[2]:
             raise ValueError("the ledger's counts do not add up")
         if len(bad) != counts[2] or len(repairs) > counts[3]:
-            raise ValueError("the ledger's lines are not those of its counts")
+            raise ValueError("the ledger's lines do not match its counts")
         self.planned += counts[0]
         self.delivered += counts[1]
         self.replaced += counts[2]
@@ -86,11 +86,11 @@ class EpochLedger:
     def as_dict(self) -> dict[str, object]:
         """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
-        bad, repairs = ([_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
+        bad, repairs = ([_to_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
         return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs}
 
 
-def _line(entry: BadSample) -> dict[str, object]:
+def _to_line(entry: BadSample) -> dict[str, object]:
     path = ascii(entry.path)[2:-1]
     return {
         "sample": entry.sample,
@@ -101,12 +101,12 @@ def _line(entry: BadSample) -> dict[str, object]:
     }
 
 
-def _entry(line: Mapping[str, Any]) -> BadSample:
-    """Return the entry of which `_line` made a line. Raises what a line of another kind leads to."""
+def _from_line(line: Mapping[str, Any]) -> BadSample:
+    """Return the entry that `_to_line` wrote. Raises the error that an invalid line causes."""
     path = line["path"].encode("ascii").decode("unicode_escape").encode("latin-1")
     entry = BadSample(line["sample"], line["code"], line["cause"], path, line["substitute"], -1)
     if (type(entry.sample), type(entry.substitute), type(entry.cause)) != (int, int, str):
-        raise TypeError("a line of it has other types")
+        raise TypeError("a line has values of other types")
     if entry.code not in ERROR_CODES:
-        raise ValueError(f"there is no code {entry.code!r}")
+        raise ValueError(f"unknown code {entry.code!r}")
     return entry

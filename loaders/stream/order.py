@@ -28,7 +28,7 @@ class Permutation:
 
     It is an alternating Feistel network over ceil(log2 n) bits with cycle walking: Black and Rogaway, "Ciphers with
     arbitrary finite domains", CT-RSA 2002. It takes O(1) memory and, since the domain is below 2n (above 32 samples),
-    fewer than two walks a position on average.
+    fewer than two walks per position on average.
 
     Attributes:
         n: number of samples.
@@ -42,7 +42,7 @@ class Permutation:
     def of_epoch(cls, n: int, seed: int, epoch: int) -> Permutation:
         """Return the permutation that shuffles `epoch` under `seed`. Raises ValueError unless 0 < n <= 2**62."""
         if not 0 < n <= 1 << 62:
-            raise ValueError(f"n lies in [1, 2**62], not {n}")
+            raise ValueError(f"n must lie in [1, 2**62], got {n}")
         words = random_words(seed, epoch, np.zeros(1, np.int64), STREAM_ORDER, 2 * _ROUNDS)[0].tolist()
         return cls(n, tuple(low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)))
 
@@ -96,7 +96,7 @@ class Schedule:
         world_size: number of ranks.
         shuffle: whether positions are permuted, anew in each epoch.
         drop_last: whether samples that do not fill a global batch are left out.
-        pad: whether rows that no sample is left for are served, as padding; None for where there are several ranks.
+        pad: whether rows without a sample are served, as padding; None for yes if there are several ranks.
     """
 
     n: int
@@ -112,11 +112,11 @@ class Schedule:
         if self.n < 1:
             raise ValueError("the data set is empty")
         if self.batch_size < 1:
-            raise ValueError(f"batch_size is at least 1, not {self.batch_size}")
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank lies in [0, world_size), not {self.rank} of {self.world_size}")
+            raise ValueError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}")
         if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed lies in [0, 2**64), not {self.seed}")
+            raise ValueError(f"seed must lie in [0, 2**64), got {self.seed}")
         if self.pad is not None:
             set_checked(self, pad=checked_bool("pad", self.pad))
         if self.drop_last and self.global_batch > self.n:
@@ -136,7 +136,7 @@ class Schedule:
         return self.world_size > 1 if self.pad is None else self.pad
 
     def steps(self, start: int = 0) -> int:
-        """Count the steps left in an epoch of which `start` samples are already served: equal on every rank."""
+        """Count the steps left in an epoch after `start` samples; equal on every rank."""
         left = self.n - start
         return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
 
@@ -147,15 +147,15 @@ class Schedule:
 
     def after(self, cursor: Cursor) -> Cursor:
         """Return the place after the step at `cursor`: the next step, or the next epoch."""
-        return self.settled(Cursor(cursor.epoch, cursor.position + self.global_batch))
+        return self.settle(Cursor(cursor.epoch, cursor.position + self.global_batch))
 
-    def settled(self, cursor: Cursor) -> Cursor:
+    def settle(self, cursor: Cursor) -> Cursor:
         """Return `cursor`, or the start of the next epoch if no step is left at it."""
         return cursor if self.steps(cursor.position) > 0 else Cursor(cursor.epoch + 1, 0)
 
-    def resumed(self, cursor: Cursor) -> Cursor:
+    def resume_at(self, cursor: Cursor) -> Cursor:
         """Return where to go on from a state's `cursor`, as `settled`; warns of samples that are left out for it."""
-        settled, left = self.settled(cursor), self.n - cursor.position
+        settled, left = self.settle(cursor), self.n - cursor.position
         if settled != cursor and self.drop_last and left:
             warnings.warn(
                 f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {self.global_batch}: "

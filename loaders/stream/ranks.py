@@ -23,7 +23,7 @@ _LAUNCHERS = {
 _group_size = 1  # ranks of torch.distributed when this process last looked
 
 
-def joined() -> bool:
+def is_joined() -> bool:
     """Say whether torch.distributed is initialised."""
     return dist.is_available() and dist.is_initialized()
 
@@ -36,7 +36,7 @@ def distributed_place(
     The launchers are torchrun (RANK and WORLD_SIZE), Horovod and mpirun. One may set WORLD_SIZE alone and leave the
     rank to a process group that comes up later: until then `certain=False` takes the rank for 0. With `certain` it
     warns where a process takes all of the data although it may be one of several: a task of srun, and one whose
-    torch.distributed has ended. Raises ValueError if only one of the two is given or a variable is no number,
+    torch.distributed has ended. Raises ValueError if only one of the two is given or a variable is not a number,
     LoaderError E-MISUSE for a variable without the other, and for launchers that contradict each other.
     """
     global _group_size
@@ -44,7 +44,7 @@ def distributed_place(
         raise ValueError("give both rank and world_size, or neither")
     if rank is not None and world_size is not None:
         return rank, world_size
-    if joined():
+    if is_joined():
         _group_size = dist.get_world_size()
         return dist.get_rank(), _group_size
     rank, world_size = _variable("RANK"), _variable("WORLD_SIZE")
@@ -90,7 +90,7 @@ def _variable(name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"the environment variable {name} is {text!r}, which is no number") from None
+        raise ValueError(f"the environment variable {name} is {text!r}, which is not a number") from None
 
 
 def _srun_tasks() -> int:
@@ -104,7 +104,7 @@ def _warn_if_one_of_several() -> None:
     tasks = _srun_tasks()
     if tasks > 1:
         warnings.warn(
-            f"SLURM runs {tasks} tasks, and this one is no rank, so it takes all of the data: if they train together, "
+            f"SLURM runs {tasks} tasks, and this one has no rank, so it takes all of the data: if they train together, "
             "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; if not, pass rank=0, world_size=1",
             stacklevel=2,
         )

@@ -40,7 +40,7 @@ class StreamIdentity:
         """
         expected = asdict(self)
         if not isinstance(state, dict) or set(state) | self.later != {*expected, *limits} | self.later:
-            raise LoaderError("E-STATE", f"this is no state of a {self.kind}", fix=self.fix)
+            raise LoaderError("E-STATE", f"not a valid state of a {self.kind}", fix=self.fix)
         for name, mine in expected.items():
             if name not in self.later and (type(state[name]) is not type(mine) or state[name] != mine):
                 raise LoaderError("E-STATE", _difference(name, state[name], mine), fix=self.fix)
@@ -113,7 +113,7 @@ class LoaderState(StreamIdentity):
 
     def _refuse_other_pipeline(self, saved: object) -> None:
         if not isinstance(saved, dict):
-            raise LoaderError("E-STATE", f"this is no state of a {self.kind}")
+            raise LoaderError("E-STATE", f"not a valid state of a {self.kind}")
         for name, mine in self.pipeline.items():
             # What "raise" has served, any other policy would have served, and another one is its errors' cure.
             if saved.get(name) != mine and not (

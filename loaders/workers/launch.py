@@ -203,12 +203,12 @@ _this_thread = threading.local()
 _preparation_data: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
 
 
-def _prepared(name: str) -> dict[str, Any]:
-    """Return what a new process is told of this one (spawn.prepare), where main is hidden without its name."""
+def _prepare_without_main(name: str) -> dict[str, Any]:
+    """Return the data that prepare a new process (spawn.prepare), without `__main__` where that is hidden."""
     data = _preparation_data(name)
     if getattr(_this_thread, "hides_main", False):
         data = {key: value for key, value in data.items() if not key.startswith("init_main")}
     return data
 
 
-spawn.get_preparation_data = _prepared
+spawn.get_preparation_data = _prepare_without_main

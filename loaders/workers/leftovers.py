@@ -1,7 +1,7 @@
 """Names what multiprocessing leaves in the file system after this process, and removes what dead processes left.
 
-Where a whole job is killed (SIGKILL to a process group, a container's end) nobody is left to remove the names of its
-semaphores in /dev/shm and the fork server's socket in the temporary folder. So they say whose they are.
+Where a whole job is killed (SIGKILL to a process group, a container's end) no process remains to remove the names of
+its semaphores in /dev/shm and the fork server's socket in the temporary folder. So they name their owner.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def mark_temporary_folder() -> None:
     if _owner(config.get("tempdir") or "") != mine:
         config.pop("tempdir", None)
         folder = util.get_temp_dir()
-        with contextlib.suppress(OSError):  # a file system without links: nobody will sweep it
+        with contextlib.suppress(OSError):  # a file system without links: sweep() will not find it
             os.symlink(mine, os.path.join(folder, _MARK))
 
 

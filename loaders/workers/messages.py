@@ -1,4 +1,4 @@
-"""Receive what worker processes send, without waiting for ever for a part that one of them owes."""
+"""Receive messages of worker processes, and stop waiting if the rest of a message does not come."""
 
 from __future__ import annotations
 

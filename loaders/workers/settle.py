@@ -20,7 +20,7 @@ from penstock.loaders.workers.leftovers import mark_temporary_folder, remove_fol
 
 _PR_SET_PDEATHSIG = 1
 STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
-OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # signals that a worker leaves to its parent, beside Ctrl-C
+OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # signals that a worker leaves to its parent, in addition to Ctrl-C
 SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # signals that batch systems send to every process, SIGUSR1 on request
 
 

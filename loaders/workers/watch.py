@@ -89,7 +89,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         self._let_torch_forget()
         kill_at_exit(self, self._workers)
         for box in (*self._index_queues, self._data_queue):
-            make_signal_safe(box)  # or Ctrl-C in the middle of a put would make the next one wait for ever
+            make_signal_safe(box)  # or Ctrl-C in the middle of a put would block the next one without limit
         inboxes: list[Any] = self._index_queues
         for inbox in inboxes:
             with inbox._notempty:
@@ -211,7 +211,7 @@ def _until(deadline: float) -> float:
 
 
 def _within(seconds: float, *actions: Callable[[], object]) -> None:
-    """Do what may wait for a lock for ever, and go on after `seconds` in any case."""
+    """Run actions that may wait for a lock without limit, and return after `seconds` anyway."""
     done = threading.Lock()
     done.acquire()
 

@@ -20,8 +20,8 @@ def check_watchdog(limit_s: float) -> None:
 class Watchdog:
     """Add up the time in which a worker's progress has not changed, over looks that follow each other.
 
-    Time is added in small steps, at most two polls a look: after Ctrl-Z and `fg` the clock has moved on, but the
-    workers stood still with the program, and nobody was silent.
+    Each look adds at most two polls: after Ctrl-Z and `fg` the clock has moved on, but the workers were stopped with
+    the program.
 
     Attributes:
         limit_s: seconds without progress after which a worker is given up.
@@ -38,7 +38,7 @@ class Watchdog:
         """Forget what was seen, because something was heard from the workers."""
         self.silent_s, self._progress, self._looked_s = 0.0, None, time.monotonic()
 
-    def expired(self, progress: bytes) -> bool:
+    def has_expired(self, progress: bytes) -> bool:
         """Look at `progress`, any bytes that change with it, and say whether it has stood still for too long."""
         now = time.monotonic()
         if progress != self._progress:

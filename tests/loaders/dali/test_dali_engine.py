@@ -305,7 +305,7 @@ def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 def test_close_while_dali_repeats_a_batch_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [undecodable(photo(k), KINDS[0]) if k % 8 == 1 else photo(k) for k in range(64)]
-    repaired = dali_stage.DaliStage._repaired
+    repaired = dali_stage.DaliStage._retry
     for _ in range(10):
         begun = threading.Event()
 
@@ -313,7 +313,7 @@ def test_close_while_dali_repeats_a_batch_returns(monkeypatch: pytest.MonkeyPatc
             begun.set()
             return repaired(stage, sent)
 
-        monkeypatch.setattr(dali_stage.DaliStage, "_repaired", slowly)
+        monkeypatch.setattr(dali_stage.DaliStage, "_retry", slowly)
         loader = open_loader(MemorySource(items), batch_size=8, workers=2, prefetch=3, on_bad_sample="replace")
         next(loader.batches())
         assert begun.wait(10)

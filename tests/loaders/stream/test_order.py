@@ -49,7 +49,7 @@ def test_it_stays_inside_and_apart_for_huge_n(n: int) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 2**62 + 1])
 def test_other_n_are_refused(n: int) -> None:
-    with pytest.raises(ValueError, match="n lies in"):
+    with pytest.raises(ValueError, match="n must lie in"):
         Permutation.of_epoch(n, 0, 0)
 
 
@@ -183,7 +183,7 @@ def test_a_schedule_is_the_written_rule() -> None:
         for start in (0, int(draw.integers(0, n + 1))):
             expected = brute_force(ranks[0], 2, start)
             assert {schedule.steps(start) for schedule in ranks} == {len(expected)}
-            cursors = [schedule.settled(Cursor(2, start)) for schedule in ranks]
+            cursors = [schedule.settle(Cursor(2, start)) for schedule in ranks]
             for step in expected:
                 assert len(set(cursors)) == 1
                 assert cursors[0].epoch == 2
@@ -222,14 +222,14 @@ def test_the_step_is_the_same_for_every_world_size_of_one_global_batch() -> None
     ("settings", "words"),
     [
         ({"n": 0}, "empty"),
-        ({"batch_size": 0}, "batch_size is at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"batch_size": 11}, "never fills from 10 samples"),
         ({"world_size": 6}, "never fills"),
-        ({"rank": 1}, "rank lies in"),
-        ({"rank": -1}, "rank lies in"),
-        ({"world_size": 0}, "rank lies in"),
-        ({"seed": -1}, "seed lies in"),
-        ({"seed": 2**64}, "seed lies in"),
+        ({"rank": 1}, "rank must lie in"),
+        ({"rank": -1}, "rank must lie in"),
+        ({"world_size": 0}, "rank must lie in"),
+        ({"seed": -1}, "seed must lie in"),
+        ({"seed": 2**64}, "seed must lie in"),
         ({"pad": "no"}, "pad must be True or False, got 'no'"),
     ],
     ids=str,
