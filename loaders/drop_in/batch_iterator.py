@@ -16,7 +16,6 @@ from multiprocessing import connection
 from typing import Any
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
-from penstock.loaders.drop_in.lost_globals import new_globals
 from penstock.loaders.drop_in.place import Mark, Place
 from penstock.loaders.drop_in.protocol import keeps_place
 from penstock.loaders.drop_in.tracked import TrackedIterator, alive
@@ -63,12 +62,10 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
-        method = start_method(loader)
-        program = {} if method == "fork" else new_globals(loader.dataset, loader.collate_fn, user_init)
-        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume), program)
+        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume))
         try:
             loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, in which Ctrl-C could lose either
-            if method == "forkserver":
+            if start_method(loader) == "forkserver":
                 start_fork_server()
             super().__init__(loader, lambda *where: alive(me)._died(*where), lambda *where: alive(me)._silent(*where))
         except (ConnectionError, EOFError) as error:

@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import queues
 from typing import Any
 
@@ -19,8 +19,6 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import RANDOM, Ended, Fetched, Fetcher, ProcessState, begin_dataset
-from penstock.loaders.drop_in.globals_read import Place
-from penstock.loaders.drop_in.lost_globals import warn_of_lost_globals
 from penstock.loaders.workers.progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
@@ -36,13 +34,11 @@ class WorkerStart:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
         places: where the data set goes on in each worker; empty at the start of an epoch.
-        globals: what the program's module globals are, for worker 0 to compare its own with.
     """
 
     user_init: Callable[[int], None] | None
     progress: WorkerProgress
     places: tuple[ProcessState | None, ...] = ()
-    globals: dict[Place, str] = field(default_factory=dict)
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id)
@@ -52,8 +48,6 @@ class WorkerStart:
         _report_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
-        if worker_id == 0:
-            warn_of_lost_globals(self.globals)
 
 
 class WorkerFetcher(Fetcher):
