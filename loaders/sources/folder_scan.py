@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import BinaryIO
 
-from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
@@ -61,7 +61,7 @@ class FolderScan:
         self._real_root = os.path.realpath(root)
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
-        top = FileSorter()
+        top = FileTable()
         folders = self._walk_folder(b"", False, 0, top) or []
         beside = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
         for name, is_link in folders:
@@ -92,7 +92,7 @@ class FolderScan:
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
         label = len(self.builder.classes)
-        images = FileSorter()
+        images = FileTable()
         subfolders = self._walk_folder(name, is_link, label, images)
         if subfolders is None:
             return
@@ -105,7 +105,7 @@ class FolderScan:
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
         self.builder.add_files(label, images)
 
-    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileSorter) -> list[Subfolder] | None:
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileTable) -> list[Subfolder] | None:
         """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
         path = self.root + b"/" + folder if folder else self.root
         known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
@@ -134,7 +134,7 @@ class FolderScan:
             self.builder.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 
-    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[Subfolder], bool]:
+    def _list(self, fd: int, folder: bytes, number: int, images: FileTable) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
         prefix = folder + b"/" if folder else b""
         follow, skipped = self.follow_symlinks, self.skipped
@@ -158,7 +158,7 @@ class FolderScan:
                         settled = False
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        images.add((prefix + os.fsencode(name), number, status.st_size, mtime_ns(status)))
+                        images.add(prefix + os.fsencode(name), number, status.st_size, mtime_ns(status))
                         self._count_image()
                     else:
                         skipped[NOT_REGULAR] += 1

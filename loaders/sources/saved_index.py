@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from penstock.loaders.sources.folder_index import SKIP_RULES, DamagedIndexError, FolderIndex
+from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.system.durable_file import replace_file
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
@@ -64,14 +64,7 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
         index = FolderIndex(path)
     except (OSError, DamagedIndexError):
         return None
-    is_true = index.root == os.path.realpath(root) and _by_these_rules(index) and still_true(index, root)
-    return index if is_true else None
-
-
-def _by_these_rules(index: FolderIndex) -> bool:
-    """Return whether a scan would say the same today: earlier versions sorted bytes, and skipped with fewer reasons."""
-    says_all = index.header.rules == SKIP_RULES or not index.header.skipped
-    return says_all and list(index.classes) == sorted(index.classes, key=os.fsdecode)
+    return index if index.root == os.path.realpath(root) and still_true(index, root) else None
 
 
 def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:

@@ -10,15 +10,14 @@ import socket
 import string
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_index_builder, folder_scan
+from penstock.loaders.sources import folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import _by_these_rules, load_index
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
 from penstock.pipelines.errors import LoaderError
 
@@ -67,9 +66,7 @@ def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
 
 @left_out
 @pytest.mark.parametrize("seed", range(3))
-def test_order_does_not_depend_on_the_listing_nor_on_spilling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     draw = random.Random(seed)
     names = {
         "/".join(draw.choice(string.ascii_letters) for _ in range(draw.randint(2, 4))) + ".jpg" for _ in range(200)
@@ -93,7 +90,6 @@ def test_order_does_not_depend_on_the_listing_nor_on_spilling(
             pass
 
     monkeypatch.setattr(folder_scan.os, "scandir", Shuffled)
-    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 5)
     for _ in range(3):
         assert images_of(tmp_path) == expected
 
@@ -172,32 +168,6 @@ def test_what_image_folder_refuses_or_was_asked_for_is_not_warned_of(tmp_path: P
     root = plant(tmp_path / "root", [*CAT_DOG, ".git/config", "lost+found/"])
     (root / "ant").symlink_to("cat")
     assert ImageFolder(root, follow_symlinks=False).classes == (b"cat", b"dog")
-
-
-@pytest.mark.parametrize(("skipped", "is_used"), [({"hidden": 1}, False), ({}, True)])
-def test_an_index_by_older_rules_is_used_where_they_said_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: dict[str, int], is_used: bool
-) -> None:
-    root = settle(plant(tmp_path / "root", CAT_DOG))
-
-    def as_before(scan: FolderScan, file: BinaryIO) -> None:
-        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped=skipped)
-
-    with monkeypatch.context() as before:
-        before.setattr(folder_index_builder, "SKIP_RULES", 0)
-        before.setattr(FolderScan, "write", as_before)
-        path = ImageFolder(root)._index.path
-    kept = os.stat(path).st_ino
-    assert ImageFolder(root).skipped == {}
-    assert (os.stat(path).st_ino == kept) == is_used
-
-
-def test_an_index_whose_classes_were_sorted_as_bytes_is_not_used(tmp_path: Path) -> None:
-    names = [b"\xff/1.jpg", "\U0001f600/2.jpg".encode()]
-    index = ImageFolder(settle(plant(tmp_path / "root", names)))._index
-    assert load_index(index.root, os.path.basename(index.path)) is not None
-    index.classes = tuple(sorted(index.classes))
-    assert not _by_these_rules(index)
 
 
 def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
