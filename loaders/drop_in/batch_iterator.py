@@ -16,9 +16,9 @@ from multiprocessing import connection
 from typing import Any
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
+from penstock.loaders.drop_in.iterators import CountingIterator, alive
 from penstock.loaders.drop_in.place import Mark, Place
-from penstock.loaders.drop_in.protocol import keeps_place
-from penstock.loaders.drop_in.tracked import TrackedIterator, alive
+from penstock.loaders.drop_in.stateful import is_stateful
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
@@ -38,7 +38,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlist = _SHORT.maxtuple = 64
 
 
-class BatchIterator(WatchedIterator, TrackedIterator):
+class BatchIterator(WatchedIterator, CountingIterator):
     """DataLoader iterator of torch that raises what happened to its workers instead of waiting for ever.
 
     Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
@@ -72,7 +72,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             cause = "a worker process ended while it was being started"
             raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
         except OSError as error:
-            raise _no_descriptor(error) or error from None
+            raise _find_lack_of_descriptors(error) or error from None
         finally:
             loader.__dict__["worker_init_fn"] = user_init
 
@@ -161,7 +161,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
     def place_to_save(self) -> Place:
         """Return this iteration's place, with the states in which the workers began that have delivered nothing yet."""
         # A handler of a signal may ask while this thread receives: it would wait for a lock that is its own.
-        if keeps_place(self._dataset) and not self._is_receiving and not self._shutdown:
+        if is_stateful(self._dataset) and not self._is_receiving and not self._shutdown:
             while {info[0] for info in self._task_info.values() if len(info) == 1} - self._heard:
                 self._early.append(self._receive())
         return self._place
@@ -234,7 +234,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
                 fix="see its traceback above, or pass pin_memory=False",
                 backend=_BACKEND,
             )
-        return _no_descriptor(error) or error
+        return _find_lack_of_descriptors(error) or error
 
     def _raise_if_silent(self, worker: int | None = None) -> None:
         super()._raise_if_silent(worker)
@@ -262,7 +262,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         super().close()
         self.shut_down()
 
-    def _in_hand(self, worker: int) -> tuple[str, int | None]:
+    def _describe_task(self, worker: int) -> tuple[str, int | None]:
         """Return what a worker is at, in words, and the sample."""
         row = self._progress.table[worker]
         if not row[PID]:
@@ -278,7 +278,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         return words, sample if sample >= 0 else None
 
     def _died(self, worker: int, pid: int, ending: str) -> LoaderError:
-        doing, sample = self._in_hand(worker)
+        doing, sample = self._describe_task(worker)
         where: dict[str, Any] = {"sample": sample, "worker": pid, "backend": _BACKEND}
         who, said = f"DataLoader worker (pid {pid})", ending.replace("killed by", "is killed by signal:")  # as by torch
         if "SIGBUS" in ending:
@@ -295,7 +295,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._said_silent:
                 self._say_silent(worker, pid)
             return None
-        doing, sample = ("", None) if worker is None else self._in_hand(worker)
+        doing, sample = ("", None) if worker is None else self._describe_task(worker)
         fix = "look at what these samples are read from (slow or dead storage), or raise watchdog_s"
         return silence_error(
             self._workers, pid, self._watchdog.silent_s, doing, fix=fix, sample=sample, backend=_BACKEND
@@ -304,7 +304,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
     def _say_silent(self, worker: int | None, pid: int) -> None:
         """Warn of a silence that nobody has set a limit to."""
         self._said_silent = True
-        doing = "" if worker is None else self._in_hand(worker)[0]
+        doing = "" if worker is None else self._describe_task(worker)[0]
         text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"
         warnings.warn(f"{text}; watchdog_s= makes this an error", RuntimeWarning, stacklevel=2)
 
@@ -315,7 +315,7 @@ def start_method(loader: Any) -> str:
     return str(context.get_start_method())
 
 
-def _no_descriptor(error: BaseException) -> LoaderError | None:
+def _find_lack_of_descriptors(error: BaseException) -> LoaderError | None:
     """Return the error for a lack of descriptors, in whichever form torch reports it; None for another `error`."""
     lack = isinstance(error, OSError) and error.errno == errno.EMFILE
     if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):

@@ -16,20 +16,20 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, Se
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.batch_iterator import BatchIterator, start_method
-from penstock.loaders.drop_in.draws import Order
 from penstock.loaders.drop_in.fetcher import DATASET
-from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import keeps_place, save_starts
-from penstock.loaders.drop_in.random_state import TORCH, capture, generators_of, next_base_seed
-from penstock.loaders.drop_in.samplers import ShuffledSampler
-from penstock.loaders.drop_in.tracked import (
+from penstock.loaders.drop_in.iterators import (
+    CountingIterator,
     SingleIterator,
     Totals,
-    TrackedIterator,
     reads_from_generators,
     seeds_workers,
 )
-from penstock.loaders.drop_in.tuned import AUTO, tune
+from penstock.loaders.drop_in.place import Place
+from penstock.loaders.drop_in.random_state import TORCH, capture, find_generators, peek_base_seed
+from penstock.loaders.drop_in.recommended_settings import AUTO, recommend_settings
+from penstock.loaders.drop_in.resumable_sampler import ResumableSampler
+from penstock.loaders.drop_in.shuffled_sampler import ShuffledSampler
+from penstock.loaders.drop_in.stateful import is_stateful, save_starts
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
 from penstock.loaders.feed.copies import checked_device
 from penstock.loaders.stream.contract import LoaderStats
@@ -99,10 +99,10 @@ class DataLoader(TorchDataLoader[T_co]):
         if watchdog_s is not None:
             check_watchdog(watchdog_s)
         self.device = None if device is None else checked_device(device)
-        self.seed, self.watchdog_s = _checked_seed(seed), watchdog_s
+        self.seed, self.watchdog_s = _check_seed(seed), watchdog_s
         self.tuned, self.snapshot_every_n_steps = tuned or num_workers == AUTO, snapshot_every_n_steps
         if self.tuned:
-            num_workers, pin_memory, prefetch_factor = tune(
+            num_workers, pin_memory, prefetch_factor = recommend_settings(
                 dataset, num_workers, pin_memory, prefetch_factor, self.device
             )
         order = _order(dataset, shuffle, sampler, batch_sampler, generator, self.seed)
@@ -129,7 +129,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         self._order, self._made_sampler = order, super()._index_sampler
         self._place, self._totals, self._closed = Place(), Totals(), False
-        self._alive: weakref.WeakSet[TrackedIterator] = weakref.WeakSet()
+        self._alive: weakref.WeakSet[CountingIterator] = weakref.WeakSet()
 
     @property
     def _index_sampler(self) -> Any:
@@ -138,12 +138,12 @@ class DataLoader(TorchDataLoader[T_co]):
         start = None
         if self._order in (SAMPLER, _SEQUENTIAL, _ITERABLE) and sampler is self._made_sampler:  # no subclass changed it
             start = functools.partial(_rest, self.sampler, sampler, self.batch_size, self.drop_last)
-        return Order(sampler, self._place, generators_of(self), start)
+        return ResumableSampler(sampler, self._place, find_generators(self), start)
 
     def _get_iterator(self) -> Any:
         self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
         if self.num_workers == 0:
-            iterator: TrackedIterator = SingleIterator(self)
+            iterator: CountingIterator = SingleIterator(self)
         else:
             refuse_without_main_guard()
             self.check_worker_number_rationality()
@@ -227,7 +227,7 @@ class DataLoader(TorchDataLoader[T_co]):
             place = iterator.place_to_save()
         elif place.fresh and not place.loaded:
             place = self._next_start()
-        details = place.save(generators_of(self))
+        details = place.save(find_generators(self))
         return self._identity().save(place.epoch, place.batches) | ({"details": details} if details else {})
 
     def _next_start(self) -> Place:
@@ -238,12 +238,12 @@ class DataLoader(TorchDataLoader[T_co]):
         place.drawn_from = place.drawn_from or order.may_draw_from()
         if reads_from_generators(self):
             place.drawn_from = place.drawn_from or set(capture({}))
-        if self.num_workers == 0 and keeps_place(dataset):
+        if self.num_workers == 0 and is_stateful(dataset):
             place.processes = [save_starts({DATASET: dataset}) or None]
         place.draws_seed = self.persistent_workers and self._iterator is None
         own = next(iter(order.generators), "") if self.generator is not None else TORCH
         if seeds_workers(self) and own not in place.drawn_from:
-            place.base_seed = next_base_seed(self.generator)
+            place.base_seed = peek_base_seed(self.generator)
         return place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class DataLoader(TorchDataLoader[T_co]):
         identity = self._identity()
         if isinstance(plain, dict) and "order" in plain and "seed" in plain:
             if (self._order, plain["order"]) == (_RANDOM, SAMPLER):  # of a loader that had a seed by default
-                identity = replace(identity, order=SAMPLER, seed=_checked_seed(plain["seed"]))
+                identity = replace(identity, order=SAMPLER, seed=_check_seed(plain["seed"]))
             elif self._order != SAMPLER:  # the seed has no part in it
                 plain["seed"] = self.seed
         epoch, batches = identity.restore(plain)
@@ -292,7 +292,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.close()
 
 
-def _checked_seed(seed: Any) -> int | None:
+def _check_seed(seed: Any) -> int | None:
     if seed is None:
         return None
     if isinstance(seed, bool) or not 0 <= operator.index(seed) < 1 << 64:

@@ -10,7 +10,7 @@ from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places, save_starts
+from penstock.loaders.drop_in.stateful import is_stateful, load_state, save_starts, save_states
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
 # What one process has served: how many batches, whether its iterable data set is used up, from which random numbers it
@@ -53,12 +53,12 @@ class Fetcher:
         self.plain = plain
         self._iterator = plain.dataset_iter if isinstance(plain, _IterableDatasetFetcher) else None
         keepers = {DATASET: plain.dataset, ITERATOR: self._iterator}
-        self._keepers = {name: keeper for name, keeper in keepers.items() if keeps_place(keeper)}
+        self._keepers = {name: keeper for name, keeper in keepers.items() if is_stateful(keeper)}
         self._is_own_iterator = self._iterator is plain.dataset
         self._batches, self._skip = 0, 0
         self.on_place: Callable[[], None] = _do_nothing
         if resume and self._iterator is not None:
-            load_place(self._iterator, ITERATOR, resume)
+            load_state(self._iterator, ITERATOR, resume)
             self._batches = resume.get(BATCHES, 0)
             self._skip = 0 if ITERATOR in resume or DATASET in resume else self._batches
             plain.ended = bool(resume.get(ENDED)) and not self._skip
@@ -81,7 +81,7 @@ class Fetcher:
     def state(self, *, ended: bool = False) -> ProcessState | None:
         """Return what is needed to go on after the latest batch; None where the data set keeps no place."""
         left_out = ITERATOR if ended else DATASET if self._is_own_iterator else None
-        found = save_places({name: keeper for name, keeper in self._keepers.items() if name != left_out})
+        found = save_states({name: keeper for name, keeper in self._keepers.items() if name != left_out})
         if self._iterator is not None and not ended:
             found |= {BATCHES: self._batches} | ({ENDED: True} if self.plain.ended else {})
         return found or None
@@ -90,11 +90,11 @@ class Fetcher:
 def begin_dataset(dataset: Any, resume: ProcessState) -> ProcessState:
     """Send a data set to its state in `resume`, before it is asked for an iterator; return the one that it is in."""
     if not isinstance(dataset, Iterator):
-        load_place(dataset, DATASET, resume)
-        return save_starts({DATASET: dataset} if keeps_place(dataset) else {})
+        load_state(dataset, DATASET, resume)
+        return save_starts({DATASET: dataset} if is_stateful(dataset) else {})
     if DATASET in resume and ITERATOR not in resume:  # of the end of an epoch
         iter(dataset)  # it may have nowhere to put a state before
-        load_place(dataset, DATASET, resume)
+        load_state(dataset, DATASET, resume)
     return {}
 
 

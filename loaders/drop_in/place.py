@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
-from penstock.loaders.drop_in.protocol import refuse_missing
+from penstock.loaders.drop_in.stateful import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
 _FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed"}

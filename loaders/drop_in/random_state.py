@@ -19,7 +19,7 @@ Generators = Mapping[str, torch.Generator]  # by name: those that are not global
 States = dict[str, Any]  # by name of the generator
 
 
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
+def find_generators(loader: Any) -> dict[str, torch.Generator]:
     """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
     found: list[torch.Generator] = []
     waiting = [loader]
@@ -52,7 +52,7 @@ def capture(generators: Generators) -> States:
     return states
 
 
-def next_base_seed(generator: torch.Generator | None) -> int:
+def peek_base_seed(generator: torch.Generator | None) -> int:
     """Return the seed of the workers' generators that torch's next iterator draws, without drawing it."""
     copy = torch.Generator()
     copy.set_state(torch.get_rng_state() if generator is None else generator.get_state())

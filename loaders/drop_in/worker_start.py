@@ -71,7 +71,7 @@ class WorkerFetcher(Fetcher):
             if self._iterator is not None:
                 batch = super().fetch(index)
             elif one_by_one:
-                batch = super().fetch(_noted(index, self._row))
+                batch = super().fetch(_note_each(index, self._row))
             else:
                 _note(self._row, index[0] if isinstance(index, list) and index else index)
                 batch = super().fetch(index)
@@ -99,7 +99,7 @@ def _note(row: npt.NDArray[np.int64], index: Any) -> None:
     row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
 
 
-def _noted(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+def _note_each(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
     """Pass `indices` on one by one, and note in `row` which one is asked for."""
     for index in indices:
         _note(row, index)

@@ -1,4 +1,4 @@
-"""Order is what torch's iterators draw indices from: the loader's sampler, from a place in its epoch on."""
+"""ResumableSampler is what torch's iterators draw indices from: the loader's sampler, from a place in its epoch on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch.utils.data import (
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places, save_starts
+from penstock.loaders.drop_in.stateful import is_stateful, load_state, save_starts, save_states
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
 
 
-class Order:
+class ResumableSampler:
     """The `sampler` of a loader, from `place` on; `len()` is that of the whole epoch.
 
     A sampler that keeps its own place (torchdata's protocol) is sent to it. Any other is drawn from again, from the
@@ -38,15 +38,15 @@ class Order:
         self.sampler, self.place, self.generators, self.start = sampler, place, generators, start
         self.keepers = {SAMPLER: sampler, INNER: getattr(sampler, "sampler", None)}
 
-    def __iter__(self) -> Draws:
-        return Draws(self)
+    def __iter__(self) -> IndexIterator:
+        return IndexIterator(self)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def starts(self) -> dict[str, Any]:
         """Return the states in which the samplers are that keep their own place."""
-        return save_starts({name: keeper for name, keeper in self.keepers.items() if keeps_place(keeper)})
+        return save_starts({name: keeper for name, keeper in self.keepers.items() if is_stateful(keeper)})
 
     def may_draw_from(self) -> set[str]:
         """Name the generators from which the order may be drawn."""
@@ -62,8 +62,8 @@ class Order:
         return set(random_state.capture(self.generators))
 
 
-class Draws:
-    """Iterate over an Order.
+class IndexIterator:
+    """Iterate over an ResumableSampler.
 
     A sampler is asked for its iterator, and that for its first index, when torch does: both may draw random numbers.
 
@@ -72,7 +72,7 @@ class Draws:
         begin: states of the generators that the order was drawn from, before that.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ResumableSampler) -> None:
         self._order, self._place = order, order.place
         self._ahead = set(self._place.ahead)
         self.number, self.begin = self._place.batches - 1, self._place.begin
@@ -86,7 +86,7 @@ class Draws:
         elif not self._place.is_resumed:
             self._ask()
 
-    def __iter__(self) -> Draws:
+    def __iter__(self) -> IndexIterator:
         return self
 
     def __next__(self) -> Any:
@@ -123,13 +123,13 @@ class Draws:
         """Return the states of the samplers that keep their own place."""
         if self._keepers is None:  # looked up once: this is asked for each batch
             found = {**self._order.keepers, ITERATOR: self._iterator}
-            self._keepers = {name: keeper for name, keeper in found.items() if keeps_place(keeper)}
-        return save_places({n: k for n, k in self._keepers.items() if not (ended and n == ITERATOR)})
+            self._keepers = {name: keeper for name, keeper in found.items() if is_stateful(keeper)}
+        return save_states({n: k for n, k in self._keepers.items() if not (ended and n == ITERATOR)})
 
     def _send_samplers(self) -> None:
         """Send the samplers that keep their own place to the one in the state that was loaded."""
         for name, keeper in self._order.keepers.items():
-            load_place(keeper, name, self._place.sampler if self._place.loaded else {})
+            load_state(keeper, name, self._place.sampler if self._place.loaded else {})
 
     def _ask(self) -> None:
         """Ask the sampler for an iterator at the start of an epoch."""
@@ -159,7 +159,7 @@ class Draws:
         self._send_samplers()
         self._iterator = iter(order.sampler)
         if place.sampler:
-            load_place(self._iterator, ITERATOR, place.sampler)
+            load_state(self._iterator, ITERATOR, place.sampler)
         else:
             next(islice(self._iterator, place.batches, place.batches), None)
         if not place.batches:

@@ -1,4 +1,4 @@
-"""TrackedIterator counts what an iterator of torch's DataLoader delivers, so that the loader can say where it is."""
+"""CountingIterator counts what an iterator of torch's DataLoader delivers, so that the loader can say where it is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.draws import Draws
 from penstock.loaders.drop_in.fetcher import Fetcher, ProcessState, begin_dataset
 from penstock.loaders.drop_in.place import Mark, Place
-from penstock.loaders.drop_in.protocol import keeps_place
+from penstock.loaders.drop_in.resumable_sampler import IndexIterator
+from penstock.loaders.drop_in.stateful import is_stateful
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.stream.contract import LoaderStats
 from penstock.pipelines.errors import LoaderError
 
-Waiting = TypeVar("Waiting", bound="TrackedIterator")
+Waiting = TypeVar("Waiting", bound="CountingIterator")
 
 
 class Totals:
@@ -44,13 +44,13 @@ class Totals:
         self.stats = self.stats.with_batch(images, wait_s=now - asked_s, elapsed_s=now - self.started_s, ready=ready)
 
 
-class TrackedIterator(_BaseDataLoaderIter):
+class CountingIterator(_BaseDataLoaderIter):
     """Iterator of torch that keeps its Place, and sends batches to the loader's device.
 
     It stands behind torch's own classes in the order of inheritance, in the place of their base class.
     """
 
-    _sampler_iter: Draws
+    _sampler_iter: IndexIterator
 
     def __init__(self, loader: Any) -> None:
         self._totals: Totals = loader._totals
@@ -59,7 +59,7 @@ class TrackedIterator(_BaseDataLoaderIter):
         super().__init__(loader)
         if self._persistent_workers and went_on and not self._place.is_resumed:
             # Workers that went on would have drawn no seed between the epochs.
-            random_state.restore(now, random_state.generators_of(loader))
+            random_state.restore(now, random_state.find_generators(loader))
         if seeds_workers(loader):
             if self._place.base_seed is not None:
                 self._base_seed = self._place.base_seed
@@ -142,7 +142,7 @@ class TrackedIterator(_BaseDataLoaderIter):
         self._place.finish(self._epoch, self._sampler_iter.places(ended=True), self.end_states())
 
 
-class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
+class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
     """Iterator of torch that fetches in this process.
 
     Here an iterable data set that keeps no place may draw its order from the global generators, when it is asked for
@@ -161,7 +161,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         super().__init__(loader)
         iterator = getattr(self._dataset_fetcher, "dataset_iter", None)
         self._is_lazy = inspect.isgenerator(iterator)
-        if place.begin and not self._is_lazy and (keeps_place(iterator) or not place.is_under_way) and self._may_draw:
+        if place.begin and not self._is_lazy and (is_stateful(iterator) or not place.is_under_way) and self._may_draw:
             random_state.restore(place.now, {})
         self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, self._resume, self._start)
         if not (place.loaded and place.processes):
@@ -217,7 +217,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
 
     def end_states(self) -> list[ProcessState | None] | None:
         """Return the state of the data set at the end of an epoch."""
-        return [self._dataset_fetcher.state(ended=True)] if keeps_place(self._dataset) else None
+        return [self._dataset_fetcher.state(ended=True)] if is_stateful(self._dataset) else None
 
 
 def reads_from_generators(loader: Any) -> bool:
@@ -225,12 +225,12 @@ def reads_from_generators(loader: Any) -> bool:
     dataset = loader.dataset
     if loader.num_workers or not isinstance(dataset, IterableDataset):
         return False
-    return isinstance(dataset, Iterator) or not keeps_place(dataset)
+    return isinstance(dataset, Iterator) or not is_stateful(dataset)
 
 
 def seeds_workers(loader: Any) -> bool:
     """Say whether what workers serve may be drawn from their generators, and is part of the place."""
-    return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or keeps_place(loader.dataset))
+    return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or is_stateful(loader.dataset))
 
 
 def alive(reference: Callable[[], Waiting | None]) -> Waiting:

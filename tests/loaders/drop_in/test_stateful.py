@@ -261,7 +261,7 @@ def test_a_state_that_a_data_set_does_not_give_is_missed_when_it_is_asked_for(nu
     with DataLoader(Secretive(), 2, num_workers=num_workers) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1]
-        with pytest.raises(LoaderError, match=r"E-STATE.*the dataset has no state .*KeyError: 'later'"):
+        with pytest.raises(LoaderError, match=r"E-STATE.*the state of the dataset cannot be copied .*KeyError: 'later'"):
             loader.state_dict()
         assert len(list(batches)) == 2
 
