@@ -45,14 +45,14 @@ _MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
 
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
-    """Hold what an index says of itself; it is JSON in the file.
+    """Describe an index; stored in the file as JSON.
 
     Attributes:
-        fingerprint: hex digest of which images and labels these are.
+        fingerprint: hex digest that identifies the images and labels.
         content: hex digest that also covers modification times.
-        num_bytes: size of all image files together.
+        num_bytes: total size of all image files.
         flat: whether the images lie in the root itself, as one class.
-        skipped: reason -> number of entries that were not taken.
+        skipped: reason -> number of entries that were skipped.
         format: version of the file, FORMAT.
     """
 
@@ -65,7 +65,7 @@ class IndexHeader:
 
 
 class DamagedIndexError(ValueError):
-    """Says that a file is not a whole index of this version: scan again."""
+    """Raised for a file that is not a complete index of this version: scan again."""
 
 
 class FolderIndex:
@@ -76,7 +76,7 @@ class FolderIndex:
     """
 
     def __init__(self, path: bytes, *, verify: bool = True) -> None:
-        """Map the index at `path`; `verify` reads all of it and compares its digest first (40 ms a million files)."""
+        """Map the index at `path`; `verify` first reads it and compares its digest (40 ms per million files)."""
         self.path = path
         try:
             self.fd = open_regular(path)
@@ -88,7 +88,7 @@ class FolderIndex:
         except OSError as error:
             raise DamagedIndexError(str(error)) from error
         self.root = columns["root"].tobytes()
-        self.classes = _names(columns["class_names"], columns["class_offsets"])
+        self.classes = _split_names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
         self.folder_labels, self.file_folders = columns["folder_labels"], columns["file_folders"]
         self.folder_mtimes, self.folder_ctimes = columns["folder_mtimes"], columns["folder_ctimes"]
@@ -103,7 +103,7 @@ class FolderIndex:
 
     @property
     def descriptor_path(self) -> bytes:
-        """The path by which another process of this user opens this very file, be it replaced or removed since."""
+        """The path by which another process of this user opens this very file, even if it was replaced or removed."""
         return b"/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
     def folder(self, folder: int) -> bytes:
@@ -127,10 +127,10 @@ class FolderIndex:
     def locate(
         self, indices: npt.NDArray[np.int64], rows: npt.NDArray[np.void]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Fill in names, sizes and times of images `indices`; returns the names of all folders and all files."""
+        """Fill `rows` with names, sizes and times of images `indices`; return the names of all folders and files."""
         columns = self._columns
         folders = columns["file_folders"][indices]
-        sound = np.ones(len(indices), bool)  # the digest does not say that the index's maker meant well
+        sound = np.ones(len(indices), bool)  # the digest does not prove that the index was made with good intent
         for field_name, table, which in (("folder", "folder", folders), ("name", "file", indices)):
             offsets = columns[f"{table}_offsets"]
             begin, end = offsets[which].astype(np.int64), offsets[which.astype(np.int64) + 1].astype(np.int64)
@@ -148,7 +148,7 @@ class FolderIndex:
 
 
 class _Digesting:
-    """Pass on what is written, and digest it."""
+    """Write to a file, and digest what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -191,11 +191,11 @@ def _map_arrays(file: BinaryIO) -> tuple[IndexHeader, dict[str, npt.NDArray[Any]
 
 
 def _next_array(file: BinaryIO, mapping: mmap.mmap, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Map the array at which `file` stands, of one of the types `kinds`; go on behind it. Raises ValueError."""
+    """Map the array at the position of `file`, and move behind it. Raises ValueError for types other than `kinds`."""
     npy.read_magic(file)
     shape, _, dtype = npy.read_array_header_1_0(file)
     if dtype.str not in kinds or len(shape) != 1:
-        raise ValueError(f"an array of {dtype.str} {shape}")
+        raise ValueError(f"unexpected array of {dtype.str} {shape}")
     array = np.frombuffer(mapping, dtype, shape[0], file.tell()) if shape[0] else np.empty(0, dtype)
     end = file.tell() + array.nbytes
     file.seek(end + -end % ALIGNMENT)
@@ -214,6 +214,6 @@ def _verify(file: BinaryIO) -> None:
         raise DamagedIndexError("the digest differs")
 
 
-def _names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
+def _split_names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
     text, ends = blob.tobytes(), offsets.tolist()
     return tuple(text[a:b] for a, b in pairwise(ends))

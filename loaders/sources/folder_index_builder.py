@@ -1,4 +1,4 @@
-"""Builds the packed index of an image folder in a few bytes per image."""
+"""Builds the index of an image folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
 
-# A folder whose listing may change without its mtime changing: never equal to a real time.
+# Marks a folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
 _CHUNK = 4096  # paths that are joined at once
 
@@ -77,7 +77,7 @@ class FolderIndexBuilder:
         return len(self.folder_labels) - 1
 
     def add_files(self, label: int, files: FileTable) -> None:
-        """Append the images of class `label`, whose names are paths relative to the root, sorted by them."""
+        """Append the images of class `label`, sorted; their names are paths relative to the root."""
         order, table = files.sort(), self._files
         self.class_counts[label] += len(files)
         for first in range(0, len(order), _CHUNK):
@@ -94,7 +94,7 @@ class FolderIndexBuilder:
             column.frombytes(np.asarray(unsorted)[order].tobytes())
 
     def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index of the tree at `root`; `skipped` counts what was not taken. Raises OSError."""
+        """Write the index of the tree at `root`; `skipped` counts what was left out. Raises OSError."""
         fingerprint = self._fingerprint()
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
@@ -126,7 +126,7 @@ class FolderIndexBuilder:
         write_index(file, header, columns)
 
     def _fingerprint(self) -> str:
-        """Return a digest of what the data set is: number of images, paths, sizes and classes; not when or where."""
+        """Return a digest of the number of images, paths, sizes and classes; it does not depend on times or root."""
         digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
         digest.update(self._paths.digest())

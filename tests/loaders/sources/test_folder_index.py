@@ -1,4 +1,4 @@
-"""The packed index: what goes in comes out, a damaged file is refused, a million images are small."""
+"""The folder index: what goes in comes out, a damaged file is refused, a million images are small."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def forge(index: FolderIndex, path: Path, header: object = None, **columns: np.n
         (["a list"], {}, "Expected `object`"),
         ({"num_bytes": "300"}, {}, "Expected `int`"),
         ({"format": 2}, {}, "not an index of this version"),
-        ({}, {"file_mtimes": np.zeros(3)}, "an array of <f8"),
-        ({}, {"file_mtimes": np.zeros((3, 1), np.int64)}, "an array of <i8"),
+        ({}, {"file_mtimes": np.zeros(3)}, "array of <f8"),
+        ({}, {"file_mtimes": np.zeros((3, 1), np.int64)}, "array of <i8"),
         ({}, {"file_mtimes": np.zeros(2, np.int64)}, "differ in length"),
         ({}, {"folder_labels": np.zeros(5, np.int32)}, "differ in length"),
     ],
