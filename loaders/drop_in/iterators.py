@@ -1,4 +1,4 @@
-"""CountingIterator counts what an iterator of torch's DataLoader delivers, so that the loader can say where it is."""
+"""Iterators of torch's DataLoader that count what they deliver, so that the loader knows its place."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Totals:
 
     Attributes:
         stats: the statistics.
-        started_s: when the first batch was asked for (perf_counter), 0 before.
+        started_s: when the first batch was requested (perf_counter), 0 before.
     """
 
     def __init__(self) -> None:
         self.stats, self.started_s = LoaderStats(), 0.0
 
     def count(self, batch: Any, ready: int, asked_s: float) -> None:
-        """Count a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
+        """Count a delivered batch: requested at `asked_s` (perf_counter), when `ready` batches were finished."""
         now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
         images = 0 if first is None else first.size(0) if first.dim() else 1  # nested tensors have no shape
@@ -45,9 +45,9 @@ class Totals:
 
 
 class CountingIterator(_BaseDataLoaderIter):
-    """Iterator of torch that keeps its Place, and sends batches to the loader's device.
+    """Iterator of torch that keeps its Place, and moves batches to the loader's device.
 
-    It stands behind torch's own classes in the order of inheritance, in the place of their base class.
+    In the order of inheritance it follows torch's own classes, in place of their base class.
     """
 
     _sampler_iter: IndexIterator
@@ -58,7 +58,7 @@ class CountingIterator(_BaseDataLoaderIter):
         now, went_on = self._place.now, not self._place.draws_seed
         super().__init__(loader)
         if self._persistent_workers and went_on and not self._place.is_resumed:
-            # Workers that went on would have drawn no seed between the epochs.
+            # Workers that had stayed would have drawn no seed between the epochs.
             random_state.restore(now, random_state.find_generators(loader))
         if seeds_workers(loader):
             if self._place.base_seed is not None:
@@ -67,13 +67,13 @@ class CountingIterator(_BaseDataLoaderIter):
         self._after_seed()
 
     def _after_seed(self) -> None:
-        """Go on after the workers' seed is drawn, and before the data set is asked for its iterator."""
+        """Run after the workers' seed is drawn and before the data set's iterator is made."""
 
     def _begin(self, loader: Any) -> None:
         """Begin an iteration at the loader's place."""
         self._place: Place = loader._place
         self._place.begun = True
-        self._epoch, self._steps = self._place.epoch, loader._steps()
+        self._epoch, self._steps = self._place.epoch, loader._count_steps()
         self._marks: deque[Mark] = deque()
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         self._feed = None
@@ -94,15 +94,15 @@ class CountingIterator(_BaseDataLoaderIter):
         return super().__next__()
 
     def ready(self) -> int:
-        """Count the batches that can be had without waiting."""
+        """Return the number of batches that are available without waiting."""
         return 0
 
-    def end_states(self) -> list[ProcessState | None] | None:
-        """Return the states of the processes at the end of an epoch, where these go on with the next."""
+    def get_end_states(self) -> list[ProcessState | None] | None:
+        """Return the states of the processes at the end of an epoch, if they continue with the next."""
         return None
 
     def place_to_save(self) -> Place:
-        """Return this iteration's place, with all that it goes on from."""
+        """Return this iteration's place, with everything needed to continue from it."""
         return self._place
 
     def close(self) -> None:
@@ -133,20 +133,20 @@ class CountingIterator(_BaseDataLoaderIter):
         return batch
 
     def _reach_end(self) -> None:
-        """Note that the epoch is over if its sampler, which is not asked for more than the epoch, is at its end."""
+        """Note that the epoch is over if its sampler, from which nothing beyond the epoch was drawn, is at its end."""
         if self._sampler_iter.look_ahead():
             self._finish()
 
     def _finish(self) -> None:
         """Note that the epoch is over."""
-        self._place.finish(self._epoch, self._sampler_iter.places(ended=True), self.end_states())
+        self._place.finish(self._epoch, self._sampler_iter.get_states(ended=True), self.get_end_states())
 
 
 class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
     """Iterator of torch that fetches in this process.
 
-    Here an iterable data set that keeps no place may draw its order from the global generators, when it is asked for
-    its iterator or, if that is a generator, for its first sample.
+    Here an iterable data set that is not stateful may draw its order from the global generators: when its iterator is
+    made or, if that is a generator, with its first sample.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -172,7 +172,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
             begin_dataset(self._dataset, self._resume or {})
 
     def place_to_save(self) -> Place:
-        """Return this iteration's place, with the generators that the rest is drawn from."""
+        """Return this iteration's place, with the generators from which the rest is drawn."""
         place = self._place
         if place.is_inside:
             return place
@@ -184,7 +184,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         return replace(place, begin={name: states[name] for name in names}, drawn_from=names, undrawn=True)
 
     def _reach_end(self) -> None:
-        if self._feed is None:  # torch asks the sampler when the program asks for more: it may draw, change or raise
+        if self._feed is None:  # torch asks the sampler when the program asks for more; it may draw, change or raise
             self._place.at_end = super()._reach_end
         else:
             super()._reach_end()
@@ -196,11 +196,11 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         else:
             batch = super()._next_data()  # type: ignore[no-untyped-call]
         draws = self._sampler_iter
-        self._marks.append(Mark(draws.number, draws.places(), 0, self._dataset_fetcher.state()))
+        self._marks.append(Mark(draws.number, draws.get_states(), 0, self._dataset_fetcher.state()))
         return batch
 
     def _first_data(self) -> Any:
-        """Fetch the first batch, and note which generators are drawn from for it."""
+        """Fetch the first batch, and note from which generators it was drawn."""
         place, fetcher = self._place, self._dataset_fetcher
         if place.begin:
             if self._is_lazy:
@@ -211,11 +211,11 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
         finally:
-            names = random_state.changed(before, random_state.capture({}))
+            names = random_state.find_changed(before, random_state.capture({}))
             place.drawn_from = names
             self._sampler_iter.begin = {name: before[name] for name in names}
 
-    def end_states(self) -> list[ProcessState | None] | None:
+    def get_end_states(self) -> list[ProcessState | None] | None:
         """Return the state of the data set at the end of an epoch."""
         return [self._dataset_fetcher.state(ended=True)] if is_stateful(self._dataset) else None
 
@@ -229,12 +229,12 @@ def reads_from_generators(loader: Any) -> bool:
 
 
 def seeds_workers(loader: Any) -> bool:
-    """Say whether what workers serve may be drawn from their generators, and is part of the place."""
+    """Say whether workers may draw what they serve from their generators, whose seed is then part of the place."""
     return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or is_stateful(loader.dataset))
 
 
 def alive(reference: Callable[[], Waiting | None]) -> Waiting:
-    """Return what a weak reference to a waiting iterator stands for."""
+    """Return the iterator of a weak reference; it exists, because it waits."""
     iterator = reference()
     assert iterator is not None, "an iterator that waits is alive"
     return iterator

@@ -32,6 +32,11 @@ def is_stateful(candidate: Any) -> bool:
     return True
 
 
+def keep_stateful(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stateful ones of `objects`."""
+    return {name: owner for name, owner in objects.items() if is_stateful(owner)}
+
+
 def save_states(objects: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the state of each stateful object, by name; Missing where there is none."""
     return {name: _copy_state(owner) for name, owner in objects.items()}
@@ -45,8 +50,9 @@ def _copy_state(owner: Any) -> Any:
 
 
 def save_starts(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states that objects have before the first sample; some have none yet."""
-    return {name: state for name, state in save_states(objects).items() if not isinstance(state, Missing)}
+    """Return the states of the stateful ones of `objects` before the first sample; some have none yet."""
+    states = save_states(keep_stateful(objects))
+    return {name: state for name, state in states.items() if not isinstance(state, Missing)}
 
 
 def refuse_missing(states: Mapping[str, Any]) -> None:

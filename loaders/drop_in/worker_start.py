@@ -28,12 +28,12 @@ MAIN_GUARD = 'if __name__ == "__main__":'
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """Serve torch as worker_init_fn: set the process up, have it report its progress, then call the user's function.
+    """Passed to torch as worker_init_fn: sets up the process, reports its progress, then calls the user's function.
 
     Attributes:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
-        places: where the data set goes on in each worker; empty at the start of an epoch.
+        places: where the data set continues in each worker; empty at the start of an epoch.
     """
 
     user_init: Callable[[int], None] | None
@@ -51,10 +51,10 @@ class WorkerStart:
 
 
 class WorkerFetcher(Fetcher):
-    """Note in `row` which sample this process is at, and send the data set's state with each batch.
+    """Note in `row` the sample that this process is making, and send the data set's state with each batch.
 
-    What a worker has sent but nobody received is lost with it, so the parent cannot infer the sample from what is
-    missing.
+    If a worker dies, batches that it sent but the parent did not receive are lost too. So the parent cannot infer the
+    sample from what is missing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WorkerFetcher(Fetcher):
         super().__init__(plain, resume, before)
         self._row = row
         if self._iterator is not None:
-            plain.dataset_iter = _NotedIterator(self._iterator, row)
+            plain.dataset_iter = _NotingIterator(self._iterator, row)
 
     def fetch(self, index: Any) -> Any:
         one_by_one = self.plain.auto_collation and not getattr(self.plain.dataset, "__getitems__", None)
@@ -82,8 +82,8 @@ class WorkerFetcher(Fetcher):
         return batch if state is None else Fetched(batch, state, start or None)
 
 
-class _NotedIterator:
-    """Pass on the samples of an iterable data set, and note each."""
+class _NotingIterator:
+    """Iterate over the samples of an iterable data set, and note each."""
 
     def __init__(self, iterator: Iterator[Any], row: npt.NDArray[np.int64]) -> None:
         self._iterator, self._row = iterator, row
@@ -100,14 +100,14 @@ def _note(row: npt.NDArray[np.int64], index: Any) -> None:
 
 
 def _note_each(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
-    """Pass `indices` on one by one, and note in `row` which one is asked for."""
+    """Yield `indices` one by one, and note in `row` which one is requested."""
     for index in indices:
         _note(row, index)
         yield index
 
 
 def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -> None:
-    """Have torch use a WorkerFetcher in this process from now on; the first one goes on at `resume`."""
+    """Make torch use a WorkerFetcher in this process from now on; the first one continues at `resume`."""
     create = _DatasetKind.create_fetcher
     places: list[ProcessState | None] = [resume]
     fetchers: list[WorkerFetcher] = []
@@ -129,7 +129,7 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -
 
 
 def _report_unsendable(worker_id: int) -> None:
-    """Send the error in place of a batch that cannot be sent: it does not pickle, or there is no shared memory for it.
+    """Send the error instead of a batch that cannot be sent: it cannot be pickled, or shared memory is full.
 
     Python's queue would print the error and drop the batch, and the parent would wait for it.
     """
