@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
-from penstock.loaders.drop_in.tuned import TUNED_PREFETCH
+from penstock.loaders.drop_in.recommended_settings import TUNED_PREFETCH
 from penstock.loaders.system.machine import (
     DEV_SHM,
     available_cpus,

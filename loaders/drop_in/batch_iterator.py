@@ -1,4 +1,4 @@
-"""BatchIterator watches the worker processes of the drop-in DataLoader: what each is at, and how one ended."""
+"""Watches the worker processes of the drop-in DataLoader: what each is doing, and how it ended."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from multiprocessing import connection
 from typing import Any
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
-from penstock.loaders.drop_in.lost_globals import new_globals
+from penstock.loaders.drop_in.iterators import CountingIterator, alive
 from penstock.loaders.drop_in.place import Mark, Place
-from penstock.loaders.drop_in.protocol import keeps_place
-from penstock.loaders.drop_in.tracked import TrackedIterator, alive
+from penstock.loaders.drop_in.stateful import is_stateful
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_fork_server
@@ -29,21 +28,21 @@ from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchd
 from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.errors import LoaderError
 
-_EXIT_S = 5.0  # at most; a process that ends closes its sockets some time before its end is visible
+_EXIT_S = 5.0  # at most; a process closes its sockets some time before its exit is visible
 _BACKEND = "torch"
 _START_FIX = (
-    f"see its traceback above: what starts workers belongs under `{MAIN_GUARD}`, and what workers need (data set, "
+    f"see its traceback above: put code that starts workers under `{MAIN_GUARD}`, and what workers need (data set, "
     "collate_fn, worker_init_fn) at the top level of a module, not under it"
 )
 _SHORT = reprlib.Repr()
 _SHORT.maxlist = _SHORT.maxtuple = 64
 
 
-class BatchIterator(WatchedIterator, TrackedIterator):
-    """DataLoader iterator of torch that raises what happened to its workers instead of waiting for ever.
+class BatchIterator(WatchedIterator, CountingIterator):
+    """DataLoader iterator of torch that raises what happened to its workers instead of waiting forever.
 
-    Once it has raised LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended: `spent` is True.
-    Silence is waited for as torch does if the loader has no watchdog_s, but said once.
+    After LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended and `spent` is True. Without
+    watchdog_s it waits for silent workers as torch does, but warns once.
     """
 
     grace_s = 4.0
@@ -63,19 +62,21 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
-        method = start_method(loader)
-        program = {} if method == "fork" else new_globals(loader.dataset, loader.collate_fn, user_init)
-        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume), program)
+        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume))
         try:
             loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, in which Ctrl-C could lose either
-            if method == "forkserver":
+            if get_start_method(loader) == "forkserver":
                 start_fork_server()
-            super().__init__(loader, lambda *where: alive(me)._died(*where), lambda *where: alive(me)._silent(*where))
+            super().__init__(
+                loader,
+                lambda *where: alive(me)._make_death_error(*where),
+                lambda *where: alive(me)._check_silence(*where),
+            )
         except (ConnectionError, EOFError) as error:
             cause = "a worker process ended while it was being started"
             raise LoaderError("E-WORKER", cause, fix=_START_FIX, backend=_BACKEND) from error
         except OSError as error:
-            raise _no_descriptor(error) or error from None
+            raise _find_lack_of_descriptors(error) or error from None
         finally:
             loader.__dict__["worker_init_fn"] = user_init
 
@@ -88,11 +89,11 @@ class BatchIterator(WatchedIterator, TrackedIterator):
 
     @property
     def spent(self) -> bool:
-        """Say whether its processes are gone."""
+        """Whether its processes are gone."""
         return bool(self._shutdown)
 
     def ready(self) -> int:
-        """Count the batches that can be had without waiting."""
+        """Return the number of batches that are available without waiting."""
         if self._shutdown:
             return 0
         if self._is_iterable or not self._in_order:
@@ -116,7 +117,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
 
     @contextlib.contextmanager
     def _end_if_interrupted(self) -> Iterator[None]:
-        """End the workers by Ctrl-C in the block: torch's books may differ from what they have been given."""
+        """End the workers if Ctrl-C interrupts the block: torch's records may differ from what the workers received."""
         try:
             yield
         except Exception:
@@ -131,7 +132,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
 
     def _begin_epoch(self, loader: Any, first_iter: bool) -> None:
         if not first_iter and not self._is_iterable:
-            # torch forgets the tasks of an epoch that was left before it waits for them: a hang could not be explained.
+            # torch forgets the tasks of an unfinished epoch before it waits for them: a hang could not be explained.
             while self._tasks_outstanding:
                 self._rcvd_idx = next(task for task, info in self._task_info.items() if len(info) == 1)
                 self._receive_early()
@@ -140,7 +141,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         super()._reset(loader, first_iter)
 
     def _try_put_index(self) -> None:
-        while self._turn:  # each worker goes on with what was its own before
+        while self._turn:  # each worker continues with its own share
             self._turn -= 1
             next(self._worker_queue_idx_cycle)
         super()._try_put_index()
@@ -148,11 +149,11 @@ class BatchIterator(WatchedIterator, TrackedIterator):
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
         draws = self._sampler_iter
-        self._handed_out[self._send_idx] = draws.number, index, draws.places()
+        self._handed_out[self._send_idx] = draws.number, index, draws.get_states()
         return index
 
     def _wait_for_start(self) -> None:
-        """Wait until all workers are set up: torch's timeout is that of a batch."""
+        """Wait until all workers have started: torch's timeout is meant for a batch."""
         sentinels = [worker.sentinel for worker in self._workers]
         while not self._all_started and not connection.wait(sentinels, timeout=0.01):
             starting = (self._progress.table[: self._num_workers, PID] == 0).nonzero()[0]
@@ -162,9 +163,9 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._watchdog.restart()
 
     def place_to_save(self) -> Place:
-        """Return this iteration's place, with the states in which the workers began that have delivered nothing yet."""
-        # A handler of a signal may ask while this thread receives: it would wait for a lock that is its own.
-        if keeps_place(self._dataset) and not self._is_receiving and not self._shutdown:
+        """Return this iteration's place, with the initial states of workers that have not delivered anything yet."""
+        # A signal handler may call this while this thread receives: it would wait for a lock of its own thread.
+        if is_stateful(self._dataset) and not self._is_receiving and not self._shutdown:
             while {info[0] for info in self._task_info.values() if len(info) == 1} - self._heard:
                 self._early.append(self._receive())
         return self._place
@@ -184,7 +185,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             if self._timeout > 0 and not self._all_started:
                 self._wait_for_start()
             task, data = super()._get_data()  # type: ignore[no-untyped-call]
-            if task in self._task_info:  # not a worker's word that it begins an epoch
+            if task in self._task_info:  # not a worker's confirmation that it begins an epoch
                 worker = self._task_info[task][0]
                 self._heard.add(worker)
                 if isinstance(data, Fetched) and data.start:
@@ -192,7 +193,9 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             return task, data
         except BaseException as error:
             found = self._diagnose(error)
-            if found is error and self._timeout > 0 and type(error) is RuntimeError:  # torch goes on after its timeout
+            if (
+                found is error and self._timeout > 0 and type(error) is RuntimeError
+            ):  # torch can continue after its timeout
                 raise
             self.shut_down()
             if found is error:
@@ -213,8 +216,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         self._marks.append(Mark(number, places, worker_idx, state))
         return batch
 
-    def end_states(self) -> list[ProcessState | None] | None:
-        """Return the states of workers that go on with the next epoch."""
+    def get_end_states(self) -> list[ProcessState | None] | None:
+        """Return the states of workers that continue with the next epoch."""
         if not self._persistent_workers:
             return None
         if not self._is_iterable:
@@ -222,7 +225,7 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         return [self._ended.get(worker) for worker in range(self._num_workers)]
 
     def _diagnose(self, error: BaseException) -> BaseException:
-        """Return a LoaderError that says what happened, where more is known than `error` says; else `error` itself."""
+        """Return a LoaderError with the cause, if more is known than `error` says; otherwise `error`."""
         if isinstance(error, LoaderError):
             return error
         thread = self._pin_memory_thread if self._pin_memory else None
@@ -237,12 +240,12 @@ class BatchIterator(WatchedIterator, TrackedIterator):
                 fix="see its traceback above, or pass pin_memory=False",
                 backend=_BACKEND,
             )
-        return _no_descriptor(error) or error
+        return _find_lack_of_descriptors(error) or error
 
     def _raise_if_silent(self, worker: int | None = None) -> None:
         super()._raise_if_silent(worker)
-        if worker is None and self._rcvd_idx not in self._task_info:  # workers have yet to confirm that an epoch begins
-            silence = self._silent(None, 0)
+        if worker is None and self._rcvd_idx not in self._task_info:  # workers have yet to confirm the new epoch
+            silence = self._check_silence(None, 0)
             if silence is not None:
                 raise silence
 
@@ -265,8 +268,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         super().close()
         self.shut_down()
 
-    def _in_hand(self, worker: int) -> tuple[str, int | None]:
-        """Return what a worker is at, in words, and the sample."""
+    def _describe_task(self, worker: int) -> tuple[str, int | None]:
+        """Return what a worker is doing, in words, and the sample."""
         row = self._progress.table[worker]
         if not row[PID]:
             return " while it was being started", None
@@ -280,8 +283,8 @@ class BatchIterator(WatchedIterator, TrackedIterator):
         words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
         return words, sample if sample >= 0 else None
 
-    def _died(self, worker: int, pid: int, ending: str) -> LoaderError:
-        doing, sample = self._in_hand(worker)
+    def _make_death_error(self, worker: int, pid: int, ending: str) -> LoaderError:
+        doing, sample = self._describe_task(worker)
         where: dict[str, Any] = {"sample": sample, "worker": pid, "backend": _BACKEND}
         who, said = f"DataLoader worker (pid {pid})", ending.replace("killed by", "is killed by signal:")  # as by torch
         if "SIGBUS" in ending:
@@ -292,34 +295,34 @@ class BatchIterator(WatchedIterator, TrackedIterator):
             fix = _START_FIX
         return death_error(said, doing, who=who, fix=fix, **where)
 
-    def _silent(self, worker: int | None, pid: int) -> LoaderError | None:
-        """Return the error for no message and no new sample within `watchdog_s`, None if that is not so."""
+    def _check_silence(self, worker: int | None, pid: int) -> LoaderError | None:
+        """Return the error if there was no message and no new sample within `watchdog_s`; otherwise None."""
         if not self._watchdog.has_expired(b"" if worker is None else self._progress.table[worker].tobytes()):
             if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._said_silent:
-                self._say_silent(worker, pid)
+                self._warn_of_silence(worker, pid)
             return None
-        doing, sample = ("", None) if worker is None else self._in_hand(worker)
-        fix = "look at what these samples are read from (slow or dead storage), or raise watchdog_s"
+        doing, sample = ("", None) if worker is None else self._describe_task(worker)
+        fix = "check the storage of these samples (slow or dead), or raise watchdog_s"
         return silence_error(
             self._workers, pid, self._watchdog.silent_s, doing, fix=fix, sample=sample, backend=_BACKEND
         )
 
-    def _say_silent(self, worker: int | None, pid: int) -> None:
-        """Warn of a silence that nobody has set a limit to."""
+    def _warn_of_silence(self, worker: int | None, pid: int) -> None:
+        """Warn once of a silence that has no limit."""
         self._said_silent = True
-        doing = "" if worker is None else self._in_hand(worker)[0]
+        doing = "" if worker is None else self._describe_task(worker)[0]
         text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"
         warnings.warn(f"{text}; watchdog_s= makes this an error", RuntimeWarning, stacklevel=2)
 
 
-def start_method(loader: Any) -> str:
+def get_start_method(loader: Any) -> str:
     """Return the method by which a loader starts its workers."""
     context = loader.multiprocessing_context or multiprocessing
     return str(context.get_start_method())
 
 
-def _no_descriptor(error: BaseException) -> LoaderError | None:
-    """Return the error for a lack of descriptors, in whichever form torch reports it; None for another `error`."""
+def _find_lack_of_descriptors(error: BaseException) -> LoaderError | None:
+    """Return the LoaderError for a lack of descriptors, in each form that torch reports; None for another `error`."""
     lack = isinstance(error, OSError) and error.errno == errno.EMFILE
     if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
         fix = (
@@ -331,9 +334,9 @@ def _no_descriptor(error: BaseException) -> LoaderError | None:
 
 
 def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
-    """Return a Queue.get for the thread that pins memory, which ends the thread quietly where a worker ended.
+    """Return a Queue.get for the thread that pins memory, which ends the thread quietly if a worker ended.
 
-    Whoever waits for the thread's batches sees that it is gone, and says why.
+    The consumer, which waits for the thread's batches, sees that it is gone and reports why.
     """
 
     def raise_if_over(pid: int | None) -> None:

@@ -1,4 +1,4 @@
-"""DataLoader is torch's, watched and resumable."""
+"""Drop-in replacement of torch's DataLoader: watched and resumable."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from penstock.loaders.drop_in.batch_iterator import BatchIterator, start_method
-from penstock.loaders.drop_in.draws import Order
+from penstock.loaders.drop_in.batch_iterator import BatchIterator, get_start_method
 from penstock.loaders.drop_in.fetcher import DATASET
-from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import keeps_place, save_starts
-from penstock.loaders.drop_in.random_state import TORCH, capture, generators_of, next_base_seed
-from penstock.loaders.drop_in.samplers import ShuffledSampler
-from penstock.loaders.drop_in.tracked import (
+from penstock.loaders.drop_in.iterators import (
+    CountingIterator,
     SingleIterator,
     Totals,
-    TrackedIterator,
     reads_from_generators,
     seeds_workers,
 )
-from penstock.loaders.drop_in.tuned import AUTO, tune
+from penstock.loaders.drop_in.place import Place
+from penstock.loaders.drop_in.random_state import TORCH, capture, find_generators, peek_base_seed
+from penstock.loaders.drop_in.recommended_settings import AUTO, recommend_settings
+from penstock.loaders.drop_in.resumable_sampler import ResumableSampler
+from penstock.loaders.drop_in.shuffled_sampler import ShuffledSampler
+from penstock.loaders.drop_in.stateful import is_stateful, save_starts
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
 from penstock.loaders.feed.copies import checked_device
 from penstock.loaders.metrics.stats import LoaderStats
@@ -46,28 +46,28 @@ _RANDOM, _SEQUENTIAL, _ITERABLE = "random", "sequential", "iterable"
 class DataLoader(TorchDataLoader[T_co]):
     """Drop-in replacement of torch.utils.data.DataLoader that names the cause of every stop and can resume.
 
-    What is served, and when, is torch's: the arguments of torch keep their names, defaults and meaning, and so do
-    subclasses, samplers and iterators.
+    Samples and their timing are the same as torch's. torch's arguments keep their names, defaults and meaning, and so
+    do subclasses, samplers and iterators.
 
     Args:
-        num_workers: "auto" is tuned=True.
-        device: where the tensors of each batch go, in nested tuples, lists and mappings; on CUDA one batch ahead of the
-            consumer. None leaves them as torch does. LoaderError E-DEPENDENCY for one that torch cannot use.
-        seed: seed of the order of shuffle=True, 0 to 2**64 - 1: a function of it and of the epoch number alone, for
-            which nothing is drawn. None draws it from torch's generator, as torch does. Warns where it has no effect.
-        watchdog_s: seconds without a sign of life of the workers before E-TIMEOUT. None waits as torch does, and warns
-            after 300.
-        tuned: chooses num_workers, pin_memory and prefetch_factor where they are torch's defaults; warns of what
-            differs, and raises LoaderError E-MISUSE where that would change what is served.
-        snapshot_every_n_steps: of torchdata's StatefulDataLoader, without effect: a state is exact at every step.
+        num_workers: "auto" means tuned=True.
+        device: destination of the tensors of each batch, in nested tuples, lists and mappings; on CUDA one batch ahead
+            of the consumer. None leaves them as torch does. LoaderError E-DEPENDENCY if torch cannot use it.
+        seed: seed of the order with shuffle=True, 0 to 2**64 - 1. The order is a function of it and of the epoch number
+            alone; nothing is drawn. None draws it from torch's generator, as torch does. Warns if it has no effect.
+        watchdog_s: seconds without progress of the workers before E-TIMEOUT. None waits as torch does, and warns after
+            300 s.
+        tuned: chooses num_workers, pin_memory and prefetch_factor where they are torch's defaults. Warns what differs,
+            and raises LoaderError E-MISUSE if other samples would be served.
+        snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader, without effect: states are always exact.
 
-    An iteration is the rest of the current epoch; the next one moves on by itself, and so does one after an iteration
-    that was left early. `state_dict()` counts delivered batches only. It holds what the order was drawn from, and the
-    states of samplers, data sets and iterators that have state_dict() and load_state_dict() (torchdata's protocol). A
-    resumed epoch draws from any other sampler again, and reads any other iterable data set again, and drops what was
-    delivered before. A state from before the first batch holds where the epoch begins. Random transforms of a map-style
-    data set are its own, and do not repeat after a resume with workers. An exception of the dataset is raised as torch
-    does. Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
+    An iteration is the rest of the current epoch. The next one starts the next epoch, also after an iteration that was
+    left early. `state_dict()` counts delivered batches only. It holds the states of the generators that the order was
+    drawn from, and of stateful samplers, data sets and iterators (torchdata's state_dict() and load_state_dict()). A
+    resumed epoch draws from any other sampler again, reads any other iterable data set again, and skips what was
+    delivered. A state from before the first batch holds where the epoch begins. Random transforms of a map-style data
+    set are its own, and do not repeat after a resume with workers. An exception of the data set is raised as in torch.
+    Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class DataLoader(TorchDataLoader[T_co]):
         if watchdog_s is not None:
             check_watchdog(watchdog_s)
         self.device = None if device is None else checked_device(device)
-        self.seed, self.watchdog_s = _checked_seed(seed), watchdog_s
+        self.seed, self.watchdog_s = _check_seed(seed), watchdog_s
         self.tuned, self.snapshot_every_n_steps = tuned or num_workers == AUTO, snapshot_every_n_steps
         if self.tuned:
-            num_workers, pin_memory, prefetch_factor = tune(
+            num_workers, pin_memory, prefetch_factor = recommend_settings(
                 dataset, num_workers, pin_memory, prefetch_factor, self.device
             )
-        order = _order(dataset, shuffle, sampler, batch_sampler, generator, self.seed)
+        order = _name_order(dataset, shuffle, sampler, batch_sampler, generator, self.seed)
         if order == SAMPLER:
             sampler, shuffle = ShuffledSampler(dataset, self.seed or 0), None  # type: ignore[arg-type]  # it has a len()
         super().__init__(
@@ -129,26 +129,26 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         self._order, self._made_sampler = order, super()._index_sampler
         self._place, self._totals, self._closed = Place(), Totals(), False
-        self._alive: weakref.WeakSet[TrackedIterator] = weakref.WeakSet()
+        self._alive: weakref.WeakSet[CountingIterator] = weakref.WeakSet()
 
     @property
     def _index_sampler(self) -> Any:
-        """What torch's iterators draw indices from, at the current place; its `len()` is that of the whole epoch."""
+        """The sampler of torch's iterators, from the current place on; its `len()` is that of the whole epoch."""
         sampler = super()._index_sampler
         start = None
         if self._order in (SAMPLER, _SEQUENTIAL, _ITERABLE) and sampler is self._made_sampler:  # no subclass changed it
-            start = functools.partial(_rest, self.sampler, sampler, self.batch_size, self.drop_last)
-        return Order(sampler, self._place, generators_of(self), start)
+            start = functools.partial(_skip_batches, self.sampler, sampler, self.batch_size, self.drop_last)
+        return ResumableSampler(sampler, self._place, find_generators(self), start)
 
     def _get_iterator(self) -> Any:
         self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
         if self.num_workers == 0:
-            iterator: TrackedIterator = SingleIterator(self)
+            iterator: CountingIterator = SingleIterator(self)
         else:
             refuse_without_main_guard()
             self.check_worker_number_rationality()
             workers = self.num_workers  # how large its batches are is known when they are there
-            ensure(Needs(0, 0, workers, workers * 6 + 16, start_method(self)))
+            ensure(Needs(0, 0, workers, workers * 6 + 16, get_start_method(self)))
             iterator = BatchIterator(self)
         self._alive.add(iterator)
         return iterator
@@ -163,15 +163,15 @@ class DataLoader(TorchDataLoader[T_co]):
         return super().__iter__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy, or another process, needs; it starts workers of its own."""
+        """Return what a copy, or another process, needs; it starts its own workers."""
         self._place.settle()
         return {**self.__dict__, "_alive": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _alive=weakref.WeakSet())
 
-    def _steps(self) -> int | None:
-        """Count the batches of a whole epoch; None where that is not known."""
+    def _count_steps(self) -> int | None:
+        """Return the number of batches of a whole epoch; None if it is not known."""
         if isinstance(self.dataset, IterableDataset):  # len() would make torch warn later
             return None
         try:
@@ -180,10 +180,10 @@ class DataLoader(TorchDataLoader[T_co]):
             return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start `epoch`; keeps the place if that epoch is under way (after load_state_dict).
+        """Make the next iteration start `epoch`; keep the place if it is inside that epoch (after load_state_dict).
 
-        The epoch is passed on to a sampler of the user that has a set_epoch of its own (DistributedSampler). Raises
-        ValueError where it is not from 0 to 2**32 - 1.
+        The epoch is passed on to a sampler that has its own set_epoch (DistributedSampler). Raises ValueError unless it
+        is from 0 to 2**32 - 1.
         """
         if not 0 <= epoch < 1 << 32:
             raise ValueError(f"epoch must be from 0 to 2**32 - 1, got {epoch}")
@@ -192,7 +192,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._pass_epoch_on()
 
     def _go_to(self, place: Place) -> None:
-        self._place.left = "the loader was sent to another place"
+        self._place.left = "the loader was moved to another place"
         self._place = place
 
     def _pass_epoch_on(self) -> None:
@@ -220,7 +220,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the stream; it counts delivered batches, never prefetched ones.
 
-        It is JSON-serialisable where the states of samplers and data sets that keep their own place are.
+        It is JSON-serialisable if the states of stateful samplers and data sets are.
         """
         place = self._place.settle()
         iterator = next((one for one in self._alive if one._place is place), None) if place.begun else None
@@ -228,32 +228,32 @@ class DataLoader(TorchDataLoader[T_co]):
             place = iterator.place_to_save()
         elif place.fresh and not place.loaded:
             place = self._next_start()
-        details = place.save(generators_of(self))
+        details = place.save(find_generators(self))
         return self._identity().save(place.epoch, place.batches) | ({"details": details} if details else {})
 
     def _next_start(self) -> Place:
-        """Return where the next iteration begins, with what its order is going to be drawn from."""
+        """Return the place where the next iteration begins, with the generators from which its order will be drawn."""
         order, place, dataset = self._index_sampler, self._place.next_iteration(), self.dataset
         if order.start is None:
-            place.sampler = order.starts()
+            place.sampler = order.save_initial_states()
         place.drawn_from = place.drawn_from or order.may_draw_from()
         if reads_from_generators(self):
             place.drawn_from = place.drawn_from or set(capture({}))
-        if self.num_workers == 0 and keeps_place(dataset):
+        if self.num_workers == 0 and is_stateful(dataset):
             place.processes = [save_starts({DATASET: dataset}) or None]
         place.draws_seed = self.persistent_workers and self._iterator is None
         own = next(iter(order.generators), "") if self.generator is not None else TORCH
         if seeds_workers(self) and own not in place.drawn_from:
-            place.base_seed = next_base_seed(self.generator)
+            place.base_seed = peek_base_seed(self.generator)
         return place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises LoaderError E-STATE if it belongs to another stream."""
+        """Continue where `state` was taken. Raises LoaderError E-STATE for a state of another stream."""
         plain = {k: v for k, v in state.items() if k != "details"} if isinstance(state, dict) else state
         identity = self._identity()
         if isinstance(plain, dict) and "order" in plain and "seed" in plain:
             if (self._order, plain["order"]) == (_RANDOM, SAMPLER):  # of a loader that had a seed by default
-                identity = replace(identity, order=SAMPLER, seed=_checked_seed(plain["seed"]))
+                identity = replace(identity, order=SAMPLER, seed=_check_seed(plain["seed"]))
             elif self._order != SAMPLER:  # the seed has no part in it
                 plain["seed"] = self.seed
         epoch, batches = identity.restore(plain)
@@ -275,7 +275,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._order, self.seed, self._made_sampler = SAMPLER, seed, super()._index_sampler
 
     def stats(self) -> LoaderStats:
-        """Return where time went so far; images counts the rows of the first tensor, produce_s is unknown and 0."""
+        """Return the statistics so far; images counts the rows of the first tensor, produce_s is unknown and 0."""
         return self._totals.stats
 
     def close(self) -> None:
@@ -293,22 +293,22 @@ class DataLoader(TorchDataLoader[T_co]):
         self.close()
 
 
-def _checked_seed(seed: Any) -> int | None:
+def _check_seed(seed: Any) -> int | None:
     if seed is None:
         return None
     if isinstance(seed, bool) or not 0 <= operator.index(seed) < 1 << 64:
-        raise ValueError(f"seed lies in [0, 2**64), not {seed}")
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
     return operator.index(seed)
 
 
-def _order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any, seed: int | None) -> str:
-    """Name what decides the order. Warns of a seed that has no part in it."""
+def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any, seed: int | None) -> str:
+    """Return the name of what decides the order. Warns if a seed has no effect on it."""
     theirs = isinstance(dataset, IterableDataset) or not (sampler is batch_sampler is generator is None)
     if seed is not None and shuffle and not theirs:
         return SAMPLER
     if seed is not None:
-        what = "shuffle=True, without a sampler, batch_sampler or generator of your own"
-        warnings.warn(f"seed={seed} has no effect: it orders {what}", UserWarning, stacklevel=3)
+        what = "shuffle=True without your own sampler, batch_sampler or generator"
+        warnings.warn(f"seed={seed} has no effect: it only orders {what}", UserWarning, stacklevel=3)
     if isinstance(dataset, IterableDataset):
         return _ITERABLE
     if batch_sampler is not None or sampler is not None:
@@ -320,7 +320,7 @@ def _order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generat
     return _RANDOM
 
 
-def _rest(
+def _skip_batches(
     sampler: Any, index_sampler: Any, batch_size: int | None, drop_last: bool, epoch: int, batches: int
 ) -> Iterable[Any]:
     """Return the rest of an epoch of one of our orders, without drawing what comes before."""

@@ -1,4 +1,4 @@
-"""Fetcher takes the place of torch's fetchers in a process: it knows the data set's place, and can begin at one."""
+"""Fetches batches as torch's fetchers do, and saves and loads the place of the data set."""
 
 from __future__ import annotations
 
@@ -10,59 +10,58 @@ from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places, save_starts
+from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
-# What one process has served: how many batches, whether its iterable data set is used up, from which random numbers it
-# was read, and the states of the data set and its iterator.
+# What one process has served: number of batches, whether its iterable data set is exhausted, the generators that it was
+# read with, and the states of the data set and its iterator.
 ProcessState = dict[str, Any]
 
 
 @dataclass
 class Fetched:
-    """A batch with the state of the process that made it, and with the first one the state that this began in."""
+    """A batch with the state of the process that made it; the first one also has the state in which it began."""
 
     batch: Any
     state: ProcessState
     start: ProcessState | None = None
 
     def pin_memory(self) -> Fetched:
-        """Serve torch's thread that pins memory."""
+        """Pin the batch; torch's thread for that calls this."""
         return replace(self, batch=pin_memory.pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class Ended(_IterableDatasetStopIteration):
-    """Says that an iterable data set is used up, and in which state it is."""
+    """Says that an iterable data set is exhausted, and its state then."""
 
     state: ProcessState | None = None
 
 
 class Fetcher:
-    """Fetch batches as torch's fetcher `plain` does, from the place that `resume` holds.
+    """Fetch batches as torch's fetcher `plain` does, from the place in `resume`.
 
-    An iterable data set that does not keep its own place is read again up to there.
+    An iterable data set that is not stateful is read again up to there.
 
     Attributes:
-        start: the state in which this begins; {} where nothing keeps its place. Of the data set it is `before`: that
-            before it was asked for its iterator, since it is sent to a state before it is asked again.
-        on_place: called once it was.
+        start: the state in which this begins; {} if nothing is stateful. The data set's part is `before`, its state
+            before its iterator was made, because a state is loaded before the iterator is made.
+        on_place: called once the place is reached, if batches had to be skipped.
     """
 
     def __init__(self, plain: Any, resume: ProcessState | None, before: ProcessState) -> None:
         self.plain = plain
         self._iterator = plain.dataset_iter if isinstance(plain, _IterableDatasetFetcher) else None
-        keepers = {DATASET: plain.dataset, ITERATOR: self._iterator}
-        self._keepers = {name: keeper for name, keeper in keepers.items() if keeps_place(keeper)}
+        self._stateful = keep_stateful({DATASET: plain.dataset, ITERATOR: self._iterator})
         self._is_own_iterator = self._iterator is plain.dataset
         self._batches, self._skip = 0, 0
         self.on_place: Callable[[], None] = _do_nothing
         if resume and self._iterator is not None:
-            load_place(self._iterator, ITERATOR, resume)
+            load_state(self._iterator, ITERATOR, resume)
             self._batches = resume.get(BATCHES, 0)
             self._skip = 0 if ITERATOR in resume or DATASET in resume else self._batches
             plain.ended = bool(resume.get(ENDED)) and not self._skip
-        self.start = before | save_starts({n: k for n, k in self._keepers.items() if n == ITERATOR})
+        self.start = before | save_starts({ITERATOR: self._iterator})
 
     def fetch(self, index: Any) -> Any:
         """Return the batch of the samples that `index` names."""
@@ -79,22 +78,22 @@ class Fetcher:
         return self.plain.fetch(index)
 
     def state(self, *, ended: bool = False) -> ProcessState | None:
-        """Return what is needed to go on after the latest batch; None where the data set keeps no place."""
+        """Return what is needed to continue after the latest batch; None if the data set is not stateful."""
         left_out = ITERATOR if ended else DATASET if self._is_own_iterator else None
-        found = save_places({name: keeper for name, keeper in self._keepers.items() if name != left_out})
+        found = save_states({name: owner for name, owner in self._stateful.items() if name != left_out})
         if self._iterator is not None and not ended:
             found |= {BATCHES: self._batches} | ({ENDED: True} if self.plain.ended else {})
         return found or None
 
 
 def begin_dataset(dataset: Any, resume: ProcessState) -> ProcessState:
-    """Send a data set to its state in `resume`, before it is asked for an iterator; return the one that it is in."""
+    """Load the state of a data set from `resume`, before its iterator is made; return the state it is then in."""
     if not isinstance(dataset, Iterator):
-        load_place(dataset, DATASET, resume)
-        return save_starts({DATASET: dataset} if keeps_place(dataset) else {})
+        load_state(dataset, DATASET, resume)
+        return save_starts({DATASET: dataset})
     if DATASET in resume and ITERATOR not in resume:  # of the end of an epoch
-        iter(dataset)  # it may have nowhere to put a state before
-        load_place(dataset, DATASET, resume)
+        iter(dataset)  # it may have no place for a state before
+        load_state(dataset, DATASET, resume)
     return {}
 
 
@@ -103,4 +102,4 @@ def _drop(samples: Any) -> None:
 
 
 def _do_nothing() -> None:
-    """Go on."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Place is where an iteration of the drop-in DataLoader is in its stream: what a saved state holds."""
+"""Place says where an iteration of the drop-in DataLoader is in its stream; a saved state holds it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
-from penstock.loaders.drop_in.protocol import refuse_missing
+from penstock.loaders.drop_in.stateful import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
 _FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed"}
 
 
 class Mark(NamedTuple):
-    """What belongs to a batch that is on its way to the consumer.
+    """Describe a batch that is on its way to the consumer.
 
     Attributes:
         number: how many batches of the epoch were drawn before it.
-        sampler: states of the samplers after it was drawn, of those that keep their own place.
+        sampler: states of the stateful samplers after it was drawn.
         process: number of the worker, 0 without workers.
-        state: of that process after the batch, where the data set needs one.
+        state: state of that process after the batch, if the data set needs one.
     """
 
     number: int
@@ -36,22 +36,22 @@ class Place:
 
     Attributes:
         epoch: number of the epoch.
-        batches: batches of it that are delivered.
-        fresh: whether nothing of the epoch was delivered since it was chosen.
+        batches: number of its batches that were delivered.
+        fresh: whether nothing was delivered since the epoch was chosen.
         begun: whether an iteration began here.
-        ahead: numbers of batches that were delivered before their turn.
-        drawn_from: names of the generators that the order was drawn from.
-        begin: the states of these before the order of the epoch was drawn.
-        undrawn: whether it will be drawn from `begin`, as nothing was drawn yet.
-        now: what they are set to once the place is reached, from a state that was loaded.
-        sampler: states of the samplers at this place, of those that keep their own.
+        ahead: numbers of the batches that were delivered before their turn.
+        drawn_from: names of the generators from which the order was drawn.
+        begin: their states before the order of the epoch was drawn.
+        undrawn: whether nothing was drawn yet, so that the order will be drawn from `begin`.
+        now: their states once the place is reached, from a loaded state.
+        sampler: states of the stateful samplers at this place.
         processes: states of the worker processes at this place, or of this one.
         turn: number of the worker whose batch is next.
-        base_seed: of the workers' generators in this epoch, where the data set is iterable or keeps its own place.
-        draws_seed: whether persistent workers are still to be started, for which that seed is drawn.
-        left: why the iteration cannot go on, if so.
-        loaded: whether it comes from a state, to which samplers and data sets are to be sent.
-        at_end: called before anyone asks where this is, if the epoch may be over; None else.
+        base_seed: seed of the workers' generators in this epoch, if the data set is iterable or stateful.
+        draws_seed: whether that seed is yet to be drawn, because persistent workers have not started.
+        left: why the iteration cannot continue; None if it can.
+        loaded: whether it comes from a saved state, which samplers and data sets are to load.
+        at_end: called before the place is read, if the epoch may be over; otherwise None.
     """
 
     epoch: int = 0
@@ -81,22 +81,22 @@ class Place:
 
     @property
     def resume(self) -> list[ProcessState | None]:
-        """Where the data set is to be sent to in each process; [] to leave it where it is."""
+        """The states that the data set loads in each process; [] if it stays as it is."""
         return self.processes if self.loaded else []
 
     @property
     def is_resumed(self) -> bool:
-        """Say whether an iteration begins inside an epoch, or with an order that is drawn already."""
+        """Whether an iteration begins inside an epoch, or with an order that is already drawn."""
         return self.is_under_way or bool(self.loaded and self.begin)
 
     @property
     def is_under_way(self) -> bool:
-        """Say whether a part of the epoch is delivered."""
+        """Whether a part of the epoch is delivered."""
         return bool(self.batches or self.ahead)
 
     @property
     def is_inside(self) -> bool:
-        """Say whether a part of the epoch is delivered, or its order is drawn already."""
+        """Whether a part of the epoch is delivered, or its order is already drawn."""
         return self.is_under_way or bool(self.begin)
 
     def next_iteration(self) -> Place:
@@ -118,7 +118,7 @@ class Place:
         self.fresh, self.loaded, self.undrawn, self.now, self.at_end = False, False, False, {}, None
         if iterable:
             self.batches += 1
-        elif in_order:  # whatever failed before it was passed over
+        elif in_order:  # batches that failed before it were skipped
             self.batches = mark.number + 1
         else:
             self.ahead.add(mark.number)
@@ -137,7 +137,7 @@ class Place:
     def finish(
         self, epoch: int, sampler: dict[str, Any] | None = None, processes: list[ProcessState | None] | None = None
     ) -> None:
-        """Go to the start of the epoch after `epoch`, with the states in which samplers and processes ended it."""
+        """Move to the start of the epoch after `epoch`, with the states of samplers and processes at its end."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
         self.begun = False
         self.base_seed = self.at_end = None
@@ -145,9 +145,9 @@ class Place:
         self.processes = processes if processes is not None and any(processes) else []
 
     def save(self, generators: random_state.Generators) -> dict[str, Any]:
-        """Return what `load` needs beside the epoch and the number of batches; {} for a plain order.
+        """Return what `load` needs in addition to epoch and number of batches; {} for a plain order.
 
-        Raises LoaderError E-STATE where a sampler or the data set had no state after the latest batch.
+        Raises LoaderError E-STATE if a sampler or the data set had no state after the latest batch.
         """
         found: dict[str, Any] = {}
         for states in (self.sampler, *self.processes):
@@ -156,7 +156,7 @@ class Place:
             found["ahead"] = sorted(self.ahead)
         if self.drawn_from:
             states = {} if self.undrawn else self.now or random_state.capture(generators)
-            # Others draw from a global generator, too; one of the user's is where the order leaves it.
+            # Others draw from a global generator too; a generator of the user stays where the order leaves it.
             going_on = {
                 n: states[n]
                 for n in sorted(self.drawn_from)
@@ -177,27 +177,27 @@ class Place:
 
     @classmethod
     def load(cls, epoch: int, batches: int, details: Any, processes: int) -> Place:
-        """Return the place that was saved. Raises LoaderError E-STATE for `details` that make no sense."""
+        """Return the place that was saved. Raises LoaderError E-STATE for invalid `details`."""
         if not isinstance(details, dict) or not set(details) <= _FIELDS:
-            raise LoaderError("E-STATE", "the details of the state make no sense")
+            raise LoaderError("E-STATE", "the details of the state are invalid")
         place = cls(epoch, batches, loaded=True, draws_seed=details.get("draws_seed") is True)
         ahead, turn, seed = details.get("ahead", []), details.get("turn", 0), details.get("base_seed")
         numbers = [*ahead, turn, 0 if seed is None else seed] if isinstance(ahead, list) else [None]
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-            raise LoaderError("E-STATE", "the state has ahead, turn or base_seed that are no numbers")
+            raise LoaderError("E-STATE", "ahead, turn or base_seed of the state is not a number")
         place.ahead, place.turn, place.base_seed = set(ahead), turn, seed
         random = details.get("random", {})
         if not isinstance(random, dict):
-            raise LoaderError("E-STATE", "the state of the random generators makes no sense")
+            raise LoaderError("E-STATE", "the state of the random generators is invalid")
         place.begin, place.now = (random_state.check(random.get(name, {})) for name in ("begin", "now"))
         place.drawn_from = {*place.begin, *place.now}
         place.undrawn = bool(place.begin) and not place.now
         sampler, states = details.get("sampler", {}), details.get("processes", [])
         if not isinstance(sampler, dict) or not isinstance(states, list) or not all(map(_is_process_state, states)):
-            raise LoaderError("E-STATE", "the state of the samplers or of the processes makes no sense")
+            raise LoaderError("E-STATE", "the state of the samplers or of the processes is invalid")
         if states and len(states) != processes:
-            cause = f"the state holds the places of {len(states)} processes that load data, this loader has {processes}"
-            raise LoaderError("E-STATE", cause, fix="load it with the num_workers that it was saved with")
+            cause = f"the state holds {len(states)} processes that load data, this loader has {processes}"
+            raise LoaderError("E-STATE", cause, fix="load it with the num_workers with which it was saved")
         place.sampler, place.processes = sampler, states
         return place
 

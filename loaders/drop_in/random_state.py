@@ -1,4 +1,4 @@
-"""The states of random generators, as JSON: what the order of an epoch was drawn from."""
+"""Saves and restores the states of random generators, as JSON: an epoch's order was drawn from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Generators = Mapping[str, torch.Generator]  # by name: those that are not global
 States = dict[str, Any]  # by name of the generator
 
 
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
+def find_generators(loader: Any) -> dict[str, torch.Generator]:
     """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
     found: list[torch.Generator] = []
     waiting = [loader]
@@ -41,77 +41,77 @@ def capture(generators: Generators) -> States:
     version, words, gauss = random.getstate()
     del version
     states: States = {
-        TORCH: _text(torch.get_rng_state().numpy()),
-        PYTHON: [_text(np.array(words, np.uint32)), gauss],
+        TORCH: _encode(torch.get_rng_state().numpy()),
+        PYTHON: [_encode(np.array(words, np.uint32)), gauss],
     }
     legacy: Any = np.random.get_state()  # noqa: NPY002
-    if isinstance(legacy, tuple):  # else the program has put another kind of generator there
-        states[NUMPY] = [_text(legacy[1]), *legacy[2:]]
+    if isinstance(legacy, tuple):  # otherwise the program has installed another kind of generator
+        states[NUMPY] = [_encode(legacy[1]), *legacy[2:]]
     for name, generator in generators.items():
-        states[name] = _text(generator.get_state().numpy())
+        states[name] = _encode(generator.get_state().numpy())
     return states
 
 
-def next_base_seed(generator: torch.Generator | None) -> int:
-    """Return the seed of the workers' generators that torch's next iterator draws, without drawing it."""
+def peek_base_seed(generator: torch.Generator | None) -> int:
+    """Return the base seed of workers that torch's next iterator will draw, without drawing it."""
     copy = torch.Generator()
     copy.set_state(torch.get_rng_state() if generator is None else generator.get_state())
     return int(torch.empty((), dtype=torch.int64).random_(generator=copy))
 
 
-def changed(before: States, after: States) -> set[str]:
+def find_changed(before: States, after: States) -> set[str]:
     """Return the names of the generators that were drawn from between two captures."""
     return {name for name in before if before[name] != after.get(name)}
 
 
 def restore(states: States, generators: Generators) -> None:
-    """Set the generators to `states`. Raises LoaderError E-STATE for what is no state of theirs."""
+    """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state."""
     try:
         for name, state in states.items():
             if name == TORCH:
-                torch.set_rng_state(_bytes_of(state))
+                torch.set_rng_state(_decode_bytes(state))
             elif name == PYTHON:
-                random.setstate(_python(state))
+                random.setstate(_decode_python(state))
             elif name == NUMPY:
-                np.random.set_state(_numpy(state))  # noqa: NPY002
+                np.random.set_state(_decode_numpy(state))  # noqa: NPY002
             else:
-                generators[name].set_state(_bytes_of(state))
+                generators[name].set_state(_decode_bytes(state))
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise LoaderError("E-STATE", f"the state of a random generator cannot be restored: {error}") from error
 
 
 def check(states: Any) -> States:
-    """Return `states` if the global generators could be set to them. Raises LoaderError E-STATE, and sets none."""
+    """Return `states` if the global generators accept them, without setting any. Raises LoaderError E-STATE."""
     try:
         for name, state in dict(states).items():
             if name == PYTHON:
-                random.Random().setstate(_python(state))  # noqa: S311
+                random.Random().setstate(_decode_python(state))  # noqa: S311
             elif name == NUMPY:
-                np.random.RandomState().set_state(_numpy(state))
+                np.random.RandomState().set_state(_decode_numpy(state))
             elif name == TORCH:
-                torch.Generator().set_state(_bytes_of(state))
+                torch.Generator().set_state(_decode_bytes(state))
             else:
-                _bytes_of(state)
+                _decode_bytes(state)
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise LoaderError("E-STATE", f"the state of a random generator makes no sense: {error}") from error
+        raise LoaderError("E-STATE", f"the state of a random generator is invalid: {error}") from error
     return dict(states)
 
 
-def _text(words: npt.NDArray[Any]) -> str:
+def _encode(words: npt.NDArray[Any]) -> str:
     return base64.b64encode(words.tobytes()).decode("ascii")
 
 
-def _bytes_of(text: str) -> torch.Tensor:
+def _decode_bytes(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
 
 
-def _words(text: str) -> npt.NDArray[np.uint32]:
+def _decode_words(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(base64.b64decode(text, validate=True), np.uint32)
 
 
-def _python(state: Any) -> tuple[Any, ...]:
-    return 3, tuple(_words(state[0]).tolist()), state[1]
+def _decode_python(state: Any) -> tuple[Any, ...]:
+    return 3, tuple(_decode_words(state[0]).tolist()), state[1]
 
 
-def _numpy(state: Any) -> tuple[Any, ...]:
-    return "MT19937", _words(state[0]), int(state[1]), int(state[2]), float(state[3])
+def _decode_numpy(state: Any) -> tuple[Any, ...]:
+    return "MT19937", _decode_words(state[0]), int(state[1]), int(state[2]), float(state[3])

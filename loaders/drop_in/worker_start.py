@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import queues
 from typing import Any
 
@@ -19,8 +19,6 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import RANDOM, Ended, Fetched, Fetcher, ProcessState, begin_dataset
-from penstock.loaders.drop_in.globals_read import Place
-from penstock.loaders.drop_in.lost_globals import warn_of_lost_globals
 from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
 from penstock.pipelines.errors import LoaderError
@@ -30,19 +28,17 @@ MAIN_GUARD = 'if __name__ == "__main__":'
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """Serve torch as worker_init_fn: set the process up, have it report its progress, then call the user's function.
+    """Passed to torch as worker_init_fn: sets up the process, reports its progress, then calls the user's function.
 
     Attributes:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
-        places: where the data set goes on in each worker; empty at the start of an epoch.
-        globals: what the program's module globals are, for worker 0 to compare its own with.
+        places: where the data set continues in each worker; empty at the start of an epoch.
     """
 
     user_init: Callable[[int], None] | None
     progress: WorkerProgress
     places: tuple[ProcessState | None, ...] = ()
-    globals: dict[Place, str] = field(default_factory=dict)
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id)
@@ -52,15 +48,13 @@ class WorkerStart:
         _report_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
-        if worker_id == 0:
-            warn_of_lost_globals(self.globals)
 
 
 class WorkerFetcher(Fetcher):
-    """Note in `row` which sample this process is at, and send the data set's state with each batch.
+    """Note in `row` the sample that this process is making, and send the data set's state with each batch.
 
-    What a worker has sent but nobody received is lost with it, so the parent cannot infer the sample from what is
-    missing.
+    If a worker dies, batches that it sent but the parent did not receive are lost too. So the parent cannot infer the
+    sample from what is missing.
     """
 
     def __init__(
@@ -69,7 +63,7 @@ class WorkerFetcher(Fetcher):
         super().__init__(plain, resume, before)
         self._row = row
         if self._iterator is not None:
-            plain.dataset_iter = _NotedIterator(self._iterator, row)
+            plain.dataset_iter = _NotingIterator(self._iterator, row)
 
     def fetch(self, index: Any) -> Any:
         one_by_one = self.plain.auto_collation and not getattr(self.plain.dataset, "__getitems__", None)
@@ -77,7 +71,7 @@ class WorkerFetcher(Fetcher):
             if self._iterator is not None:
                 batch = super().fetch(index)
             elif one_by_one:
-                batch = super().fetch(_noted(index, self._row))
+                batch = super().fetch(_note_each(index, self._row))
             else:
                 _note(self._row, index[0] if isinstance(index, list) and index else index)
                 batch = super().fetch(index)
@@ -88,8 +82,8 @@ class WorkerFetcher(Fetcher):
         return batch if state is None else Fetched(batch, state, start or None)
 
 
-class _NotedIterator:
-    """Pass on the samples of an iterable data set, and note each."""
+class _NotingIterator:
+    """Iterate over the samples of an iterable data set, and note each."""
 
     def __init__(self, iterator: Iterator[Any], row: npt.NDArray[np.int64]) -> None:
         self._iterator, self._row = iterator, row
@@ -105,15 +99,15 @@ def _note(row: npt.NDArray[np.int64], index: Any) -> None:
     row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
 
 
-def _noted(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
-    """Pass `indices` on one by one, and note in `row` which one is asked for."""
+def _note_each(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+    """Yield `indices` one by one, and note in `row` which one is requested."""
     for index in indices:
         _note(row, index)
         yield index
 
 
 def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -> None:
-    """Have torch use a WorkerFetcher in this process from now on; the first one goes on at `resume`."""
+    """Make torch use a WorkerFetcher in this process from now on; the first one continues at `resume`."""
     create = _DatasetKind.create_fetcher
     places: list[ProcessState | None] = [resume]
     fetchers: list[WorkerFetcher] = []
@@ -135,7 +129,7 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -
 
 
 def _report_unsendable(worker_id: int) -> None:
-    """Send the error in place of a batch that cannot be sent: it does not pickle, or there is no shared memory for it.
+    """Send the error instead of a batch that cannot be sent: it cannot be pickled, or shared memory is full.
 
     Python's queue would print the error and drop the batch, and the parent would wait for it.
     """

@@ -13,7 +13,7 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
-# Up to here each byte counts towards the fingerprint (0.3 s); beyond, this much of whole images at equal distances.
+# Up to this size the fingerprint covers every byte (0.3 s); beyond, this much of whole images at equal distances.
 FINGERPRINT_BYTES = 256 * 1024 * 1024
 _CHANNELS = (1, 3)
 
@@ -22,17 +22,17 @@ class ArraySource:
     """Hold pixels and labels in shared memory: copied there once, mapped by each worker.
 
     images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first ([n,
-    3, h, w]) is taken where it cannot be anything else. labels: integers [n], zero or more. `classes` names the
-    classes; without it they are b"0", b"1", ... up to the highest label.
+    3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or more. `classes` names the classes;
+    the default is b"0", b"1", ... up to the highest label.
 
-    Raises ValueError for arrays of another kind, saying what to do; LoaderError E-NODATA for none, E-SHM for too
-    little memory. Pickles only while a process is being started, as SharedArray does.
+    Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM for too little memory.
+    Pickles only while a process is being started, as SharedArray does.
     """
 
     def __init__(self, images: Any, labels: Any, *, classes: Sequence[str | bytes] | None = None) -> None:
-        pixels = _channels_last(_as_numpy(images), is_tensor=hasattr(images, "detach"))
-        numbers = _checked_labels(_as_numpy(labels), len(pixels))
-        self.classes = _class_names(classes, int(numbers.max()) + 1)
+        pixels = _move_channels_last(_as_numpy(images), is_tensor=hasattr(images, "detach"))
+        numbers = _check_labels(_as_numpy(labels), len(pixels))
+        self.classes = _name_classes(classes, int(numbers.max()) + 1)
         self.skipped: dict[str, int] = {}
         self.retries = 0
         self._shared_images = SharedArray.create(pixels.shape, np.uint8, name="penstock-images")
@@ -40,7 +40,7 @@ class ArraySource:
         self._images, self._labels = self._shared_images.array, self._shared_labels.array
         self._images[...] = pixels
         self._labels[...] = numbers
-        self.fingerprint = _fingerprint(self._images, self._labels)
+        self.fingerprint = _digest(self._images, self._labels)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -48,7 +48,7 @@ class ArraySource:
     def read(self, index: int) -> npt.NDArray[np.uint8]:
         """Return the pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
 
-        Of images with three channels it is a view of the shared memory: never write to it.
+        With three channels it is a view of the shared memory: never write to it.
         """
         if not 0 <= index < len(self._images):
             raise IndexError(f"image {index} of {len(self._images)}")
@@ -56,7 +56,7 @@ class ArraySource:
         return image if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where the pixels of images `indices` are; grey ones stay ELSEWHERE."""
+        """Fill `rows` with where the pixels of images `indices` lie; grey images stay ELSEWHERE."""
         if self._images.shape[3] == 3:
             _, rows["height"], rows["width"], _ = self._images.shape
             rows["orientation"], rows["kind"] = 1, MEMORY
@@ -65,11 +65,11 @@ class ArraySource:
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices` (int64)."""
-        taken: npt.NDArray[np.int64] = self._labels[indices]
-        return taken
+        numbers: npt.NDArray[np.int64] = self._labels[indices]
+        return numbers
 
     def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`: b"array[17]"."""
+        """Return the name of image `index` in error texts: b"array[17]"."""
         return b"array[%d]" % index
 
     def describe(self) -> str:
@@ -97,21 +97,21 @@ def _as_numpy(data: Any) -> npt.NDArray[Any]:
     return np.asarray(data)
 
 
-def _channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[np.uint8]:
+def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[np.uint8]:
     """Return a view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
     if images.dtype != np.uint8:
         raise ValueError(
-            f"images are uint8 from 0 to 255, not {images.dtype}: convert them, "
+            f"images must be uint8 from 0 to 255, got {images.dtype}: convert them, "
             "for values from 0 to 1 with (images * 255).round().astype('uint8')"
         )
     if images.ndim not in (3, 4):
-        raise ValueError(f"images have the shape [n, h, w, 3], or [n, h, w] for grey, not {list(images.shape)}")
+        raise ValueError(f"images must have shape [n, h, w, 3], or [n, h, w] for grey, got {list(images.shape)}")
     if len(images) == 0:
         raise LoaderError("E-NODATA", "no images in the array", fix="pass at least one image")
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if 0 in images.shape:
-        raise ValueError(f"images have a height and a width of at least 1, not {list(images.shape)}")
+        raise ValueError(f"height and width of images must be at least 1, got {list(images.shape)}")
     first, last = images.shape[1] in _CHANNELS, images.shape[3] in _CHANNELS
     if first and last and is_tensor and images.shape[2] not in _CHANNELS:
         raise ValueError(
@@ -120,32 +120,36 @@ def _channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[
         )
     if not first and not last:
         raise ValueError(
-            f"images have 3 channels or 1, as [n, h, w, channels], not {list(images.shape)}; "
+            f"images must have 3 channels or 1, as [n, h, w, channels], got {list(images.shape)}; "
             "drop an alpha channel with images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
 
 
-def _checked_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]:
+def _check_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]:
     if labels.shape != (num_images,):
-        raise ValueError(f"labels have the shape [{num_images}], one for each image, not {list(labels.shape)}")
+        raise ValueError(f"labels must have shape [{num_images}], one per image, got {list(labels.shape)}")
     if labels.dtype.kind not in "iu":
-        raise ValueError(f"labels are integers (class numbers), not {labels.dtype}: convert them with astype('int64')")
+        raise ValueError(
+            f"labels must be integers (class numbers), got {labels.dtype}: convert them with astype('int64')"
+        )
     if int(labels.min()) < 0 or int(labels.max()) >= 2**31:
-        raise ValueError("labels are class numbers from 0; -1 is reserved for padding: drop or renumber those images")
+        raise ValueError(
+            "labels must be class numbers from 0 (-1 is reserved for padding): drop or renumber those images"
+        )
     return labels
 
 
-def _class_names(names: Sequence[str | bytes] | None, num_classes: int) -> tuple[bytes, ...]:
+def _name_classes(names: Sequence[str | bytes] | None, num_classes: int) -> tuple[bytes, ...]:
     if names is None:
         return tuple(b"%d" % number for number in range(num_classes))
     if len(names) < num_classes:
-        raise ValueError(f"classes has {len(names)} names, and the highest label is {num_classes - 1}")
+        raise ValueError(f"classes must name every label up to {num_classes - 1}, got {len(names)} names")
     return tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in names)
 
 
-def _fingerprint(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> str:
-    """Return a digest of shape, labels and pixels, of the latter FINGERPRINT_BYTES at most."""
+def _digest(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> str:
+    """Return a digest of shape, labels and at most FINGERPRINT_BYTES of the pixels."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
     digest.update(labels.data)

@@ -1,4 +1,4 @@
-"""Defines what a source must offer: for each index an encoded image and its label."""
+"""Protocols of a source: for each index an encoded image and its label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.pipelines.native.rows import Names, Rows
 
 @runtime_checkable
 class Source(Protocol):
-    """Serve images numbered from 0 in an order of their own that never changes, to one process or many.
+    """Serve images numbered from 0, in a fixed order, to one process or many.
 
     A source is pickled into each worker process when that starts, so large data should be shared memory or a file that
     is opened again. It must be safe to read from several threads.
@@ -26,12 +26,12 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of which images and labels these are; a copy of the data set has the same."""
+        """Hex digest that identifies the images and labels; a copy of the data set has the same."""
         ...
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Reason -> number of entries that were found and not taken."""
+        """Reason -> number of entries that were found but skipped."""
         ...
 
     def __len__(self) -> int: ...
@@ -45,7 +45,7 @@ class Source(Protocol):
         ...
 
     def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`."""
+        """Return the name of image `index` in error texts."""
         ...
 
     def describe(self) -> str:
@@ -58,21 +58,21 @@ class WindowSource(Source, Protocol):
     """Serve an image's size without reading it, and the part that a crop needs."""
 
     def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """Say that images `indices` (int64) are read soon, so that storage can begin; returns at once."""
+        """Announce that images `indices` (int64) will be read soon, so that storage can begin; return at once."""
         ...
 
     def stored_size(self, index: int) -> StoredSize | None:
-        """Return size and orientation of image `index`; None if only read() can hand it out."""
+        """Return size and orientation of image `index`; None if it can only be read whole, with read()."""
         ...
 
     def read_window(self, index: int, window: Window) -> ImagePart:
-        """Read a part of image `index` that holds `window`. Raises LoaderError with `sample`."""
+        """Read a part of image `index` that contains `window`. Raises LoaderError with `sample`."""
         ...
 
 
 @runtime_checkable
 class LocatedSource(Source, Protocol):
-    """Say where the encoded images lie, so that the native library reads them itself."""
+    """Locate the encoded images, so that the native library can read them."""
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` (ROW [n], zeroed) with where images `indices` (int64 [n]) lie; a row may stay ELSEWHERE."""

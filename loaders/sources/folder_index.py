@@ -1,4 +1,4 @@
-"""Keeps the packed index of an image folder: columns in one file, mapped read-only by every process."""
+"""Looks up the images of a folder in its saved index: numpy arrays in one file, mapped read-only by every process."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import hashlib
 import json
 import mmap
 import os
-import struct
 import weakref
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from penstock.loaders.system.file_read import open_regular
-from penstock.loaders.system.json_file import Count, decode_json
+from penstock.loaders.system.json_file import decode_json
 
-MAGIC = b"penstock index 2"  # the last character is the version of the format, and of the rules of a scan
-SKIP_RULES = 1  # the version of the rules by which a scan says why it skips an entry
+FORMAT = 3  # the version of the file, and of the rules by which a scan orders images and counts what it skips
 DIGEST_BYTES = 32
-# Name -> types it may have; the columns lie in the file in this order, each at a multiple of ALIGNMENT.
+ALIGNMENT = 64  # of the arrays in the file: numpy and memoryview refuse or slow down others
+# Name -> types it may have; the file holds the header and these, in this order, as numpy.save writes them.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "root": ("|u1",),
     "class_names": ("|u1",),
@@ -40,24 +39,21 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "file_sizes": ("<u4", "<u8"),
     "file_mtimes": ("<i8",),
 }
-ALIGNMENT = 64
-_PREFIX = struct.Struct("<16sQ")  # MAGIC, bytes of the JSON that follows
 _CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
-    """Hold what an index says of itself beside its columns; it is JSON in the file.
+    """Describe an index; stored in the file as JSON.
 
     Attributes:
-        fingerprint: hex digest of which images and labels these are.
+        fingerprint: hex digest that identifies the images and labels.
         content: hex digest that also covers modification times.
-        num_bytes: size of all image files together.
+        num_bytes: total size of all image files.
         flat: whether the images lie in the root itself, as one class.
-        skipped: reason -> number of entries that were not taken.
-        rules: version of the rules by which these were counted.
-        columns: (name, numpy type, length) of each of COLUMNS.
+        skipped: reason -> number of entries that were skipped.
+        format: version of the file, FORMAT.
     """
 
     fingerprint: str
@@ -65,12 +61,11 @@ class IndexHeader:
     num_bytes: int
     flat: bool
     skipped: dict[str, int]
-    rules: int = 0
-    columns: list[tuple[str, str, Count]] = field(default_factory=list)
+    format: int = FORMAT
 
 
 class DamagedIndexError(ValueError):
-    """Says that a file is not a whole index of this version: scan again."""
+    """Raised for a file that is not a complete index of this version: scan again."""
 
 
 class FolderIndex:
@@ -81,25 +76,19 @@ class FolderIndex:
     """
 
     def __init__(self, path: bytes, *, verify: bool = True) -> None:
-        """Map the index at `path`; `verify` reads all of it and compares its digest first (40 ms a million files)."""
+        """Map the index at `path`; `verify` first reads it and compares its digest (40 ms per million files)."""
         self.path = path
         try:
             self.fd = open_regular(path)
             weakref.finalize(self, os.close, self.fd).atexit = False
             with open(self.fd, "rb", closefd=False) as file:
-                header, start = _read_header(file)
-                end = _end_of_columns(header, start)
-                if os.fstat(file.fileno()).st_size != end + DIGEST_BYTES:
-                    raise DamagedIndexError("the length is wrong")
                 if verify:
-                    _verify(file, end)
-                self._mapping = mmap.mmap(file.fileno(), end, prot=mmap.PROT_READ)
+                    _verify(file)
+                self.header, columns = _map_arrays(file)
         except OSError as error:
             raise DamagedIndexError(str(error)) from error
-        self.header = header
-        columns = {n: np.frombuffer(self._mapping, t, c, at) for n, t, c, at in _places(header.columns, start)}
         self.root = columns["root"].tobytes()
-        self.classes = _names(columns["class_names"], columns["class_offsets"])
+        self.classes = _split_names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
         self.folder_labels, self.file_folders = columns["folder_labels"], columns["file_folders"]
         self.folder_mtimes, self.folder_ctimes = columns["folder_mtimes"], columns["folder_ctimes"]
@@ -114,7 +103,7 @@ class FolderIndex:
 
     @property
     def descriptor_path(self) -> bytes:
-        """The path by which another process of this user opens this very file, be it replaced or removed since."""
+        """The path by which another process of this user opens this very file, even if it was replaced or removed."""
         return b"/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
     def folder(self, folder: int) -> bytes:
@@ -138,10 +127,10 @@ class FolderIndex:
     def locate(
         self, indices: npt.NDArray[np.int64], rows: npt.NDArray[np.void]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Fill in names, sizes and times of images `indices`; returns the names of all folders and all files."""
+        """Fill `rows` with names, sizes and times of images `indices`; return the names of all folders and files."""
         columns = self._columns
         folders = columns["file_folders"][indices]
-        sound = np.ones(len(indices), bool)  # the digest does not say that the index's maker meant well
+        sound = np.ones(len(indices), bool)  # the digest does not prove that the index was made with good intent
         for field_name, table, which in (("folder", "folder", folders), ("name", "file", indices)):
             offsets = columns[f"{table}_offsets"]
             begin, end = offsets[which].astype(np.int64), offsets[which.astype(np.int64) + 1].astype(np.int64)
@@ -158,81 +147,73 @@ class FolderIndex:
         return labels
 
 
+class _Digesting:
+    """Write to a file, and digest what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def finish(self) -> None:
+        self._file.write(self._digest.digest())
+        self._file.flush()
+
+
 def write_index(file: BinaryIO, header: IndexHeader, columns: dict[str, npt.NDArray[Any]]) -> None:
-    """Write an index from its header (the columns' table is made here) and arrays for COLUMNS. Raises OSError."""
-    table = [(name, columns[name].dtype.str, len(columns[name])) for name in COLUMNS]
-    text = json.dumps({**asdict(header), "columns": table}).encode("ascii")
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    position = 0
-
-    def put(data: bytes | memoryview) -> None:
-        nonlocal position
-        digest.update(data)
-        file.write(data)
-        position += len(data)
-
-    put(_PREFIX.pack(MAGIC, len(text)) + text)
-    for name in COLUMNS:
-        put(bytes(-position % ALIGNMENT))
-        put(np.ascontiguousarray(columns[name]).data.cast("B") if len(columns[name]) else b"")
-    file.write(digest.digest())
-    file.flush()
+    """Write an index: its header, the arrays for COLUMNS, and a digest of all that. Raises OSError."""
+    digesting = _Digesting(file)
+    text = np.frombuffer(json.dumps(asdict(header)).encode("ascii"), np.uint8)
+    for array in (text, *(columns[name] for name in COLUMNS)):
+        np.save(digesting, array, allow_pickle=False)
+        digesting.write(bytes(-file.tell() % ALIGNMENT))
+    digesting.finish()
 
 
-def _read_header(file: BinaryIO) -> tuple[IndexHeader, int]:
-    """Read and check the header; the second value is where it ends."""
-    prefix = file.read(_PREFIX.size)
-    if len(prefix) != _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
-        raise DamagedIndexError("not an index of this version")
-    num_bytes = _PREFIX.unpack(prefix)[1]
-    if num_bytes > os.fstat(file.fileno()).st_size:
-        raise DamagedIndexError("the header is cut off")
+def _map_arrays(file: BinaryIO) -> tuple[IndexHeader, dict[str, npt.NDArray[Any]]]:
+    """Map the file; return its header, and its columns by name. Raises DamagedIndexError, OSError."""
+    file.seek(0)
     try:
-        header = decode_json(file.read(num_bytes), IndexHeader)
+        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        header = decode_json(_next_array(file, mapping, ("|u1",)).tobytes(), IndexHeader)
+        columns = {name: _next_array(file, mapping, kinds) for name, kinds in COLUMNS.items()}
     except ValueError as error:
-        raise DamagedIndexError(f"the header: {error}") from error
-    _check_columns(header.columns)
-    return header, _PREFIX.size + num_bytes
-
-
-def _check_columns(table: list[tuple[str, str, int]]) -> None:
-    if [name for name, _, _ in table] != list(COLUMNS) or any(kind not in COLUMNS[name] for name, kind, _ in table):
-        raise DamagedIndexError("the columns are not those of this version")
-    counts = {name: count for name, _, count in table}
-    for name, count in counts.items():
-        table_of = name.partition("_")[0]
-        if not name.endswith(("_names", "_offsets", "root")) and count != counts[f"{table_of}_offsets"] - 1:
+        raise DamagedIndexError(f"not an index of this version: {error}") from error
+    if header.format != FORMAT or file.tell() + DIGEST_BYTES != len(mapping):
+        raise DamagedIndexError("not an index of this version")
+    for name, column in columns.items():
+        table = name.partition("_")[0]
+        if not name.endswith(("_names", "_offsets", "root")) and len(column) != len(columns[f"{table}_offsets"]) - 1:
             raise DamagedIndexError("columns of one table differ in length")
+    return header, columns
 
 
-def _places(table: list[tuple[str, str, int]], start: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (name, type, count, byte offset) of each column."""
-    for name, kind, count in table:
-        start += -start % ALIGNMENT
-        yield name, kind, count, start
-        start += count * np.dtype(kind).itemsize
+def _next_array(file: BinaryIO, mapping: mmap.mmap, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
+    """Map the array at the position of `file`, and move behind it. Raises ValueError for types other than `kinds`."""
+    npy.read_magic(file)
+    shape, _, dtype = npy.read_array_header_1_0(file)
+    if dtype.str not in kinds or len(shape) != 1:
+        raise ValueError(f"unexpected array of {dtype.str} {shape}")
+    array = np.frombuffer(mapping, dtype, shape[0], file.tell()) if shape[0] else np.empty(0, dtype)
+    end = file.tell() + array.nbytes
+    file.seek(end + -end % ALIGNMENT)
+    return array
 
 
-def _end_of_columns(header: IndexHeader, start: int) -> int:
-    *_, (_, kind, count, at) = _places(header.columns, start)
-    return at + count * np.dtype(kind).itemsize
-
-
-def _verify(file: BinaryIO, end: int) -> None:
+def _verify(file: BinaryIO) -> None:
     """Compare the digest, by reads: pages looked at through the mapping would count as this process's memory."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    file.seek(0)
-    left = end
-    while left:
+    left = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+    while left > 0:
         chunk = file.read(min(left, _CHUNK_BYTES))
-        if not chunk:
-            raise DamagedIndexError("the file is cut off")
         digest.update(chunk)
-        left -= len(chunk)
-    if file.read(DIGEST_BYTES) != digest.digest():
+        left -= len(chunk) or left  # a file that is being cut off
+    if file.read() != digest.digest():
         raise DamagedIndexError("the digest differs")
 
 
-def _names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
+def _split_names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
     text, ends = blob.tobytes(), offsets.tolist()
     return tuple(text[a:b] for a, b in pairwise(ends))

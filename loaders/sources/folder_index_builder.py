@@ -1,93 +1,48 @@
-"""Builds the packed index of an image folder in a few bytes per image."""
+"""Builds the index of an image folder."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import mmap
-import struct
 from array import array
-from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, SKIP_RULES, IndexHeader, write_index
+from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
 
-# (path relative to the root, number of its folder, size in bytes, mtime in ns)
-FileEntry = tuple[bytes, int, int, int]
-# Python objects of this many images are alive at once: about 4 MB.
-RUN_LENGTH = 1 << 14
-# A folder whose listing may change without its mtime changing: never equal to a real time.
+# Marks a folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
-_RECORD = struct.Struct("<IIQq")  # bytes of the path that follows, folder, size, mtime in ns
+_CHUNK = 4096  # paths that are joined at once
 
 
 class FileTable:
-    """Collect image files in packed columns, in the order they were added; about 48 bytes each."""
+    """Collect image files in packed columns, in the order they were added: 28 bytes each and the name."""
 
     def __init__(self) -> None:
         self.names = bytearray()
         self.offsets, self.folders = array("Q", [0]), array("I")
         self.sizes, self.mtimes = array("Q"), array("q")
 
-    def extend(self, names: list[bytes], files: list[FileEntry]) -> None:
-        """Add files under `names`, which may be shorter than their paths."""
-        start = len(self.names)
-        self.names += b"".join(names)
-        self.offsets.extend(islice(accumulate(map(len, names), initial=start), 1, None))
-        self.folders.extend([file[1] for file in files])
-        self.sizes.extend([file[2] for file in files])
-        self.mtimes.extend([file[3] for file in files])
+    def add(self, name: bytes, folder: int, size: int, mtime_ns: int) -> None:
+        """Add a file: its name, the number of its folder, its size in bytes and its modification time."""
+        self.names += name
+        self.offsets.append(len(self.names))
+        self.folders.append(folder)
+        self.sizes.append(size)
+        self.mtimes.append(mtime_ns)
 
     def __len__(self) -> int:
         return len(self.folders)
 
+    def name(self, number: int) -> bytes:
+        """Return the name of a file."""
+        return bytes(self.names[self.offsets[number] : self.offsets[number + 1]])
 
-class FileSorter:
-    """Sort files by path (bytewise), holding no more than RUN_LENGTH of them as Python objects.
-
-    A heap that once held a million of them does not give all of it back.
-    """
-
-    def __init__(self) -> None:
-        self._loose: list[FileEntry] = []
-        self._runs: list[mmap.mmap] = []
-        self._num_spilled = 0
-
-    def add(self, file: FileEntry) -> None:
-        """Take a file."""
-        self._loose.append(file)
-        if len(self._loose) == RUN_LENGTH:
-            self._loose.sort()
-            self._runs.append(_pack(self._loose))
-            self._num_spilled += RUN_LENGTH
-            self._loose = []
-
-    def __len__(self) -> int:
-        return self._num_spilled + len(self._loose)
-
-    def __iter__(self) -> Iterator[FileEntry]:
-        self._loose.sort()
-        return heapq.merge(*map(_unpack, self._runs), self._loose) if self._runs else iter(self._loose)
-
-
-def _pack(files: list[FileEntry]) -> mmap.mmap:
-    """Pack files into a mapping of their own: unlike the heap's, its memory goes back when it is dropped."""
-    records = b"".join([_RECORD.pack(len(path), folder, size, time) + path for path, folder, size, time in files])
-    run = mmap.mmap(-1, len(records))
-    run.write(records)
-    return run
-
-
-def _unpack(run: mmap.mmap) -> Iterator[FileEntry]:
-    position = 0
-    while position < len(run):
-        length, folder, size, mtime_ns = _RECORD.unpack_from(run, position)
-        position += _RECORD.size + length
-        yield run[position - length : position], folder, size, mtime_ns
+    def sort(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the files in the order of their names (bytewise)."""
+        return np.array(sorted(range(len(self)), key=self.name), np.int64)
 
 
 class FolderIndexBuilder:
@@ -121,17 +76,25 @@ class FolderIndexBuilder:
         self._folder_inodes.append(inode)
         return len(self.folder_labels) - 1
 
-    def add_files(self, label: int, files: Iterable[FileEntry]) -> None:
-        """Append the images of class `label`, in the order in which they shall be numbered."""
-        stream = iter(files)
-        while chunk := list(islice(stream, 4096)):
-            paths = [file[0] for file in chunk]
+    def add_files(self, label: int, files: FileTable) -> None:
+        """Append the images of class `label`, sorted; their names are paths relative to the root."""
+        order, table = files.sort(), self._files
+        self.class_counts[label] += len(files)
+        for first in range(0, len(order), _CHUNK):
+            paths = [files.name(number) for number in order[first : first + _CHUNK].tolist()]
             self._paths.update(b"\0".join(paths) + b"\0")
-            self._files.extend([path[path.rfind(b"/") + 1 :] for path in paths], chunk)
-            self.class_counts[label] += len(chunk)
+            names = [path[path.rfind(b"/") + 1 :] for path in paths]
+            table.offsets.extend(islice(accumulate(map(len, names), initial=len(table.names)), 1, None))
+            table.names += b"".join(names)
+        for column, unsorted in (
+            (table.folders, files.folders),
+            (table.sizes, files.sizes),
+            (table.mtimes, files.mtimes),
+        ):
+            column.frombytes(np.asarray(unsorted)[order].tobytes())
 
     def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index of the tree at `root`; `skipped` counts what was not taken. Raises OSError."""
+        """Write the index of the tree at `root`; `skipped` counts what was left out. Raises OSError."""
         fingerprint = self._fingerprint()
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
@@ -142,7 +105,6 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
-            rules=SKIP_RULES,
         )
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),
@@ -164,7 +126,7 @@ class FolderIndexBuilder:
         write_index(file, header, columns)
 
     def _fingerprint(self) -> str:
-        """Return a digest of what the data set is: number of images, paths, sizes and classes; not when or where."""
+        """Return a digest of the number of images, paths, sizes and classes; it does not depend on times or root."""
         digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
         digest.update(self._paths.digest())

@@ -10,25 +10,30 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import BinaryIO
 
-from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileSorter, FolderIndexBuilder
+from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
-# Images that torchvision.datasets.ImageFolder takes, and this package does not decode.
+# Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
 UNREAD_SUFFIXES = frozenset({".ppm", ".pgm", ".tif", ".tiff"})
-# What file systems and archivers leave beside the data; names that begin with a dot are passed over as well.
+# Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."
 
-# What torchvision.datasets.ImageFolder takes for an image: IMG_EXTENSIONS of torchvision/datasets/folder.py.
+# Suffixes of images for torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
 IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 HIDDEN, HIDDEN_IMAGES, OTHER_SUFFIX, NOT_REGULAR = "hidden", "hidden with images", "other suffix", "not a regular file"
 UNREAD_FORMAT = "format not read"
 LINK, BROKEN_LINK = "link", "broken link"
 KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
-LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)  # what it takes, below class folders
+LOST_TO_IMAGE_FOLDER = (
+    HIDDEN_IMAGES,
+    UNREAD_FORMAT,
+    KNOWN_FOLDER,
+    BROKEN_LINK,
+)  # what ImageFolder accepts, below class folders
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
 
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
@@ -39,16 +44,16 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class FolderScan:
-    """Walk once over the tree below `root`: classes are its first-level folders, by name as os.fsdecode returns it.
+    """Walk once over the tree below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
 
-    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder, numbered by
-    class, then by path bytes, whatever order the file system lists them in; whatever is a folder is none of them, even
-    if it is called v1.png. A root with images of its own and none in its folders is flat: one class, FLAT_CLASS; images
-    beside class folders that hold images are not taken. `skipped` counts all that is not taken, by reason. A folder is
-    walked once: by its own path, otherwise by the first link to it; links to a folder above are not followed.
+    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are
+    numbered by class, then by path bytes, in whatever order the file system lists them. A folder is never an image,
+    even if it is called v1.png. A root whose images lie only in itself is flat: one class, FLAT_CLASS. Otherwise
+    images next to class folders are skipped. `skipped` counts skipped entries by reason. A folder is walked once: by
+    its own path, otherwise by the first link to it. Links to a folder above are not followed.
 
-    `progress(num_images)` is called now and then. Raises LoaderError: E-NODATA without one image, or with images of a
-    format that is not read in the folders of what would be flat, E-ACCESS, E-READ.
+    `progress(num_images)` is called from time to time. Raises LoaderError E-NODATA without any image, or if the folders
+    of a flat root hold images of a format that is not read; E-ACCESS, E-READ.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class FolderScan:
         self._real_root = os.path.realpath(root)
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
-        top = FileSorter()
+        top = FileTable()
         folders = self._walk_folder(b"", False, 0, top) or []
         beside = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
         for name, is_link in folders:
@@ -81,9 +86,9 @@ class FolderScan:
 
     def _refuse_strays(self, num_images: int, unread: int) -> None:
         if unread and self.builder.classes:
-            beside = f"{num_images:,} image{'s' * (num_images != 1)} beside them would be all of the data"
+            beside = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
             cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
-            fix = "convert them to PNG or JPEG, or move what lies beside the class folders away"
+            fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
             raise LoaderError("E-NODATA", cause, fix=fix, path=self.root)
 
     def write(self, file: BinaryIO) -> None:
@@ -92,12 +97,12 @@ class FolderScan:
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
         label = len(self.builder.classes)
-        images = FileSorter()
+        images = FileTable()
         subfolders = self._walk_folder(name, is_link, label, images)
         if subfolders is None:
             return
         self.builder.add_class(name)
-        # Popped in bytewise order: which of two links to one folder is followed does not depend on the listing.
+        # Popped in bytewise order, so that the choice between two links to one folder does not depend on the listing.
         stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
         while stack:
             folder, link = stack.pop()
@@ -105,8 +110,8 @@ class FolderScan:
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
         self.builder.add_files(label, images)
 
-    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileSorter) -> list[Subfolder] | None:
-        """Add the images of `folder` itself to `images`; return its folders, None if it was seen before."""
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileTable) -> list[Subfolder] | None:
+        """Add the images in `folder` to `images`; return its folders, None if it was walked before."""
         path = self.root + b"/" + folder if folder else self.root
         known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
         if is_link and self._leads_back(path):
@@ -115,9 +120,9 @@ class FolderScan:
         try:
             fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
         except OSError as error:
-            return self._unopened(path, folder, label, error)
+            return self._skip_unopened(path, folder, label, error)
         try:
-            # Read before the listing: a change during it shows as a later time.
+            # Read before the listing, so that a change during it shows as a later time.
             status = os.fstat(fd)
             if (identity := (status.st_dev, status.st_ino)) in self._visited:
                 self.skipped[known] += 1
@@ -134,8 +139,8 @@ class FolderScan:
             self.builder.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 
-    def _list(self, fd: int, folder: bytes, number: int, images: FileSorter) -> tuple[list[Subfolder], bool]:
-        """Return the folders in the open folder `fd`, and whether each change of this listing shows in its mtime."""
+    def _list(self, fd: int, folder: bytes, number: int, images: FileTable) -> tuple[list[Subfolder], bool]:
+        """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
         prefix = folder + b"/" if folder else b""
         follow, skipped = self.follow_symlinks, self.skipped
         subfolders: list[Subfolder] = []
@@ -154,11 +159,11 @@ class FolderScan:
                     try:
                         status = with_retries(entry.stat)
                     except OSError as error:
-                        skipped[_reason(entry, error)] += 1
+                        skipped[_explain_skip(entry, error)] += 1
                         settled = False
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        images.add((prefix + os.fsencode(name), number, status.st_size, mtime_ns(status)))
+                        images.add(prefix + os.fsencode(name), number, status.st_size, mtime_ns(status))
                         self._count_image()
                     else:
                         skipped[NOT_REGULAR] += 1
@@ -172,8 +177,8 @@ class FolderScan:
         if self._progress is not None and self._num_images % _PROGRESS_INTERVAL == 0:
             self._progress(self._num_images)
 
-    def _unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
-        """Raise for a root that cannot be opened; count a folder below it, which is tried again the next time."""
+    def _skip_unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
+        """Raise if the root cannot be opened; count a folder below it, which is tried again the next time."""
         if not folder:
             raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -186,7 +191,7 @@ class FolderScan:
         return []
 
     def _leads_back(self, link: bytes) -> bool:
-        """Return whether a link to a folder leads to one that is walked by its own path, or to one above the root."""
+        """Return whether a link leads to a folder that is walked by its own path, or to one above the root."""
         target = os.path.realpath(link)
         above = self._real_root.rstrip(b"/") + b"/"
         if (target.rstrip(b"/") + b"/").startswith(above):
@@ -195,11 +200,10 @@ class FolderScan:
         return above.startswith(target.rstrip(b"/") + b"/")
 
 
-def unnumbered_classes(root: bytes, classes: Collection[bytes], *, follow_symlinks: bool) -> list[str]:
-    """Return the folders of `root` that torchvision.datasets.ImageFolder numbers as classes, and `classes` does not.
+def find_unnumbered_classes(root: bytes, classes: Collection[bytes], *, follow_symlinks: bool) -> list[str]:
+    """Return the folders of `root` that torchvision.datasets.ImageFolder numbers as classes, but `classes` does not.
 
-    They are looked for whenever a folder is opened, because a saved index does not notice what becomes of them. Raises
-    LoaderError as FolderScan.
+    Needed at every opening, because a saved index does not notice when they change. Raises LoaderError as FolderScan.
     """
     try:
         with os.scandir(os.fsdecode(root)) as entries:
@@ -228,7 +232,7 @@ def _is_walked(name: str) -> bool:
 
 
 def _has_images(root: bytes, prefix: bytes, entry: os.DirEntry[str]) -> bool:
-    """Return whether torchvision.datasets.ImageFolder takes this file, or a file below this folder, for an image."""
+    """Return whether torchvision.datasets.ImageFolder treats this file, or one below this folder, as an image."""
     path = os.path.join(os.fsdecode(root), os.fsdecode(prefix), entry.name)
     files = (name for _, _, names in os.walk(path) for name in names) if _is_folder(entry) else (entry.name,)
     return any(name.lower().endswith(IMAGE_FOLDER_SUFFIXES) for name in files)
@@ -238,11 +242,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link in a circle, or into a folder that is closed to this user
+        return False  # a circular link, or one into a folder that this user may not open
 
 
-def _reason(entry: os.DirEntry[str], error: OSError) -> str:
-    """Say why an entry that cannot be looked at is skipped. Raises `error` where it is the storage's fault."""
+def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
+    """Return why an unreadable entry is skipped. Raises `error` if the storage is at fault."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return UNREADABLE
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):

@@ -15,11 +15,11 @@ from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.sources.folder_scan import (
     LOST_TO_IMAGE_FOLDER,
     FolderScan,
+    find_unnumbered_classes,
     root_error,
     skipped_text,
-    unnumbered_classes,
 )
-from penstock.loaders.sources.saved_index import drop_index, index_name, load_index, save_index, still_true
+from penstock.loaders.sources.saved_index import drop_index, is_still_valid, load_index, name_index, save_index
 from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.pipelines.checked import checked_bool, checked_int
@@ -32,19 +32,19 @@ _SHOWN = 5  # names in a warning
 
 
 class ImageFolder:
-    """Read the image files below a folder, one at a time; FolderScan says which, in which order.
+    """Read the image files below a folder, one at a time; FolderScan defines which, in which order.
 
-    The scan is saved as a packed index in the user's cache folder and used again while the tree is as it was
-    (`saved_index.still_true`); `rescan=True` scans in any case. `progress(num_images)` replaces the terminal display
-    during a scan. A file of more than `max_file_bytes` is refused before it is read. Pickles as the name and digest of
-    its index, which each worker maps: a worker neither scans nor copies. A scan by another process meanwhile changes
-    nothing for this one and its workers.
+    The scan is saved as an index in the user's cache folder and reused while the tree is unchanged
+    (`saved_index.is_still_valid`); `rescan=True` always scans. `progress(num_images)` replaces the terminal display
+    during a scan. A file larger than `max_file_bytes` is refused before it is read. Pickles as the name and digest of
+    its index, which each worker maps: a worker neither scans nor copies. A scan by another process does not affect this
+    one and its workers.
 
-    Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or give other labels, and of images
-    that it would take and that are left out here; of links only if `follow_symlinks`. GIFs and .jpe are taken silently.
+    Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or label differently, and of images
+    that it would accept but that are left out here; of links only if `follow_symlinks`. GIF and .jpe are read silently.
 
-    Raises LoaderError: E-NODATA for a folder that is not there or holds no image, E-EMPTYCLASS for a class folder
-    without one unless `allow_empty` (it keeps its class number then), E-ACCESS for one that cannot be read.
+    Raises LoaderError: E-NODATA for a folder that does not exist or holds no image, E-EMPTYCLASS for a class folder
+    without images unless `allow_empty` (it then keeps its class number), E-ACCESS for a folder that cannot be read.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class ImageFolder:
             "follow_symlinks": checked_bool("follow_symlinks", follow_symlinks),
             "max_file_bytes": checked_int("max_file_bytes", max_file_bytes, 1),
         }
-        self._take(path, _index_of(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
+        self._set_up(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
         self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
 
-    def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
+    def _set_up(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
         self.root, self._index, self._options = root, index, options
         self._max_file_bytes: int = options["max_file_bytes"]
         self._prefix = root.rstrip(b"/") + b"/"
@@ -89,7 +89,7 @@ class ImageFolder:
         path = self.path(index)
         size, mtime_ns = self._index.size(index), self._index.mtime_ns(index)
         if size > self._max_file_bytes:
-            cause = f"a file of {size:,} bytes, max_file_bytes is {self._max_file_bytes:,}"
+            cause = f"the file has {size:,} bytes, more than max_file_bytes={self._max_file_bytes:,}"
             fix = f"open_source(folder, max_file_bytes={size}) if it is an image, or remove the file"
             raise LoaderError("E-BOMB", cause, fix=fix, sample=index, path=path)
         try:
@@ -101,18 +101,18 @@ class ImageFolder:
             raise error.located(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` which files images `indices` are; one of more than max_file_bytes stays ELSEWHERE."""
+        """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""
         names = self._index.locate(indices, rows)
         rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
         return Names(self._prefix, *names)
 
     def refreshed(self) -> ImageFolder:
-        """Return this source if each of its files and folders is as it was scanned, else one of a new scan.
+        """Return this source if all its files and folders are unchanged since the scan, otherwise one of a new scan.
 
-        Opening a folder compares a sample of the files, since reading one compares it again. Who judges a cache, from
-        which the images are read in place of the files, compares all.
+        Opening a folder compares only a sample of the files, because each is compared again when it is read. A cache is
+        read instead of the files, so its check compares all.
         """
-        if still_true(self._index, self.root, every_file=True):
+        if is_still_valid(self._index, self.root, every_file=True):
             return self
         return ImageFolder(self.root, rescan=True, **self._options)
 
@@ -130,7 +130,7 @@ class ImageFolder:
         return self._prefix + self._index.relative_path(index)
 
     def describe(self) -> str:
-        """Return one line: images, classes, bytes, what was not taken."""
+        """Return one line: images, classes, bytes, what was skipped."""
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
         if self._index.header.flat:
@@ -139,20 +139,20 @@ class ImageFolder:
 
     def _warn_of_labels(self) -> None:
         if not self._index.header.flat:
-            for text in (self._left_out_classes(), self._left_out_images()):
+            for text in (self._describe_left_out_classes(), self._describe_left_out_images()):
                 if text:
                     warnings.warn(f"{printable(self.root)}: {text}", stacklevel=3)
         if self._index.header.flat and self._index.num_folders > 1:
             warnings.warn(
-                f"{printable(self.root)}: its folders hold no image, so the images beside them are all of the data, as "
-                "one class; torchvision.datasets.ImageFolder would refuse it",
+                f"{printable(self.root)}: its folders hold no image, so the images next to them are all of the data, "
+                "as one class; torchvision.datasets.ImageFolder would refuse it",
                 stacklevel=3,
             )
 
-    def _left_out_classes(self) -> str:
-        """Say which classes ImageFolder has beside ours, and what that does to its numbers."""
+    def _describe_left_out_classes(self) -> str:
+        """Describe the classes that only ImageFolder has, and how they change its class numbers."""
         follow = self._options["follow_symlinks"]
-        names = unnumbered_classes(self.root, set(self.classes), follow_symlinks=follow)
+        names = find_unnumbered_classes(self.root, set(self.classes), follow_symlinks=follow)
         if not names:
             return ""
         later = [name for name in self.classes if os.fsdecode(name) > names[0]]
@@ -163,12 +163,12 @@ class ImageFolder:
             f"system, and links to folders that are read already), and number {shift}"
         )
 
-    def _left_out_images(self) -> str:
-        """Say which files in our classes ImageFolder takes, and we do not."""
+    def _describe_left_out_images(self) -> str:
+        """Describe the files in our classes that only ImageFolder accepts."""
         lost = {reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER if reason in self.skipped}
         if not lost:
             return ""
-        return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would take them"
+        return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would accept them"
 
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)
@@ -185,9 +185,11 @@ class ImageFolder:
         return _reopen, (self.root, (index.path, index.descriptor_path), self.content, self._options)
 
 
-def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None) -> FolderIndex:
+def _open_index(
+    root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None
+) -> FolderIndex:
     try:
-        name = index_name(root, follow_symlinks=follow_symlinks)
+        name = name_index(root, follow_symlinks=follow_symlinks)
     except OSError as error:
         raise root_error(error, root) from error
     saved = None if rescan else load_index(root, name)
@@ -199,16 +201,16 @@ def _index_of(root: bytes, follow_symlinks: bool, rescan: bool, progress: Callab
 
 
 def _reopen(root: bytes, index_paths: tuple[bytes, ...], content: str, options: dict[str, Any]) -> ImageFolder:
-    """Open the source in another process: by the index's name, or where that was replaced by the first's descriptor.
+    """Open the source in another process, by the index's name, or by the first process's descriptor if it was replaced.
 
-    Raises LoaderError E-STALE where neither is the index of these files.
+    Raises LoaderError E-STALE if neither is the index of these files.
     """
     for path in index_paths:
         with contextlib.suppress(DamagedIndexError):
             index = FolderIndex(path, verify=False)
             if index.header.content == content:
                 folder = ImageFolder.__new__(ImageFolder)
-                folder._take(root, index, options)
+                folder._set_up(root, index, options)
                 return folder
-    cause = "the index of the folder is gone, or another process has scanned the folder and found other files"
+    cause = "the index of the folder is gone, or another process scanned the folder and found other files"
     raise LoaderError("E-STALE", cause, fix="create the loader again", path=root)

@@ -1,4 +1,4 @@
-"""Saves the indexes of folders between runs, and says when a saved one may be used."""
+"""Saves the indexes of folders between runs, and checks whether a saved one is still valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from penstock.loaders.sources.folder_index import SKIP_RULES, DamagedIndexError, FolderIndex
+from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
 from penstock.loaders.system.durable_file import replace_file
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
@@ -20,12 +20,12 @@ NUM_SAMPLED_FILES = 256
 
 
 def cache_folder() -> bytes | None:
-    """Return `$XDG_CACHE_HOME/penstock` or `~/.cache/penstock`, made where missing; None where it cannot be trusted.
+    """Return `$XDG_CACHE_HOME/penstock` or `~/.cache/penstock`, created if missing; None if it cannot be trusted.
 
-    It is refused where someone else owns it: an index says which files are read.
+    A folder of another owner is refused, because an index decides which files are read.
     """
     base = os.environb.get(b"XDG_CACHE_HOME", b"")
-    if not os.path.isabs(base):  # a relative one is to be ignored, says the XDG specification
+    if not os.path.isabs(base):  # the XDG specification says to ignore a relative one
         base = os.path.join(os.path.expanduser(b"~"), b".cache")
     if not os.path.isabs(base):
         return None
@@ -42,10 +42,10 @@ def cache_folder() -> bytes | None:
     return folder
 
 
-def index_name(root: bytes, *, follow_symlinks: bool) -> bytes:
-    """Name the index of `root` by a digest of its real path, its inode and the option that changes the scan.
+def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
+    """Return the file name of the index of `root`: a digest of its real path, its inode and the scan's option.
 
-    The inode keeps apart the copies that the machines of a cluster hold at the same path, where they share a home.
+    The inode distinguishes copies at the same path on the machines of a cluster that share a home.
     """
     digest = hashlib.blake2b(os.path.realpath(root), digest_size=16)
     digest.update(b"\0%d %d" % (os.stat(root).st_ino, follow_symlinks))
@@ -53,7 +53,7 @@ def index_name(root: bytes, *, follow_symlinks: bool) -> bytes:
 
 
 def load_index(root: bytes, name: bytes) -> FolderIndex | None:
-    """Open the saved index of `root`; None where there is none that is whole and still true."""
+    """Open the saved index of `root`; None if there is none that is complete and still valid."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -64,25 +64,17 @@ def load_index(root: bytes, name: bytes) -> FolderIndex | None:
         index = FolderIndex(path)
     except (OSError, DamagedIndexError):
         return None
-    is_true = index.root == os.path.realpath(root) and _by_these_rules(index) and still_true(index, root)
-    return index if is_true else None
+    return index if index.root == os.path.realpath(root) and is_still_valid(index, root) else None
 
 
-def _by_these_rules(index: FolderIndex) -> bool:
-    """Return whether a scan would say the same today: earlier versions sorted bytes, and skipped with fewer reasons."""
-    says_all = index.header.rules == SKIP_RULES or not index.header.skipped
-    return says_all and list(index.classes) == sorted(index.classes, key=os.fsdecode)
+def is_still_valid(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
+    """Return whether `root` is unchanged since the scan.
 
+    Compares inode and times of each folder, and size and time of `every_file` (6 us each if the kernel has them cached)
+    or of NUM_SAMPLED_FILES.
 
-def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
-    """Return whether `root` is as it was scanned.
-
-    Compares each folder's inode and times, and size and time of `every_file` (6 us each where the kernel knows them) or
-    of NUM_SAMPLED_FILES.
-
-    A file that is added, removed or renamed changes its folder's times; the mtime can be put back (tar, cp -a), the
-    ctime cannot. One that is overwritten in place changes neither; if it is not among the sampled ones, reading it
-    raises E-CHANGED.
+    A file that is added, removed or renamed changes its folder's times. The mtime can be set back (tar, cp -a), the
+    ctime cannot. A file that is overwritten in place changes neither; unless sampled, reading it raises E-CHANGED.
     """
     count = index.num_files
     some = np.unique(np.linspace(0, count - 1, NUM_SAMPLED_FILES).astype(int)).tolist()
@@ -103,29 +95,29 @@ def still_true(index: FolderIndex, root: bytes, *, every_file: bool = False) -> 
 
 
 def save_index(name: bytes, write: Write) -> FolderIndex:
-    """Save an index with `write` and map it: in the cache folder, or in memory where there is none to write to."""
+    """Save an index with `write` and map it: in the cache folder, or in memory if that cannot be written."""
     folder = cache_folder()
     if folder is not None:
         with contextlib.suppress(OSError, DamagedIndexError):
             path = os.path.join(folder, name)
-            # Leftovers of all data sets: one may never be scanned again.
+            # Leftovers of all data sets: some are never scanned again.
             replace_file(path, write, leftovers=rb"\w+\.index")
             return FolderIndex(path, verify=False)
-    return _in_memory(write)
+    return _save_in_memory(write)
 
 
 def drop_index(index: FolderIndex) -> None:
-    """Remove a saved index that is true no longer, so that the folder is scanned when it is opened again."""
+    """Remove a saved index that is no longer valid, so that the next opening scans the folder."""
     with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(index.path), os.fstat(index.fd)):  # what took its place may be true
+        if os.path.samestat(os.stat(index.path), os.fstat(index.fd)):  # a newer index in its place may be valid
             os.unlink(index.path)
 
 
-def _in_memory(write: Write) -> FolderIndex:
-    """Write an index to a memfd. Workers open it through /proc, and nothing is left however this process ends."""
+def _save_in_memory(write: Write) -> FolderIndex:
+    """Write an index to a memfd. Workers open it through /proc; nothing is left behind when this process ends."""
     try:
         with open(os.memfd_create("penstock-index", os.MFD_CLOEXEC), "wb") as file:
             write(file)
             return FolderIndex(b"/proc/self/fd/%d" % file.fileno(), verify=False)
     except (OSError, DamagedIndexError) as error:
-        raise LoaderError("E-NOSPC", f"nowhere to put the index of the folder: {error}") from error
+        raise LoaderError("E-NOSPC", f"there is no place for the index of the folder: {error}") from error

@@ -1,4 +1,4 @@
-"""Writes files and folders for this user alone that are whole on the disk, or not there."""
+"""Writes private files and folders that are complete on disk, or absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABANDONED_S = 3600.0  # longer than any file takes to be written
 
 
 def open_private(path: bytes, flags: int) -> int:
-    """Open a file that only this user reads and writes (0600 whatever the umask), made where missing."""
+    """Open a file that only this user can read and write (0600 whatever the umask); create it if missing."""
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(fd, 0o600)
@@ -30,7 +30,7 @@ def open_private(path: bytes, flags: int) -> int:
 
 
 def make_private_folder(path: bytes) -> None:
-    """Make a folder of this user alone (0700 whatever the umask), and those above it; one that is there stays."""
+    """Create a folder for this user alone (0700 whatever the umask) and its parents; keep one that exists."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -50,7 +50,7 @@ def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> Non
 
 
 def sync_folder(path: bytes) -> None:
-    """Make what was renamed in a folder last. Raises OSError; that a file system syncs no folders is no error."""
+    """Make renames in a folder durable. Raises OSError, except on file systems that cannot sync folders."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -62,16 +62,16 @@ def sync_folder(path: bytes) -> None:
             raise
 
 
-def _umask() -> int:
-    """Return the process's umask without changing it, which would be seen by other threads."""
+def _read_umask() -> int:
+    """Return the process's umask without changing it, which other threads would notice."""
     with open("/proc/self/status", "rb") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
 
 
 def random_name(path: bytes) -> bytes:
-    """Return a name beside `path` that nobody else takes, for what becomes `path`.
+    """Return a unique name next to `path`, for a file that will be renamed to `path`.
 
-    Not by the process's number: two containers may both be number 1, and would write to one file.
+    It does not use the process id, which two containers may share.
     """
     return b"%s.tmp.%s" % (path, os.urandom(8).hex().encode())
 
@@ -83,11 +83,10 @@ def replace_file(
     private: bool = True,
     leftovers: bytes | None = None,
 ) -> None:
-    """Put `content`, or what it writes, at `path`: a reader finds what was there before, or all of it. Raises OSError.
+    """Write `content`, or let it write, to `path`: a reader finds the old file or all of the new one. Raises OSError.
 
-    The file is this user's alone (0600) if it is `private`, else the umask decides. A writer that is killed leaves
-    `PATH.tmp.RANDOM`, which the next writer of the file removes once it is an hour old, with those of all files of the
-    folder whose names match the pattern `leftovers` where it is given.
+    A `private` file is 0600, otherwise the umask decides. A killed writer leaves `PATH.tmp.RANDOM`. The next writer
+    removes it once it is an hour old, and with the pattern `leftovers` also those of matching files in the folder.
     """
     folder, name = os.path.split(path)
     remove_leftovers(folder, leftovers or re.escape(name))
@@ -100,7 +99,7 @@ def replace_file(
             else:
                 write_all(fd, content, 0)
             if not private:
-                os.fchmod(fd, 0o666 & ~_umask())
+                os.fchmod(fd, 0o666 & ~_read_umask())
             os.fsync(fd)
         os.replace(temporary, path)
     except BaseException:
@@ -111,11 +110,10 @@ def replace_file(
 
 
 def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> None:
-    """Try whether a file can be written at `path` later; folders that are missing are made, 0700 if `private`.
+    """Check that a file can be written at `path` later; create missing folders, 0700 if `private`.
 
-    A `private` file is replaced as a whole, so it is no pipe or device.
-
-    Work that takes hours calls it before it begins. Raises LoaderError E-ACCESS, or E-NOSPC for a full disk.
+    Long work calls it before it begins. A `private` file is replaced as a whole, so it cannot be a pipe or a device.
+    Raises LoaderError E-ACCESS, or E-NOSPC for a full disk.
     """
     file = real_path(path)
     try:
@@ -125,8 +123,8 @@ def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> N
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if os.path.exists(file) and not os.path.isfile(file):
             if private:
-                raise OSError(errno.EINVAL, "it is no regular file")
-            return  # a pipe or a device, which may only be opened to be written to
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            return  # a pipe or a device; opening it would already act on it
         folder = os.path.dirname(file)
         if private:
             make_private_folder(folder)
@@ -146,7 +144,7 @@ def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> N
 
 
 def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDONED_S) -> None:
-    """Remove what killed writers of files in `folder` left there, where this process may; `names` is a pattern.
+    """Remove leftovers of killed writers in `folder`, as far as permitted; `names` is a pattern.
 
     Earlier versions wrote to NAME.tmp.PID and NAME.RANDOM.tmp.
     """
@@ -154,7 +152,7 @@ def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDON
 
 
 def remove_left_folders(folder: bytes, name: bytes) -> None:
-    """Remove the folders, and all in them, that killed writers of the folder `name` left in `folder` an hour ago."""
+    """Remove folders that killed writers of the folder `name` left in `folder` over an hour ago, with their content."""
     pattern = re.escape(name) + rb"\.tmp\.[0-9a-f]+"
     remove_old_files(folder, pattern, time.time() - _ABANDONED_S, remove=shutil.rmtree)
 
@@ -162,7 +160,7 @@ def remove_left_folders(folder: bytes, name: bytes) -> None:
 def remove_old_files(
     folder: bytes, pattern: bytes, before_s: float, remove: Callable[[bytes], object] = os.unlink
 ) -> None:
-    """Remove what has a matching name in `folder` and was last written before `before_s`, where it may."""
+    """Remove entries of `folder` with a matching name, last written before `before_s`, as far as permitted."""
     with contextlib.suppress(OSError), os.scandir(folder or b".") as entries:
         for entry in entries:
             if re.fullmatch(pattern, entry.name):

@@ -1,4 +1,4 @@
-"""Reads whole files: notices a changed one, retries what storage may heal, names what failed."""
+"""Reads whole files: detects changes, retries transient failures, names what failed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TypeVar
 from penstock.pipelines.errors import LoaderError
 
 T = TypeVar("T")
-# Network storage heals these by itself; a missing file or a missing permission it does not.
+# Failures of network storage that often pass; a missing file or permission does not.
 TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR})
 RETRY_DELAYS_S = (0.1, 0.5, 2.0)
 
-# O_NONBLOCK: opening a FIFO that took a file's place would wait for a writer for ever. No effect on regular files.
+# O_NONBLOCK: opening a FIFO in a file's place would wait for a writer forever. No effect on regular files.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _CODES = {
     errno.ENOENT: "E-MISSING",
@@ -33,7 +33,7 @@ _CODES = {
 
 
 def open_regular(path: bytes) -> int:
-    """Open a regular file for reading. Raises OSError, ENXIO at once for a FIFO, a device or a folder in its place."""
+    """Open a regular file for reading. Raises OSError; at once, with ENXIO, for a FIFO, a device or a folder."""
     fd = os.open(path, _READ_FLAGS)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -42,21 +42,21 @@ def open_regular(path: bytes) -> int:
 
 
 def mtime_ns(status: os.stat_result) -> int:
-    """Return a file's modification time in ns; of those beyond the year 2262 the last that 64 bits hold."""
+    """Return a file's modification time in ns, at most 2**63 - 1 (the year 2262)."""
     return min(status.st_mtime_ns, 2**63 - 1)
 
 
 def read_unchanged(path: bytes, size: int, modified_ns: int) -> bytes:
     """Read the content of a regular file of `size` bytes, last modified at `modified_ns`.
 
-    Raises LoaderError E-CHANGED where it is no longer that file, or is written to meanwhile; OSError where it cannot be
-    read. Five system calls.
+    Raises LoaderError E-CHANGED if the file has changed, or is written to meanwhile; OSError if it cannot be read. Five
+    system calls.
     """
     fd = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(fd)
         if status.st_size != size or mtime_ns(status) != modified_ns or not stat.S_ISREG(status.st_mode):
-            raise LoaderError("E-CHANGED", _difference(status, size), path=path)
+            raise LoaderError("E-CHANGED", _describe_change(status, size), path=path)
         content = os.read(fd, size)
         while len(content) < size:  # beyond 2 GiB, or a signal during a read over the network
             more = os.read(fd, size - len(content))
@@ -71,7 +71,7 @@ def read_unchanged(path: bytes, size: int, modified_ns: int) -> bytes:
         os.close(fd)
 
 
-def _difference(status: os.stat_result, size: int) -> str:
+def _describe_change(status: os.stat_result, size: int) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "no longer a regular file"
     if status.st_size != size:
@@ -80,7 +80,7 @@ def _difference(status: os.stat_result, size: int) -> str:
 
 
 def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-    """Return what `call` returns; it is tried again after each of RETRY_DELAYS_S while it raises a TRANSIENT error."""
+    """Return what `call` returns; retry it after each of RETRY_DELAYS_S while it raises a TRANSIENT error."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return call()
@@ -94,6 +94,6 @@ def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = No
 
 
 def read_error(error: OSError, path: bytes) -> LoaderError:
-    """Return the LoaderError that says what `error` means for a file or folder of a data set."""
+    """Return the LoaderError for an OSError about a file or folder of a data set."""
     code = _CODES.get(error.errno or 0, "E-READ")
     return LoaderError(code, error.strerror or str(error), path=path)

@@ -1,4 +1,4 @@
-"""Reads JSON that others may have written into typed values, and writes JSON files whole."""
+"""Reads untrusted JSON into typed values, and writes JSON files atomically."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ByteText = Annotated[str, msgspec.Meta(pattern="^[^\ud800-\udc7f\udd00-\udfff]*\
 def decode_json(text: bytes | str, kind: type[T]) -> T:
     """Return `text` as a value of `kind`, such as a dataclass or `dict[str, int]`, with every field's type checked.
 
-    Fields that `kind` does not know are ignored. Raises ValueError, in one line that names the field, for anything
-    else: text that is no JSON, wrong or missing fields, and nesting too deep to be read.
+    Unknown fields are ignored. Raises ValueError, in one line that names the field, for text that is not JSON, wrong or
+    missing fields, and nesting that is too deep.
     """
     try:
         # Not msgspec's own reader, which refuses text that stands for bytes (see ByteText).
@@ -35,9 +35,9 @@ def decode_json(text: bytes | str, kind: type[T]) -> T:
 
 
 def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
-    """Write `document` as indented JSON to `path`, whole or not at all; a missing folder is made. Raises OSError.
+    """Write `document` as indented JSON to `path`, completely or not at all; create a missing folder. Raises OSError.
 
-    A link, a pipe or a device, such as /dev/stdout, is written to: replacing it would put a file in its place.
+    A link, a pipe or a device, such as /dev/stdout, is written to, not replaced by a file.
     """
     file, text = Path(path), json.dumps(document, indent=2).encode() + b"\n"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Says what this process may use: processors, memory, file descriptors, processes."""
+"""Finds what this process may use: processors, memory, file descriptors, processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEMORY_FILES = {  # whether of version 2 -> limit, usage, prefix of the statist
 
 
 class ControlGroup(NamedTuple):
-    """Hold the folder of a control group, and whether it is one of version 2."""
+    """The folder of a control group, and whether it is version 2."""
 
     folder: Path
     unified: bool
@@ -34,8 +34,8 @@ class ControlGroup(NamedTuple):
 def control_groups(controller: str) -> Iterator[ControlGroup]:
     """Yield the groups (versions 1 and 2) in which `controller` may limit this process, from its own up to the root.
 
-    They are a container's, a batch job's, those of the services above them. Inside a container the path of its own
-    group may be the host's: such folders are not there, but the root is, which is the container's.
+    They belong to a container, a batch job, or the services above them. Inside a container the path of the process's
+    group may be the host's. Such folders do not exist there, but the root does, which is the container's.
     """
     try:
         lines = CGROUP_OF_SELF.read_text().splitlines()
@@ -58,14 +58,14 @@ def control_groups(controller: str) -> Iterator[ControlGroup]:
 
 
 def available_cpus() -> int:
-    """Count the processors this process may run on: its affinity, or less where a cgroup quota is tighter."""
+    """Return the number of processors for this process: its affinity, or less if a cgroup quota is tighter."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota()
     return max(1, min(allowed, math.ceil(quota) if quota else allowed))
 
 
 def cgroup_cpu_quota() -> float | None:
-    """Return the processors that the tightest control group's quota is worth; None without a quota."""
+    """Return the tightest control group's quota in processors; None without a quota."""
     quotas = []
     for folder, unified in control_groups("cpu"):
         try:
@@ -81,16 +81,16 @@ def cgroup_cpu_quota() -> float | None:
 
 
 def default_workers() -> int:
-    """Return the default number of workers: one a processor; the main process needs little time of its own.
+    """Return the default number of workers: one per processor, because the main process needs little time.
 
-    The ranks that torchrun starts on a machine share its processors; LOCAL_WORLD_SIZE says how many they are.
+    The ranks that torchrun starts on a machine share its processors; LOCAL_WORLD_SIZE is their number.
     """
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, available_cpus() // max(1, int(ranks) if ranks.isdecimal() else 1))
 
 
 def many_workers(cpus: int) -> int:
-    """Return how many workers pay off if they wait for storage: four a processor up to 32, at least one a processor."""
+    """Return how many workers pay off if they wait for storage: four per processor up to 32, at least one each."""
     return max(cpus, min(32, 4 * cpus))
 
 
@@ -100,10 +100,10 @@ def many_workers(cpus: int) -> int:
 def ensure_descriptors(needed: int) -> tuple[int, int]:
     """Raise the soft limit of open files so that `needed` more fit; return the limits (soft, hard).
 
-    Raises LoaderError E-FD if the hard limit forbids that.
+    Raises LoaderError E-FD if the hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = _open_descriptors() + needed + _DESCRIPTORS_OF_OTHERS
+    target = _count_descriptors() + needed + _DESCRIPTORS_OF_OTHERS
     if soft == resource.RLIM_INFINITY or soft >= target:
         return soft, hard
     if hard != resource.RLIM_INFINITY and hard < target:
@@ -115,7 +115,7 @@ def ensure_descriptors(needed: int) -> tuple[int, int]:
     return raised, hard
 
 
-def _open_descriptors() -> int:
+def _count_descriptors() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -139,30 +139,30 @@ def process_headroom() -> int | None:
 
 
 def ensure_memory(num_bytes: int, purpose: str, code: str = "E-MEM") -> None:
-    """Raise LoaderError `code` (E-MEM, E-SHM) if `num_bytes` do not fit into what this process may still take."""
+    """Raise LoaderError `code` (E-MEM, E-SHM) if `num_bytes` exceed memory_headroom()."""
     have = memory_headroom()
     if num_bytes > have:
         raise LoaderError(code, f"{purpose}: need={num_bytes:,} have={have:,} bytes", fix=_MEMORY_FIX)
 
 
 def memory_headroom() -> int:
-    """Return the bytes that this process may still take before the kernel kills something.
+    """Return the bytes that this process can still allocate before the kernel kills something.
 
-    They are the machine's, or less where a control group (container, SLURM job) is tighter; page cache that the kernel
-    would give up counts as free. Reads a few small files, about 0.1 ms.
+    They are the machine's, or less if a control group (container, SLURM job) is tighter. Reclaimable page cache counts
+    as free. Reads a few small files, about 0.1 ms.
     """
-    in_groups = [limit - usage + reclaimable for limit, (usage, reclaimable) in _limited_groups()]
+    in_groups = [limit - usage + reclaimable for limit, (usage, reclaimable) in _find_limited_groups()]
     return max(0, min([int(psutil.virtual_memory().available), *in_groups]))
 
 
 def memory_limit() -> int | None:
     """Return the bytes that the tightest control group allows; None without one below the machine's memory."""
     total = int(psutil.virtual_memory().total)
-    return min((limit for limit, _ in _limited_groups() if limit < total), default=None)
+    return min((limit for limit, _ in _find_limited_groups() if limit < total), default=None)
 
 
-def _limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield (limit, (used, of that: page cache that can be given up)) of each limited group, in bytes."""
+def _find_limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (limit, (used, of that: reclaimable page cache)) of each limited group, in bytes."""
     for folder, unified in control_groups("memory"):
         limit, usage, prefix, mapped = _MEMORY_FILES[unified]
         try:
@@ -172,7 +172,7 @@ def _limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
             lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
             pages = {name: int(count) for name, count in lines}
             inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
-            # Active pages as well, such as those of a data set that is read again and again, but not running programs.
+            # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
             free = inactive + max(0, active - pages.get(mapped, 0))
             yield int(most), (int((folder / usage).read_text()), free)
         except (OSError, ValueError):
@@ -180,7 +180,7 @@ def _limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def oom_kills() -> int:
-    """Return how often the kernel killed for memory in this process's control groups; 0 where that is not known."""
+    """Return the number of out-of-memory kills in this process's control groups; 0 if unknown."""
     counts = [0]
     for folder, unified in control_groups("memory"):
         try:

@@ -1,4 +1,4 @@
-"""Page-locks memory for CUDA, so that a GPU copies out of it by itself, until the last view of it is gone."""
+"""Page-locks memory for CUDA until its last view is gone, so that a GPU can copy out of it directly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PORTABLE = 1  # cudaHostRegisterPortable: every device of this process may read
 
 
 def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
-    """Page-lock `memory` for `device`; return whether that could be done, and warn where it could not.
+    """Page-lock `memory` for `device`; return whether that worked, and warn if not.
 
-    Its pages must be its own and shared (SharedArray's are): of private ones, a process that writes to them after a
-    fork would get copies that the device does not know.
+    Its pages must be shared, and used for nothing else, as SharedArray's are. After a fork, a process that writes to
+    private pages would get copies that the device does not know.
     """
     try:
         with torch.cuda.device(device):  # no context on another GPU
             cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             status = int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
             why = f"CUDA error {status}" if status else ""
-            if status:  # CUDA reports it once more, to the next kernel that is started: let that be none of the user's
+            if status:  # CUDA reports it again at the next kernel: run one here, so that it is not the user's
                 with contextlib.suppress(RuntimeError):
                     torch.ones(1, device=device)
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA, a forked process
@@ -34,7 +34,7 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
         text = f"batch slots cannot be page-locked ({why}): each batch is copied once more on the host"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
-    # By then no copy out of it is under way: whoever starts one holds a view until it is done.
+    # No copy out of it is running by then: each copy holds a view until it is done.
     weakref.finalize(memory, _unlock, memory.ctypes.data, os.getpid()).atexit = False
     return True
 

@@ -1,4 +1,4 @@
-"""Tells processes apart for good: by boot, pid namespace, process id and start time."""
+"""Identifies processes uniquely: by boot, pid namespace, process id and start time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 
 
 def identity() -> str:
-    """Return a name for this process that no other one on this machine has or will have: `boot-namespace-id-start`."""
+    """Return a name that no other process on this machine has or will have: `boot-namespace-id-start`."""
     return f"{_boot()}-{_number_of_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
-    """Say whether the process that identity() named is known to run no more.
+    """Return whether the process with this identity() has surely ended.
 
-    It is not known of another boot, which may be another machine's, nor of another container.
+    Unknown, so False, for another boot (which may be another machine) and for another container.
     """
     boot, namespace, pid, start = [*name.split("-"), "", "", "", ""][:4]
     if (boot, namespace) != (_boot(), _number_of_namespace()) or not pid.isdigit():
@@ -28,7 +28,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Return the name of this process's pid namespace, "" where it cannot be told."""
+    """Return the name of this process's pid namespace, "" if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -36,7 +36,7 @@ def pid_namespace() -> str:
 
 
 def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it runs no more."""
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it has ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
 

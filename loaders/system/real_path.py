@@ -1,4 +1,4 @@
-"""Finds where a path really leads, without trusting links that other users have planted."""
+"""Resolves paths without trusting links that other users have planted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.pipelines.errors import LoaderError
 
 
 def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
-    """Return os.path.realpath(path), for a place to write to.
+    """Return os.path.realpath(path), for a path to write to.
 
-    Raises LoaderError: E-ACCESS for a link of another user in a folder that all may write to, such as /tmp, which the
-    kernel does not follow either (fs.protected_symlinks); E-MISUSE where it needs a working folder that is gone.
+    Raises LoaderError E-ACCESS for another user's link in a folder that everyone may write to, such as /tmp; the kernel
+    does not follow these either (fs.protected_symlinks). Raises E-MISUSE if the working folder is needed but removed.
     """
     name = os.fsencode(path)
     try:
@@ -21,17 +21,17 @@ def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
     except FileNotFoundError:
         fix = "change to a folder that exists (cd, os.chdir)"
         raise LoaderError("E-MISUSE", "the working folder has been removed", fix=fix) from None
-    for link in _links(name, set()):
+    for link in _find_links(name, set()):
         folder, owner = os.stat(os.path.dirname(link) or b"."), os.lstat(link).st_uid
         is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
         if is_shared and owner not in (os.geteuid(), folder.st_uid):
-            cause = "another user put this link into a folder that all may write to; it is not followed"
+            cause = "another user put this link into a folder that everyone may write to; it is not followed"
             raise LoaderError("E-ACCESS", cause, fix="choose another place", path=link)
     return real
 
 
 def real_place(path: str | bytes | os.PathLike[str]) -> bytes:
-    """Return real_path(path) of what is to be made in a folder that is there. Raises LoaderError E-MISUSE otherwise."""
+    """Return real_path(path) of a file to create. Raises LoaderError E-MISUSE unless its folder exists."""
     real = real_path(path)
     missing = None
     folder = os.path.dirname(real)
@@ -43,12 +43,12 @@ def real_place(path: str | bytes | os.PathLike[str]) -> bytes:
     return real
 
 
-def _links(path: bytes, seen: set[bytes]) -> Iterator[bytes]:
-    """Yield each link that is followed on the way to `path`, in order."""
+def _find_links(path: bytes, seen: set[bytes]) -> Iterator[bytes]:
+    """Yield the links that are followed to reach `path`, in order."""
     prefix = b"/" if path.startswith(b"/") else b""
     for part in path.split(b"/"):
         prefix = os.path.join(prefix, part)
         if os.path.islink(prefix) and prefix not in seen:
             seen.add(prefix)
             yield prefix
-            yield from _links(os.path.join(os.path.dirname(prefix), os.readlink(prefix)), seen)
+            yield from _find_links(os.path.join(os.path.dirname(prefix), os.readlink(prefix)), seen)

@@ -1,4 +1,4 @@
-"""Hands out memory and takes it back when its last reader is gone."""
+"""Recycles memory when its last reader is gone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import torch
 class Recycler:
     """Hand out numbers 0..n-1; a number is free again when the last view of the tensor made for it is gone.
 
-    shared: processes that are forked from this one see the same memory, so a number that has a tensor at a fork is
-    never free again: nobody here knows how long the child keeps its own tensor.
+    shared: forked processes see the same memory. A number with a tensor at a fork is never free again, because this
+    process cannot know how long the child keeps its tensor.
     """
 
     def __init__(self, count: int, *, shared: bool = False) -> None:
         self._free = deque(range(count))
-        # By id of a reference: it and the number it stands for.
+        # id of a reference -> the reference and its number
         self._lent: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._gone: deque[weakref.ref[Any]] = deque()  # references whose memory has no reader any more
         if shared:
@@ -33,8 +33,8 @@ class Recycler:
         return len(self._free)
 
     def _collect(self) -> None:
-        """Make the numbers free whose memory has no reader any more."""
-        with contextlib.suppress(IndexError):  # no more: other threads may look as well
+        """Free the numbers whose memory has no reader any more."""
+        with contextlib.suppress(IndexError):  # no more left: other threads may collect too
             while True:
                 _, number = self._lent.pop(id(self._gone.popleft()), (None, -1))
                 if number >= 0:
@@ -52,13 +52,13 @@ class Recycler:
     def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
         """Make a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
         view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
-        # No Python code runs when it is gone: what a signal's handler raises there, Python drops, Ctrl-C included.
+        # No Python code may run when it is gone: Python drops what a signal handler (Ctrl-C) raises there.
         reference = weakref.ref(view, self._gone.append)
         self._lent[id(reference)] = reference, number
         return torch.from_numpy(view)
 
     def leave_to_children(self) -> None:
-        """Keep the memory of all tensors that are there now as it is, for a process that is about to be forked."""
+        """Keep the memory of all current tensors unchanged, for a process that is about to be forked."""
         self._collect()
         self._lent.clear()
 
@@ -77,7 +77,7 @@ os.register_at_fork(before=_leave_all_to_children)
 class OutputBuffers:
     """Recycle memory for batches that the batch stage makes on the CPU.
 
-    A fresh 38 MB allocation costs more in page faults than normalising into it does.
+    The page faults of a fresh 38 MB allocation cost more than normalising into it.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, spare: int = 3) -> None:
@@ -89,7 +89,7 @@ class OutputBuffers:
         """Take an uninitialised tensor of the declared shape; its memory returns when its last reader is gone."""
         num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
         if not len(self._recycler):
-            if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it memory of its own
+            if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it fresh memory
                 return torch.empty(self._shape, dtype=self._dtype, device="cpu")
             self._memory.append(np.empty(num_bytes, np.uint8))
             self._recycler.give_back(len(self._memory) - 1)

@@ -1,4 +1,4 @@
-"""Keeps arrays in anonymous shared memory, handed to worker processes by file descriptor."""
+"""Keeps arrays in anonymous shared memory, passed to worker processes by file descriptor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock.pipelines.errors import LoaderError
 
 
 class SharedArray:
-    """Hold a numpy array that a process and the workers it starts see at the same physical pages.
+    """Hold a numpy array in physical pages that a process shares with the workers it starts.
 
-    The memory is a memfd: it has no name (nothing to leak in /dev/shm, whatever signal ends the processes), and it is
-    not bounded by the size of /dev/shm (64 MB in a container). Its pages are reserved at creation, so that a lack of
-    memory is an error there, not a SIGBUS at the first touch later.
+    The memory is a memfd. It has no name, so no signal can leak it in /dev/shm, and it is not bounded by the size of
+    /dev/shm (64 MB in a container). Its pages are reserved at creation, so a lack of memory is an error there, not a
+    SIGBUS at the first access.
 
     Pickles only while a process is being started (`Process(args=...)` under spawn or forkserver); the worker maps the
     same pages again. Costs two descriptors here and one in each worker, and one start passes at most about 250
@@ -47,15 +47,15 @@ class SharedArray:
     def create(cls, shape: tuple[int, ...], dtype: npt.DTypeLike, *, name: str = "penstock") -> SharedArray:
         """Reserve zeroed memory for `shape` of `dtype`; `name` is what /proc/PID/maps shows.
 
-        Raises LoaderError E-SHM where the memory cannot be had, E-FD where the descriptors cannot, ValueError for a
+        Raises LoaderError E-SHM without enough memory, E-FD without enough descriptors, ValueError for a
         dtype that holds Python objects.
         """
         dtype, shape = np.dtype(dtype), tuple(int(side) for side in shape)
         if dtype.hasobject:
-            raise ValueError(f"shared memory holds plain numbers, not {dtype}: convert the array first")
+            raise ValueError(f"shared memory must hold plain numbers, got {dtype}: convert the array first")
         num_bytes = _num_bytes(shape, dtype)
         try:
-            # The kernel does not refuse a memfd that is too large: it kills a process, perhaps another one.
+            # The kernel accepts a memfd that is too large, and later kills a process, perhaps another one.
             ensure_memory(num_bytes, "shared memory", "E-SHM")
             return cls(_reserve(name, num_bytes), shape, dtype)
         except OSError as error:
@@ -70,7 +70,7 @@ class SharedArray:
         return self._array
 
     def close(self) -> None:
-        """Let go of the memory: unmapped with the last array over it, freed with the last process. Idempotent."""
+        """Release the memory: unmapped with the last array over it, freed with the last process. Idempotent."""
         self._array, self._fd = None, None
         self._close_fd()
 
@@ -82,14 +82,14 @@ class SharedArray:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
-            raise RuntimeError("a SharedArray goes only to a process being started: pass it in Process(args=...)")
+            raise RuntimeError("a SharedArray can only go to a process being started: pass it in Process(args=...)")
         if self._fd is None:
-            raise RuntimeError("a SharedArray is sent from the process that created it, before close()")
+            raise RuntimeError("a SharedArray can only be sent by the process that created it, before close()")
         return _attach, (reduction.DupFd(self._fd), self.shape, self.dtype)
 
 
 def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray:
-    """Map the same memory in the started process, which needs no descriptor besides the mapping's."""
+    """Map the same memory in the started process, which needs no other descriptor than the mapping's."""
     shared = SharedArray(duplicate.detach(), shape, dtype)
     shared._fd = None
     shared._close_fd()
@@ -100,7 +100,7 @@ def _reserve(name: str, num_bytes: int) -> int:
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, num_bytes)
-        # No holder of the descriptor can shrink the file under a reader, which would be SIGBUS.
+        # Seal the size: shrinking the file under a reader would be a SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except BaseException:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""Conditions whose lock no signal leaves held, such as Ctrl-C in the thread that waits for batches."""
+"""Conditions whose lock survives signals, such as Ctrl-C in the thread that waits for batches."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class SignalSafeCondition(threading.Condition):
-    """A condition that is free again, or held again, whatever a signal's handler raises at whatever moment.
+    """A condition whose lock is in the right state whatever a signal handler raises, at any moment.
 
-    Python runs handlers between the calls of Python code, of which threading's `with condition` and `wait` consist: an
-    exception that comes when the lock has just been taken leaves it held, and all other threads wait for ever.
+    Python runs handlers between Python calls, and threading's `with condition` and `wait` consist of such calls. An
+    exception just after the lock is taken would leave it held, and all other threads would wait forever.
     """
 
-    # Looked up by `with` before the lock is taken; the lock's own methods are not interrupted once they have done it.
+    # `with` looks these up before the lock is taken; the lock's own methods cannot be interrupted after taking it.
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
 
@@ -29,7 +29,7 @@ class SignalSafeCondition(threading.Condition):
             notified = waiter.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             acquire()
-            if waiter in waiters:  # not notified, or by a notify() that was interrupted: it would take another's turn
+            if waiter in waiters:  # not notified, or by an interrupted notify(): it would take another thread's turn
                 waiters.remove(waiter)
         return notified
 

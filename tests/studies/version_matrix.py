@@ -32,7 +32,6 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
     "tests/loaders/cache/test_hdf5_cache.py",
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",
-    "tests/loaders/drop_in/test_lost_globals.py",  # it reads bytecode
 )
 # Left out: what takes long, and what no version changes; and the dali backend, which is no extra of these environments.
 LEFT_OUT = "dali or memory or bombs or flipped or million or leaks or missing_package"

@@ -68,17 +68,17 @@ def test_the_source_has_a_copy_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.zeros((2, 4, 4, 3), np.float32), [0, 1], r"uint8 .* not float32: convert them.*images \* 255"),
-        (np.zeros((2, 4, 4, 3), bool), [0, 1], "uint8 .* not bool"),
-        (torch.zeros(2, 3, 4, 4), [0, 1], "uint8 .* not float32"),
+        (np.zeros((2, 4, 4, 3), np.float32), [0, 1], r"uint8 .* got float32: convert them.*images \* 255"),
+        (np.zeros((2, 4, 4, 3), bool), [0, 1], "uint8 .* got bool"),
+        (torch.zeros(2, 3, 4, 4), [0, 1], "uint8 .* got float32"),
         (pixels(2, 4), [0, 1], r"shape \[n, h, w, 3\]"),
         (pixels(2, 4, 4, 3, 1), [0, 1], r"shape \[n, h, w, 3\]"),
         (pixels(2, 8, 8, 4), [0, 1], r"drop an alpha channel with images\[\.\.\., :3\]"),
         (np.zeros((2, 0, 4, 3), np.uint8), [0, 1], "at least 1"),
-        (pixels(2, 4, 4, 3), [0, 1, 2], r"labels have the shape \[2\].*not \[3\]"),
-        (pixels(2, 4, 4, 3), [[0], [1]], r"not \[2, 1\]"),
-        (pixels(2, 4, 4, 3), [0.0, 1.0], "labels are integers.*not float64"),
-        (pixels(2, 4, 4, 3), [True, False], "labels are integers.*not bool"),
+        (pixels(2, 4, 4, 3), [0, 1, 2], r"labels must have shape \[2\].*got \[3\]"),
+        (pixels(2, 4, 4, 3), [[0], [1]], r"got \[2, 1\]"),
+        (pixels(2, 4, 4, 3), [0.0, 1.0], "labels must be integers.*got float64"),
+        (pixels(2, 4, 4, 3), [True, False], "labels must be integers.*got bool"),
         (pixels(2, 4, 4, 3), [0, -1], "-1 is reserved"),
         (pixels(2, 4, 4, 3), np.array([0, 2**63], np.uint64), "class numbers from 0"),
     ],
@@ -106,7 +106,7 @@ def test_positions_outside_are_index_errors() -> None:
 def test_class_names_are_taken_and_counted() -> None:
     images = pixels(2, 4, 4, 3)
     assert ArraySource(images, [0, 1], classes=["chat", b"\xff", "dog"]).classes == (b"chat", b"\xff", b"dog")
-    with pytest.raises(ValueError, match="1 names, and the highest label is 1"):
+    with pytest.raises(ValueError, match="every label up to 1, got 1 names"):
         ArraySource(images, [0, 1], classes=["cat"])
 
 

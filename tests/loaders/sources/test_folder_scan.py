@@ -10,17 +10,19 @@ import socket
 import string
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_index_builder, folder_scan
+from penstock.loaders.sources import folder_scan
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import _by_these_rules, load_index
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
 from penstock.pipelines.errors import LoaderError
+
+ROOT = "the root itself"
+SUFFIXES = ("a.jpg", "b.JPEG", "c.Jpe", "d.png", "e.WebP", "f.BMP", "g.gif", "h.txt.jpg")
 
 left_out = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
@@ -33,8 +35,11 @@ def images_of(root: Path, **options: bool) -> list[tuple[bytes, bytes]]:
     return [(source.classes[label], source.path(index)[start:]) for index, label in enumerate(labels)]
 
 
-def skipped_of(root: Path, **options: bool) -> dict[str, int]:
-    return ImageFolder(root, rescan=True, **options).skipped
+def plant_with_links(root: Path, files: list[Any], links: dict[str, str]) -> Path:
+    plant(root, files)
+    for name, target in links.items():
+        (root / name).symlink_to(root if target == ROOT else target)
+    return root
 
 
 def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
@@ -67,9 +72,7 @@ def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
 
 @left_out
 @pytest.mark.parametrize("seed", range(3))
-def test_order_does_not_depend_on_the_listing_nor_on_spilling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     draw = random.Random(seed)
     names = {
         "/".join(draw.choice(string.ascii_letters) for _ in range(draw.randint(2, 4))) + ".jpg" for _ in range(200)
@@ -93,7 +96,6 @@ def test_order_does_not_depend_on_the_listing_nor_on_spilling(
             pass
 
     monkeypatch.setattr(folder_scan.os, "scandir", Shuffled)
-    monkeypatch.setattr(folder_index_builder, "RUN_LENGTH", 5)
     for _ in range(3):
         assert images_of(tmp_path) == expected
 
@@ -103,19 +105,6 @@ def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
     source = ImageFolder(tmp_path)
     assert images_of(tmp_path) == [(b".", b"a.PNG"), (b".", b"b.jpg")]
     assert source.describe().startswith("2 images, 1 class (a flat folder counts as one class), 0.0 MB")
-
-
-def test_a_folder_is_a_folder_whatever_it_is_called(tmp_path: Path) -> None:
-    plant(tmp_path, ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg"])
-    (tmp_path / "v4.bmp").symlink_to(plant(tmp_path.parent / "elsewhere", ["e.jpg"]))
-    assert images_of(tmp_path) == [
-        (b"v1.png", b"v1.png/a.jpg"),
-        (b"v2", b"v2/b.jpg"),
-        (b"v2", b"v2/deep.jpg/c.jpg"),
-        (b"v3.JPEG", b"v3.JPEG/d.jpg"),
-        (b"v4.bmp", b"v4.bmp/e.jpg"),
-    ]
-    assert skipped_of(tmp_path) == {}
 
 
 def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
@@ -155,9 +144,7 @@ LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
 @pytest.mark.parametrize("case", LIKE_IMAGE_FOLDER)
 def test_classes_and_samples_are_image_folders_or_there_is_a_warning(tmp_path: Path, case: str) -> None:
     files, links, words = LIKE_IMAGE_FOLDER[case]
-    root = plant(tmp_path / "root", files)
-    for name, target in links.items():
-        (root / name).symlink_to(target)
+    root = plant_with_links(tmp_path / "root", files, links)
     settle(tmp_path)
     for _ in range(2):  # scanned, then from the kept index
         with pytest.warns(UserWarning, match=words) if words else nullcontext():
@@ -174,32 +161,6 @@ def test_what_image_folder_refuses_or_was_asked_for_is_not_warned_of(tmp_path: P
     assert ImageFolder(root, follow_symlinks=False).classes == (b"cat", b"dog")
 
 
-@pytest.mark.parametrize(("skipped", "is_used"), [({"hidden": 1}, False), ({}, True)])
-def test_an_index_by_older_rules_is_used_where_they_said_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: dict[str, int], is_used: bool
-) -> None:
-    root = settle(plant(tmp_path / "root", CAT_DOG))
-
-    def as_before(scan: FolderScan, file: BinaryIO) -> None:
-        scan.builder.write(file, root=os.fsencode(root), flat=False, skipped=skipped)
-
-    with monkeypatch.context() as before:
-        before.setattr(folder_index_builder, "SKIP_RULES", 0)
-        before.setattr(FolderScan, "write", as_before)
-        path = ImageFolder(root)._index.path
-    kept = os.stat(path).st_ino
-    assert ImageFolder(root).skipped == {}
-    assert (os.stat(path).st_ino == kept) == is_used
-
-
-def test_an_index_whose_classes_were_sorted_as_bytes_is_not_used(tmp_path: Path) -> None:
-    names = [b"\xff/1.jpg", "\U0001f600/2.jpg".encode()]
-    index = ImageFolder(settle(plant(tmp_path / "root", names)))._index
-    assert load_index(index.root, os.path.basename(index.path)) is not None
-    index.classes = tuple(sorted(index.classes))
-    assert not _by_these_rules(index)
-
-
 def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
     plant(tmp_path, ["b.jpg", "notes/readme.txt"])
     for _ in range(2):  # scanned, then from the kept index
@@ -211,7 +172,7 @@ def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize("suffix", ["tif", "TIFF", "ppm", "pgm"])
 def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
     plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
-    with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image beside them") as caught:
+    with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image next to them") as caught:
         ImageFolder(tmp_path)
     assert caught.value.code == "E-NODATA"
     plant(tmp_path, ["cat/3.png"])
@@ -224,29 +185,6 @@ def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: P
         assert ImageFolder(tmp_path).skipped == {"format not read": 1, "other suffix": 1}
 
 
-def test_images_beside_class_folders_are_counted_not_taken(tmp_path: Path) -> None:
-    plant(tmp_path, ["cat/1.jpg", "stray.jpg", "stray.png", "readme.txt"])
-    assert images_of(tmp_path) == [(b"cat", b"cat/1.jpg")]
-    assert skipped_of(tmp_path) == {"image beside class folders": 2, "other suffix": 1}
-
-
-@left_out
-def test_suffixes_in_any_case(tmp_path: Path) -> None:
-    taken = ["a.jpg", "b.JPEG", "c.Jpe", "d.png", "e.WebP", "f.BMP", "g.gif", "h.txt.jpg"]
-    plant(tmp_path, [f"c/{name}" for name in [*taken, "jpg", "x.jpgx", "x.tif", "x.jpg.txt", "noext"]])
-    assert [path for _, path in images_of(tmp_path)] == [f"c/{name}".encode() for name in taken]
-    assert skipped_of(tmp_path) == {"format not read": 1, "other suffix": 4}
-
-
-@left_out
-def test_hidden_names_and_what_systems_leave_are_counted(tmp_path: Path) -> None:
-    plant(tmp_path, ["c/1.jpg", "c/._1.jpg", "c/.hidden.jpg", ".git/1.jpg", "lost+found/", "__MACOSX/c/._1.jpg"])
-    plant(tmp_path, ["c/@eaDir/thumb.jpg", ".DS_Store"])
-    assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(tmp_path) == {"hidden": 4, "hidden with images": 3}
-    assert ImageFolder(tmp_path).describe() == "1 image, 1 class, 0.0 MB, skipped: 4 hidden, 3 hidden with images"
-
-
 @pytest.mark.timeout(20)
 def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["c/1.jpg"])
@@ -256,63 +194,83 @@ def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, mo
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket.jpg")
     assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(tmp_path) == {"not a regular file": 3}
+    assert ImageFolder(tmp_path, rescan=True).skipped == {"not a regular file": 3}
+
+
+# name -> files, links (from -> to), the images that are taken, what is skipped
+TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = {
+    "folders with names of images": (
+        ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg", "../elsewhere/e.jpg"],
+        {"v4.bmp": "../elsewhere"},
+        ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg", "v4.bmp/e.jpg"],
+        {},
+    ),
+    "images beside class folders": (
+        ["cat/1.jpg", "stray.jpg", "stray.png", "readme.txt"],
+        {},
+        ["cat/1.jpg"],
+        {"image beside class folders": 2, "other suffix": 1},
+    ),
+    "suffixes in any case": (
+        [f"c/{name}" for name in (*SUFFIXES, "jpg", "x.jpgx", "x.tif", "x.jpg.txt", "noext")],
+        {},
+        [f"c/{name}" for name in SUFFIXES],
+        {"format not read": 1, "other suffix": 4},
+    ),
+    "hidden names and what systems leave": (
+        [
+            *("c/1.jpg", "c/._1.jpg", "c/.hidden.jpg", "c/@eaDir/thumb.jpg"),
+            *(".git/1.jpg", "lost+found/", "__MACOSX/c/._1.jpg", ".DS_Store"),
+        ],
+        {},
+        ["c/1.jpg"],
+        {"hidden": 4, "hidden with images": 3},
+    ),
+    "loops": (
+        ["c/1.jpg", "d/deep/2.jpg", "../beside the root/3.jpg"],
+        {"c/self": ".", "c/up": "..", "c/above": "../..", "c/sibling": "../d/deep", "a-class-that-is-a-link": "d"}
+        | {"d/absolute": ROOT, "d/circle": "circle"},
+        ["c/1.jpg", "d/deep/2.jpg"],
+        {"folder seen before": 5, "class folder seen before": 1, "other suffix": 1},
+    ),
+    "a loop outside the root": (
+        ["../outside/1.jpg", "../outside/deep/2.jpg", "b/1.jpg"],
+        {"../outside/deep/back": "..", "a": "../outside", "z": "../outside"},
+        ["a/1.jpg", "a/deep/2.jpg", "b/1.jpg"],
+        {"folder seen before": 1, "class folder seen before": 1},
+    ),
+    "links to files and into hidden folders": (  # how Kubernetes and some data versioning tools lay out a volume
+        [".store/v1/1.jpg", "c/2.jpg"],
+        {"d": ".store/v1", "c/3.jpg": "../.store/v1/1.jpg"},
+        ["c/2.jpg", "c/3.jpg", "d/1.jpg"],
+        {"hidden": 1},
+    ),
+    "broken links": (
+        ["c/1.jpg"],
+        {"c/gone.jpg": "nowhere.jpg", "c/circle.jpg": "circle.jpg"},
+        ["c/1.jpg"],
+        {"broken link": 2},
+    ),
+}
 
 
 @left_out
-def test_symlink_loops_end_and_nothing_is_taken_twice(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", ["c/1.jpg", "d/deep/2.jpg"])
-    plant(tmp_path / "beside the root", ["3.jpg"])
-    (root / "c" / "self").symlink_to(".")
-    (root / "c" / "up").symlink_to("..")
-    (root / "c" / "above").symlink_to("../..")
-    (root / "c" / "sibling").symlink_to("../d/deep")
-    (root / "a-class-that-is-a-link").symlink_to("d")
-    (root / "d" / "absolute").symlink_to(root)
-    (root / "d" / "circle").symlink_to("circle")
-    assert images_of(root) == [(b"c", b"c/1.jpg"), (b"d", b"d/deep/2.jpg")]
-    skipped = skipped_of(root)
-    assert skipped == {"folder seen before": 5, "class folder seen before": 1, "other suffix": 1}
-
-
-@left_out
-def test_a_loop_outside_the_root_ends(tmp_path: Path) -> None:
-    outside = plant(tmp_path / "outside", ["1.jpg", "deep/2.jpg"])
-    (outside / "deep" / "back").symlink_to("..")
-    root = plant(tmp_path / "root", ["b/1.jpg"])
-    (root / "a").symlink_to(outside)
-    (root / "z").symlink_to(outside)
-    with pytest.warns(UserWarning, match="left out: 'z'"):
-        assert images_of(root) == [(b"a", b"a/1.jpg"), (b"a", b"a/deep/2.jpg"), (b"b", b"b/1.jpg")]
-    with pytest.warns(UserWarning, match="left out: 'z'"):
-        assert skipped_of(root) == {"folder seen before": 1, "class folder seen before": 1}
-
-
-@left_out
-def test_links_to_files_and_into_hidden_folders_are_followed(tmp_path: Path) -> None:
-    root = plant(tmp_path, [".store/v1/1.jpg", "c/2.jpg"])
-    (root / "d").symlink_to(".store/v1")  # how Kubernetes and some data versioning tools lay out a volume
-    (root / "c" / "3.jpg").symlink_to("../.store/v1/1.jpg")
-    assert [path for _, path in images_of(root)] == [b"c/2.jpg", b"c/3.jpg", b"d/1.jpg"]
-    assert ImageFolder(root).read(1) == b".store/v1/1.jpg"
+@pytest.mark.parametrize("case", TREES)
+def test_which_images_are_taken_and_what_is_skipped(tmp_path: Path, case: str) -> None:
+    files, links, images, skipped = TREES[case]
+    root = plant_with_links(tmp_path / "root", files, links)
+    assert images_of(root) == [(os.fsencode(image.split("/")[0]), os.fsencode(image)) for image in images]
+    source = ImageFolder(root, rescan=True)
+    assert source.skipped == skipped
+    assert all(f"{count} {reason}" in source.describe() for reason, count in skipped.items())
 
 
 def test_links_are_left_alone_on_request(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", ["c/1.jpg"])
-    (root / "c" / "2.jpg").symlink_to("1.jpg")
-    (root / "d").symlink_to(plant(tmp_path / "outside", ["1.jpg"]))
+    links = {"c/2.jpg": "1.jpg", "d": "../outside"}
+    root = plant_with_links(tmp_path / "root", ["c/1.jpg", "../outside/1.jpg"], links)
     assert [path for _, path in images_of(root)] == [b"c/1.jpg", b"c/2.jpg", b"d/1.jpg"]
     assert images_of(root, follow_symlinks=False) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(root, follow_symlinks=False) == {"link": 2}
-
-
-@left_out
-def test_broken_links_are_counted(tmp_path: Path) -> None:
-    plant(tmp_path, ["c/1.jpg"])
-    (tmp_path / "c" / "gone.jpg").symlink_to("nowhere.jpg")
-    (tmp_path / "c" / "circle.jpg").symlink_to("circle.jpg")
-    assert images_of(tmp_path) == [(b"c", b"c/1.jpg")]
-    assert skipped_of(tmp_path) == {"broken link": 2}
+    assert ImageFolder(root, rescan=True, follow_symlinks=False).skipped == {"link": 2}
 
 
 ODD_NAMES = [

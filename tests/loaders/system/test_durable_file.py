@@ -83,7 +83,7 @@ def test_pipes_and_devices_are_places_for_what_is_written_not_for_what_is_replac
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
         ensure_writable(path)
-        with pytest.raises(LoaderError, match=r"E-ACCESS.*no regular file"):
+        with pytest.raises(LoaderError, match=r"E-ACCESS.*not a regular file"):
             ensure_writable(path, private=True)
 
 

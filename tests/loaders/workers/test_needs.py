@@ -243,7 +243,7 @@ def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
     assert profile_path("here.json") == Path("here.json")
 
 
-@pytest.mark.filterwarnings("ignore:DataLoader.num_workers='auto'. has num_workers=0:UserWarning")
+@pytest.mark.filterwarnings("ignore:DataLoader.num_workers='auto'. uses num_workers=0:UserWarning")
 @pytest.mark.filterwarnings("ignore:DataLoader.tuned=True:UserWarning")
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts_none(

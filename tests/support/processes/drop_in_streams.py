@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,38 @@ import torch
 
 def values(batches: Any) -> list[Any]:
     return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
+
+
+def seen(batch: Any) -> Any:
+    """A batch, or a list of tensors, as Python values."""
+    return [part.tolist() for part in batch] if isinstance(batch, list) else torch.as_tensor(batch).tolist()
+
+
+def serve_with_states(loader: Any, epochs: int, step: Callable[[], object] = int) -> tuple[list[Any], list[Any]]:
+    """What `epochs` epochs serve, and (batches served, state as JSON, what `step` returned) at each boundary.
+
+    `step` is called after each batch.
+    """
+    served: list[Any] = []
+    states = [(0, json.dumps(loader.state_dict()), None)]
+    noted: Any = None
+    for _ in range(epochs):
+        for batch in loader:
+            noted = step()
+            served.append(seen(batch))
+            states.append((len(served), json.dumps(loader.state_dict()), noted))
+        states.append((len(served), json.dumps(loader.state_dict()), noted))
+    return served, states
+
+
+def serve_rest(loader: Any, epochs: int, step: Callable[[], object] = int) -> list[Any]:
+    """What the loader serves until `epochs` epochs are over."""
+    rest = []
+    while loader.epoch < epochs:
+        for batch in loader:
+            step()
+            rest.append(seen(batch))
+    return rest
 
 
 def children() -> set[int]:

@@ -1,4 +1,4 @@
-"""Choose the workers, the pinning and the prefetching of a DataLoader that is asked for tuned settings."""
+"""Recommends workers, pinned memory and prefetching for DataLoader(tuned=True)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 
 AUTO = "auto"
-# torch's 2 leaves a consumer waiting 12 % of its time where the batches' times vary by half (32 workers with a fifth to
-# spare, simulated), 3 leaves 3 %, 4 leaves 1 %; each one more costs a batch of memory for every worker.
+# Simulated with 32 workers, a fifth of them to spare, and batch times that vary by half: with torch's 2 the consumer
+# waits 12 % of its time, with 3 it waits 3 %, with 4 1 %. Each step costs memory for one batch per worker.
 TUNED_PREFETCH = 3
 
 
-def tune(
+def recommend_settings(
     dataset: Any, num_workers: int | str, pin_memory: bool, prefetch_factor: int | None, device: torch.device | None
 ) -> tuple[int, bool, int | None]:
-    """Return num_workers, pin_memory and prefetch_factor; what is not torch's default is the user's, and kept.
+    """Return num_workers, pin_memory and prefetch_factor; settings that the user changed from torch's stay.
 
-    Warns in one line of what differs from torch. Raises LoaderError E-MISUSE where other samples would be served.
+    Warns in one line what differs from torch. Raises LoaderError E-MISUSE where other samples would be served.
     """
     workers = num_workers if isinstance(num_workers, int) else 0
     if not workers:
@@ -36,7 +36,7 @@ def tune(
     differs = "random transforms draw from each worker's own generator, and the data set is copied to each worker"
     asked = "tuned=True" if isinstance(num_workers, int) else f"num_workers={num_workers!r}"
     text += f": {differs}" if workers else ""
-    warnings.warn(f"DataLoader({asked}) has {text}", UserWarning, stacklevel=3)
+    warnings.warn(f"DataLoader({asked}) uses {text}", UserWarning, stacklevel=3)
     return workers, pin_memory, prefetch_factor
 
 
@@ -45,9 +45,9 @@ def _refuse_other_samples(dataset: Any, workers: int) -> None:
         raise LoaderError(
             "E-MISUSE",
             f"each of {workers} workers would serve the whole IterableDataset",
-            fix="pass num_workers if the data set shares itself out among workers (get_worker_info)",
+            fix="pass num_workers if the data set splits itself between workers (get_worker_info)",
         )
     if workers and any(getattr(tensor, "is_cuda", False) for tensor in getattr(dataset, "tensors", ())):
         raise LoaderError(
-            "E-MISUSE", "forked workers cannot read a data set of CUDA tensors", fix="leave tuned and num_workers out"
+            "E-MISUSE", "forked workers cannot read a data set of CUDA tensors", fix="leave out tuned and num_workers"
         )

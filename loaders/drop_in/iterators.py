@@ -1,4 +1,4 @@
-"""TrackedIterator counts what an iterator of torch's DataLoader delivers, so that the loader can say where it is."""
+"""Iterators of torch's DataLoader that count what they deliver, so that the loader knows its place."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.draws import Draws
 from penstock.loaders.drop_in.fetcher import Fetcher, ProcessState, begin_dataset
 from penstock.loaders.drop_in.place import Mark, Place
-from penstock.loaders.drop_in.protocol import keeps_place
+from penstock.loaders.drop_in.resumable_sampler import IndexIterator
+from penstock.loaders.drop_in.stateful import is_stateful
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 
-Waiting = TypeVar("Waiting", bound="TrackedIterator")
+Waiting = TypeVar("Waiting", bound="CountingIterator")
 
 
 class Totals:
@@ -30,27 +30,27 @@ class Totals:
 
     Attributes:
         stats: the statistics.
-        started_s: when the first batch was asked for (perf_counter), 0 before.
+        started_s: when the first batch was requested (perf_counter), 0 before.
     """
 
     def __init__(self) -> None:
         self.stats, self.started_s = LoaderStats(), 0.0
 
     def count(self, batch: Any, ready: int, asked_s: float) -> None:
-        """Count a delivered batch that was asked for at `asked_s` (perf_counter), when `ready` were finished."""
+        """Count a delivered batch: requested at `asked_s` (perf_counter), when `ready` batches were finished."""
         now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
         images = 0 if first is None else first.size(0) if first.dim() else 1  # nested tensors have no shape
         self.stats = self.stats.with_batch(images, wait_s=now - asked_s, elapsed_s=now - self.started_s, ready=ready)
 
 
-class TrackedIterator(_BaseDataLoaderIter):
-    """Iterator of torch that keeps its Place, and sends batches to the loader's device.
+class CountingIterator(_BaseDataLoaderIter):
+    """Iterator of torch that keeps its Place, and moves batches to the loader's device.
 
-    It stands behind torch's own classes in the order of inheritance, in the place of their base class.
+    In the order of inheritance it follows torch's own classes, in place of their base class.
     """
 
-    _sampler_iter: Draws
+    _sampler_iter: IndexIterator
 
     def __init__(self, loader: Any) -> None:
         self._totals: Totals = loader._totals
@@ -58,8 +58,8 @@ class TrackedIterator(_BaseDataLoaderIter):
         now, went_on = self._place.now, not self._place.draws_seed
         super().__init__(loader)
         if self._persistent_workers and went_on and not self._place.is_resumed:
-            # Workers that went on would have drawn no seed between the epochs.
-            random_state.restore(now, random_state.generators_of(loader))
+            # Workers that had stayed would have drawn no seed between the epochs.
+            random_state.restore(now, random_state.find_generators(loader))
         if seeds_workers(loader):
             if self._place.base_seed is not None:
                 self._base_seed = self._place.base_seed
@@ -67,13 +67,13 @@ class TrackedIterator(_BaseDataLoaderIter):
         self._after_seed()
 
     def _after_seed(self) -> None:
-        """Go on after the workers' seed is drawn, and before the data set is asked for its iterator."""
+        """Run after the workers' seed is drawn and before the data set's iterator is made."""
 
     def _begin(self, loader: Any) -> None:
         """Begin an iteration at the loader's place."""
         self._place: Place = loader._place
         self._place.begun = True
-        self._epoch, self._steps = self._place.epoch, loader._steps()
+        self._epoch, self._steps = self._place.epoch, loader._count_steps()
         self._marks: deque[Mark] = deque()
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         self._feed = None
@@ -94,15 +94,15 @@ class TrackedIterator(_BaseDataLoaderIter):
         return super().__next__()
 
     def ready(self) -> int:
-        """Count the batches that can be had without waiting."""
+        """Return the number of batches that are available without waiting."""
         return 0
 
-    def end_states(self) -> list[ProcessState | None] | None:
-        """Return the states of the processes at the end of an epoch, where these go on with the next."""
+    def get_end_states(self) -> list[ProcessState | None] | None:
+        """Return the states of the processes at the end of an epoch, if they continue with the next."""
         return None
 
     def place_to_save(self) -> Place:
-        """Return this iteration's place, with all that it goes on from."""
+        """Return this iteration's place, with everything needed to continue from it."""
         return self._place
 
     def close(self) -> None:
@@ -133,20 +133,20 @@ class TrackedIterator(_BaseDataLoaderIter):
         return batch
 
     def _reach_end(self) -> None:
-        """Note that the epoch is over if its sampler, which is not asked for more than the epoch, is at its end."""
+        """Note that the epoch is over if its sampler, from which nothing beyond the epoch was drawn, is at its end."""
         if self._sampler_iter.look_ahead():
             self._finish()
 
     def _finish(self) -> None:
         """Note that the epoch is over."""
-        self._place.finish(self._epoch, self._sampler_iter.places(ended=True), self.end_states())
+        self._place.finish(self._epoch, self._sampler_iter.get_states(ended=True), self.get_end_states())
 
 
-class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
+class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
     """Iterator of torch that fetches in this process.
 
-    Here an iterable data set that keeps no place may draw its order from the global generators, when it is asked for
-    its iterator or, if that is a generator, for its first sample.
+    Here an iterable data set that is not stateful may draw its order from the global generators: when its iterator is
+    made or, if that is a generator, with its first sample.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -161,7 +161,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         super().__init__(loader)
         iterator = getattr(self._dataset_fetcher, "dataset_iter", None)
         self._is_lazy = inspect.isgenerator(iterator)
-        if place.begin and not self._is_lazy and (keeps_place(iterator) or not place.is_under_way) and self._may_draw:
+        if place.begin and not self._is_lazy and (is_stateful(iterator) or not place.is_under_way) and self._may_draw:
             random_state.restore(place.now, {})
         self._dataset_fetcher: Fetcher = Fetcher(self._dataset_fetcher, self._resume, self._start)
         if not (place.loaded and place.processes):
@@ -172,7 +172,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
             begin_dataset(self._dataset, self._resume or {})
 
     def place_to_save(self) -> Place:
-        """Return this iteration's place, with the generators that the rest is drawn from."""
+        """Return this iteration's place, with the generators from which the rest is drawn."""
         place = self._place
         if place.is_inside:
             return place
@@ -184,7 +184,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         return replace(place, begin={name: states[name] for name in names}, drawn_from=names, undrawn=True)
 
     def _reach_end(self) -> None:
-        if self._feed is None:  # torch asks the sampler when the program asks for more: it may draw, change or raise
+        if self._feed is None:  # torch asks the sampler when the program asks for more; it may draw, change or raise
             self._place.at_end = super()._reach_end
         else:
             super()._reach_end()
@@ -196,11 +196,11 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         else:
             batch = super()._next_data()  # type: ignore[no-untyped-call]
         draws = self._sampler_iter
-        self._marks.append(Mark(draws.number, draws.places(), 0, self._dataset_fetcher.state()))
+        self._marks.append(Mark(draws.number, draws.get_states(), 0, self._dataset_fetcher.state()))
         return batch
 
     def _first_data(self) -> Any:
-        """Fetch the first batch, and note which generators are drawn from for it."""
+        """Fetch the first batch, and note from which generators it was drawn."""
         place, fetcher = self._place, self._dataset_fetcher
         if place.begin:
             if self._is_lazy:
@@ -211,13 +211,13 @@ class SingleIterator(_SingleProcessDataLoaderIter, TrackedIterator):
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
         finally:
-            names = random_state.changed(before, random_state.capture({}))
+            names = random_state.find_changed(before, random_state.capture({}))
             place.drawn_from = names
             self._sampler_iter.begin = {name: before[name] for name in names}
 
-    def end_states(self) -> list[ProcessState | None] | None:
+    def get_end_states(self) -> list[ProcessState | None] | None:
         """Return the state of the data set at the end of an epoch."""
-        return [self._dataset_fetcher.state(ended=True)] if keeps_place(self._dataset) else None
+        return [self._dataset_fetcher.state(ended=True)] if is_stateful(self._dataset) else None
 
 
 def reads_from_generators(loader: Any) -> bool:
@@ -225,16 +225,16 @@ def reads_from_generators(loader: Any) -> bool:
     dataset = loader.dataset
     if loader.num_workers or not isinstance(dataset, IterableDataset):
         return False
-    return isinstance(dataset, Iterator) or not keeps_place(dataset)
+    return isinstance(dataset, Iterator) or not is_stateful(dataset)
 
 
 def seeds_workers(loader: Any) -> bool:
-    """Say whether what workers serve may be drawn from their generators, and is part of the place."""
-    return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or keeps_place(loader.dataset))
+    """Say whether workers may draw what they serve from their generators, whose seed is then part of the place."""
+    return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or is_stateful(loader.dataset))
 
 
 def alive(reference: Callable[[], Waiting | None]) -> Waiting:
-    """Return what a weak reference to a waiting iterator stands for."""
+    """Return the iterator of a weak reference; it exists, because it waits."""
     iterator = reference()
     assert iterator is not None, "an iterator that waits is alive"
     return iterator

@@ -1,4 +1,4 @@
-"""Order is what torch's iterators draw indices from: the loader's sampler, from a place in its epoch on."""
+"""Draws indices from the loader's sampler, starting anywhere in an epoch; torch's iterators use it as their sampler."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from torch.utils.data import (
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
-from penstock.loaders.drop_in.protocol import keeps_place, load_place, save_places, save_starts
+from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
 
 
-class Order:
+class ResumableSampler:
     """The `sampler` of a loader, from `place` on; `len()` is that of the whole epoch.
 
-    A sampler that keeps its own place (torchdata's protocol) is sent to it. Any other is drawn from again, from the
-    same random numbers, and what was delivered is dropped; `start` finds the place without drawing.
+    The state of a stateful sampler is loaded. Any other sampler draws again from the same random numbers, and the
+    indices that were delivered are skipped. `start` finds the place without drawing, where the order allows it.
     """
 
     def __init__(
         self, sampler: Any, place: Place, generators: random_state.Generators, start: From | None = None
     ) -> None:
         self.sampler, self.place, self.generators, self.start = sampler, place, generators, start
-        self.keepers = {SAMPLER: sampler, INNER: getattr(sampler, "sampler", None)}
+        self.samplers = {SAMPLER: sampler, INNER: getattr(sampler, "sampler", None)}
 
-    def __iter__(self) -> Draws:
-        return Draws(self)
+    def __iter__(self) -> IndexIterator:
+        return IndexIterator(self)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def starts(self) -> dict[str, Any]:
-        """Return the states in which the samplers are that keep their own place."""
-        return save_starts({name: keeper for name, keeper in self.keepers.items() if keeps_place(keeper)})
+    def save_initial_states(self) -> dict[str, Any]:
+        """Return the current states of the stateful samplers."""
+        return save_starts(self.samplers)
 
     def may_draw_from(self) -> set[str]:
-        """Name the generators from which the order may be drawn."""
+        """Return the names of the generators from which the order may be drawn."""
         if self.start is not None:
             return set()
         sampler = self.sampler
@@ -62,17 +62,17 @@ class Order:
         return set(random_state.capture(self.generators))
 
 
-class Draws:
-    """Iterate over an Order.
+class IndexIterator:
+    """Iterate over a ResumableSampler.
 
-    A sampler is asked for its iterator, and that for its first index, when torch does: both may draw random numbers.
+    The sampler's iterator is made, and its first index drawn, when torch would do so: both may draw random numbers.
 
     Attributes:
-        number: of the latest index that was drawn, from the start of the epoch.
-        begin: states of the generators that the order was drawn from, before that.
+        number: number of the latest index in the epoch.
+        begin: states of the generators that the order was drawn from, before it was drawn.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ResumableSampler) -> None:
         self._order, self._place = order, order.place
         self._ahead = set(self._place.ahead)
         self.number, self.begin = self._place.batches - 1, self._place.begin
@@ -80,13 +80,13 @@ class Draws:
         self._before: random_state.States | None = None
         self._begun, self._peeked = False, False
         self._next_index: Any = None
-        self._keepers: dict[str, Any] | None = None  # of the samplers, those that keep their own place
+        self._stateful: dict[str, Any] | None = None  # the stateful samplers, and their iterator
         if order.start is not None:
             self._iterator, self._begun = iter(order.start(self._place.epoch, self._place.batches)), True
         elif not self._place.is_resumed:
-            self._ask()
+            self._start_epoch()
 
-    def __iter__(self) -> Draws:
+    def __iter__(self) -> IndexIterator:
         return self
 
     def __next__(self) -> Any:
@@ -112,33 +112,32 @@ class Draws:
                 return index
 
     def look_ahead(self) -> bool:
-        """Say whether the sampler is at its end, where some draw random numbers or set themselves back."""
+        """Say whether the sampler is at its end. Some samplers draw random numbers there, or reset themselves."""
         assert self._iterator is not None, "a batch was drawn"
         if not self._peeked:
             with contextlib.suppress(StopIteration):
                 self._next_index, self._peeked = next(self._iterator), True
         return not self._peeked
 
-    def places(self, *, ended: bool = False) -> dict[str, Any]:
-        """Return the states of the samplers that keep their own place."""
-        if self._keepers is None:  # looked up once: this is asked for each batch
-            found = {**self._order.keepers, ITERATOR: self._iterator}
-            self._keepers = {name: keeper for name, keeper in found.items() if keeps_place(keeper)}
-        return save_places({n: k for n, k in self._keepers.items() if not (ended and n == ITERATOR)})
+    def get_states(self, *, ended: bool = False) -> dict[str, Any]:
+        """Return the states of the stateful samplers, and of their iterator unless the epoch `ended`."""
+        if self._stateful is None:  # looked up once: this runs for each batch
+            self._stateful = keep_stateful({**self._order.samplers, ITERATOR: self._iterator})
+        return save_states({n: owner for n, owner in self._stateful.items() if not (ended and n == ITERATOR)})
 
-    def _send_samplers(self) -> None:
-        """Send the samplers that keep their own place to the one in the state that was loaded."""
-        for name, keeper in self._order.keepers.items():
-            load_place(keeper, name, self._place.sampler if self._place.loaded else {})
+    def _load_sampler_states(self) -> None:
+        """Load the states of the stateful samplers from the state that was loaded."""
+        for name, sampler in self._order.samplers.items():
+            load_state(sampler, name, self._place.sampler if self._place.loaded else {})
 
-    def _ask(self) -> None:
-        """Ask the sampler for an iterator at the start of an epoch."""
+    def _start_epoch(self) -> None:
+        """Make the sampler's iterator at the start of an epoch."""
         order, place = self._order, self._place
         now, place.now = place.now, {}
         random_state.restore(now, order.generators)
-        self._send_samplers()
+        self._load_sampler_states()
         if not place.loaded:
-            place.sampler = order.starts()
+            place.sampler = order.save_initial_states()
         before = random_state.capture(order.generators)
         self._iterator = iter(order.sampler)
         if not inspect.isgenerator(self._iterator):
@@ -146,20 +145,20 @@ class Draws:
             self._note_drawn()
 
     def _note_drawn(self) -> None:
-        """Note which generators were drawn from, and their states before that."""
+        """Note which generators were drawn from, and their states before."""
         assert self._before is not None
-        names = random_state.changed(self._before, random_state.capture(self._order.generators))
+        names = random_state.find_changed(self._before, random_state.capture(self._order.generators))
         self._place.drawn_from = names
         self.begin = self._place.begin = {name: self._before[name] for name in names}
 
     def _find_place(self) -> None:
-        """Ask the sampler for an iterator, and bring it to the place inside the epoch."""
+        """Make the sampler's iterator, and move it to the place inside the epoch."""
         order, place = self._order, self._place
         random_state.restore(place.begin, order.generators)
-        self._send_samplers()
+        self._load_sampler_states()
         self._iterator = iter(order.sampler)
         if place.sampler:
-            load_place(self._iterator, ITERATOR, place.sampler)
+            load_state(self._iterator, ITERATOR, place.sampler)
         else:
             next(islice(self._iterator, place.batches, place.batches), None)
         if not place.batches:

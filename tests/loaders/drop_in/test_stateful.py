@@ -9,11 +9,12 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from drop_in_streams import values
+from drop_in_streams import serve_rest, serve_with_states, values
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, get_worker_info
 
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -165,10 +166,6 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def seen(batch: Any) -> Any:
-    return [part.tolist() for part in batch] if isinstance(batch, list) else torch.as_tensor(batch).tolist()
-
-
 @pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
@@ -179,26 +176,15 @@ def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
         random.seed(5)
         return DataLoader(**SOURCES[source](), num_workers=num_workers, persistent_workers=persistent)
 
-    # One run whose state is taken at each boundary, and what it served after that.
     KeepsPlace.passes = 0
-    served: list[Any] = []
-    states: list[tuple[int, int, str]] = []
     with loader() as whole:
-        for _ in range(2):
-            states.append((len(served), KeepsPlace.passes, json.dumps(whole.state_dict())))
-            for batch in whole:
-                served.append(seen(batch))
-                states.append((len(served), KeepsPlace.passes, json.dumps(whole.state_dict())))
-        states.append((len(served), KeepsPlace.passes, json.dumps(whole.state_dict())))
+        served, states = serve_with_states(whole, 2, lambda: KeepsPlace.passes)
         assert whole.epoch == 2
-    for taken, passes, state in states[:: 1 if num_workers == 0 else 3]:
-        KeepsPlace.passes = passes
+    for taken, state, passes in states[:: 1 if num_workers == 0 else 3]:
+        KeepsPlace.passes = passes or 0
         with loader() as again:
             again.load_state_dict(json.loads(state))
-            rest = []
-            while again.epoch < 2:
-                rest += [seen(batch) for batch in again]
-        assert rest == served[taken:], f"after {taken} batches"
+            assert serve_rest(again, 2) == served[taken:], f"after {taken} batches"
 
 
 def test_a_data_set_with_a_state_is_not_read_again() -> None:
@@ -240,30 +226,44 @@ def test_a_state_is_what_it_was_when_it_was_taken() -> None:
     assert json.dumps(state) == before
 
 
-class Secretive(Dataset[int]):
-    """A data set that gives no state."""
+class OwnState(Numbers):
+    """Its states are not torchdata's: they need an argument."""
 
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def state_dict(self) -> State:
-        raise KeyError("later")
+    def state_dict(self, step: int) -> State:
+        return {"step": step}
 
     def load_state_dict(self, state: State) -> None:
         """Take it."""
 
 
+class NoState(OwnState):
+    """Gives its state at certain times only."""
+
+    def state_dict(self) -> State:  # type: ignore[override]
+        raise KeyError("later")
+
+
+class FixedState(OwnState):
+    """Its state cannot be copied."""
+
+    def state_dict(self) -> Any:  # type: ignore[override]
+        return (k for k in range(3))
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_state_that_a_data_set_does_not_give_is_missed_when_it_is_asked_for(num_workers: int) -> None:
-    with DataLoader(Secretive(), 2, num_workers=num_workers) as loader:
+@pytest.mark.parametrize(
+    ("dataset", "why"), [(OwnState(), ""), (NoState(), "KeyError: 'later'"), (FixedState(), "pickle")]
+)
+def test_a_state_that_cannot_be_had_is_missed_only_when_it_is_asked_for(
+    dataset: Any, why: str, num_workers: int
+) -> None:
+    with DataLoader(dataset, 2, num_workers=num_workers) as loader:
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1]
-        with pytest.raises(LoaderError, match=r"E-STATE.*the dataset has no state .*KeyError: 'later'"):
+        expected = pytest.raises(LoaderError, match=f"E-STATE.*state of the dataset cannot be copied .*{why}")
+        with expected if why else nullcontext():
             loader.state_dict()
-        assert len(list(batches)) == 2
+        assert values(batches) == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12]]
 
 
 class Answers(Dataset[int]):

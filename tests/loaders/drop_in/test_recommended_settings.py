@@ -10,7 +10,7 @@ from drop_in_streams import values
 from numbered_dataset import Numbered, Stream
 from torch.utils.data import TensorDataset
 
-from penstock.loaders.drop_in import tuned
+from penstock.loaders.drop_in import recommended_settings
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 @pytest.mark.parametrize("asked", [{"tuned": True}, {"num_workers": "auto"}])
 def test_tuned_settings_are_chosen_said_once_and_serve_the_same(asked: dict[str, Any]) -> None:
-    with pytest.warns(UserWarning, match=r"DataLoader\((tuned=True|num_workers='auto')\) has .* random trans") as said:
+    with pytest.warns(UserWarning, match=r"DataLoader\((tuned=True|num_workers='auto')\) uses .* random trans") as said:
         loader = DataLoader(Numbered(7), 2, **asked)
     assert len(said) == 1
     assert said[0].filename == __file__
     assert "\n" not in str(said[0].message)
-    assert (loader.num_workers, loader.prefetch_factor) == (default_workers(), tuned.TUNED_PREFETCH)
+    assert (loader.num_workers, loader.prefetch_factor) == (default_workers(), recommended_settings.TUNED_PREFETCH)
     assert (loader.pin_memory, loader.persistent_workers) == (torch.cuda.is_available(), False)
     with loader:
         assert values(loader) == [[0, 1], [2, 3], [4, 5], [6]]
@@ -40,7 +40,7 @@ def test_what_the_user_sets_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     pinned = {d: DataLoader(Numbered(4), device=d, tuned=True).pin_memory for d in (None, "cuda", "cuda:1", "cpu")}
     assert pinned == {None: True, "cuda": True, "cuda:1": True, "cpu": False}
-    monkeypatch.setattr(tuned.multiprocessing.current_process(), "_config", {"daemon": True})
+    monkeypatch.setattr(recommended_settings.multiprocessing.current_process(), "_config", {"daemon": True})
     with pytest.warns(UserWarning, match="num_workers=0") as said:
         assert DataLoader(Numbered(4), num_workers="auto").num_workers == 0
     assert "random transforms" not in str(said[0].message)  # there is no worker whose generator would draw
@@ -51,7 +51,7 @@ class OnDevice:
 
 
 def test_what_would_serve_other_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "default_workers", lambda: 2)
+    monkeypatch.setattr(recommended_settings, "default_workers", lambda: 2)
     on_device = TensorDataset(torch.zeros(4))
     on_device.tensors = (OnDevice(),)  # type: ignore[assignment]
     for dataset, why in ((Stream(4), "would serve the whole IterableDataset"), (on_device, "CUDA tensors")):
