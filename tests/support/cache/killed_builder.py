@@ -18,7 +18,7 @@ from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.sources.image_folder import ImageFolder
 
-CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "link", "mkdir", "rmdir", "fchmod")
+CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "mkdir", "rmdir", "fchmod")
 
 
 class Killer:
