@@ -16,7 +16,7 @@ from processes import eventually
 
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
-from penstock.loaders.cache_build.journal import read_blocks, read_key
+from penstock.loaders.cache_build.unfinished import Block, read_journal
 from penstock.loaders.cache_build.verify import verify_cache
 from penstock.pipelines.errors import LoaderError
 
@@ -122,10 +122,9 @@ def kill_somewhere(command: Command, dest: Path, known: Undisturbed, victim: str
 def stored_images(dest: Path) -> int:
     """Images that are noted in the journal of an unfinished cache."""
     counts = [0]
-    for journal in dest.parent.glob(dest.name + ".tmp.*/journal"):
-        path = os.fsencode(journal)
-        if read_key(path) is not None:
-            counts.append(sum(len(block.records) for block, _ in read_blocks(path)))
+    for folder in dest.parent.glob(dest.name + ".tmp.*"):
+        _key, *lines = [*read_journal(os.fsencode(folder)), None]
+        counts.append(sum(len(Block.from_text(line[0]).records) for line in lines if line is not None))
     return max(counts)
 
 
