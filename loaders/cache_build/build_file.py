@@ -14,11 +14,11 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import shard_range
+from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.lock import BuildLock
-from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr

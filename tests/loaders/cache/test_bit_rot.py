@@ -29,7 +29,7 @@ from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.cache.format import FILE, PIXELS, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import freshness as cache_key
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines import imagenet_eval

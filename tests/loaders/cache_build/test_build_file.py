@@ -27,10 +27,10 @@ from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import disk_space as build_space
 from penstock.loaders.cache_build import freshness as cache_key
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import BuiltCache, build_cache
+from penstock.loaders.cache_build.build import BuiltCache, build_cache
+from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
-from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.cache_encode.encode import SampleEncoder

@@ -14,8 +14,8 @@ from interrupts import Interruption
 from photo_folder import write_folder
 
 from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.build_file import remove_dead_builds
-from penstock.loaders.cache_build.build_set import build_cache
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.sources.image_folder import ImageFolder
 

@@ -33,7 +33,7 @@ from penstock.loaders.cache import hdf5_file
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.verify import verify_cache
 from penstock.loaders.sources.image_folder import ImageFolder
 

@@ -22,7 +22,7 @@ from processes import child_pids
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
 from penstock.loaders.sources.image_folder import ImageFolder

@@ -28,7 +28,7 @@ from photo_folder import photo, write_folder
 from power_cut import DiskRecorder, after_a_cut
 
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.sources.image_folder import ImageFolder
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.sources.image_folder import ImageFolder
 

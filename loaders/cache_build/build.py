@@ -19,10 +19,10 @@ from penstock.loaders.cache.shards import (
     write_manifest,
 )
 from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, usable_file
+from penstock.loaders.cache_build.build_progress import BuildProgress
+from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import refreshed
-from penstock.loaders.cache_build.progress import BuildProgress
-from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from penstock.loaders.cache_build import progress as build_progress
-from penstock.loaders.cache_build.progress import BuildDisplay
+from penstock.loaders.cache_build import build_progress
+from penstock.loaders.cache_build.build_progress import BuildDisplay
 
 
 class Terminal(io.StringIO):
