@@ -12,8 +12,8 @@ from multiprocessing import forkserver, util
 from types import FrameType
 from typing import Any
 
-import penstock.loaders.backends.torch_backend  # noqa: F401  torch is imported once, not once a worker
-from penstock.loaders.cache_encode.encode_workers import run_worker
+import penstock.loaders.backends.torch_backend
+import penstock.loaders.cache_encode.encode_workers  # noqa: F401  torch is imported once, not once per worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
 from penstock.loaders.workers.launch import answer_start
 from penstock.loaders.workers.leftovers import remove_folder
@@ -57,7 +57,7 @@ def _is_orphan() -> bool:
 def _unblock_signals(_: object) -> None:
     """Unblock the signals in a user's process; ours end quietly by Ctrl-C, workers until their handlers are set."""
     process: Any = multiprocessing.current_process()
-    ours = process._target in (answer_start, run_worker) or any(
+    ours = process._target is answer_start or any(
         arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
     )
     if os.getppid() == _SERVER and not ours:
