@@ -12,8 +12,6 @@ from multiprocessing import forkserver, util
 from types import FrameType
 from typing import Any
 
-import penstock.loaders.engine.process_engine  # noqa: F401  torch is imported once, not once a worker
-from penstock.loaders.cache_encode.encode_workers import run_worker
 from penstock.loaders.drop_in.worker_start import WorkerStart
 from penstock.loaders.workers.launch import answer_start
 from penstock.loaders.workers.leftovers import remove_folder
@@ -57,7 +55,7 @@ def _is_orphan() -> bool:
 def _unblock_signals(_: object) -> None:
     """Unblock the signals in a user's process; ours end quietly by Ctrl-C, workers until their handlers are set."""
     process: Any = multiprocessing.current_process()
-    ours = process._target in (answer_start, run_worker) or any(
+    ours = process._target is answer_start or any(
         arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
     )
     if os.getppid() == _SERVER and not ours:

@@ -28,7 +28,7 @@ from penstock.bench.record.record import (
     decode_name,
 )
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.pipelines.spec import ImagePipeline
 

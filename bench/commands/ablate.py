@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
+from penstock.loaders.system.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from penstock.bench.train.ablation import Ablation

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from penstock.bench.commands import options as common
-from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
+from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import EXIT_CACHE
 
 cache = typer.Typer(
@@ -47,9 +47,9 @@ def build(
     from penstock.bench.report.cache_text import describe_build
     from penstock.loaders.cache.format import Encoding
     from penstock.loaders.cache.shards import shard_range
-    from penstock.loaders.cache_build.build_set import build_cache
-    from penstock.loaders.cache_build.progress import BuildDisplay, BuildProgress
-    from penstock.loaders.cache_build.ranks import build_ranks
+    from penstock.loaders.cache_build.build import build_cache
+    from penstock.loaders.cache_build.build_progress import BuildDisplay, BuildProgress
+    from penstock.loaders.cache_build.build_ranks import build_ranks
     from penstock.loaders.open_source import open_source
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench.commands.progress import ProgressBar
+from penstock.loaders.system.progress_bar import ProgressBar
 
 
 def synth(

@@ -6,13 +6,10 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +17,7 @@ from penstock.bench.data.demo_photo import class_name, photo_bytes, require_pill
 from penstock.loaders.system.durable_file import random_name, remove_left_folders
 from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.machine import available_cpus
-from penstock.loaders.workers.settle import start_worker
+from penstock.loaders.workers.pool import map_in_workers
 from penstock.pipelines.errors import LoaderError
 
 MANIFEST = "synth.json"
@@ -159,45 +156,24 @@ def _write_photos(
 ) -> None:
     for parent in {photo.path(folder).parent for photo in photos}:
         parent.mkdir(parents=True)
-    chunks = [photos[start : start + CHUNK] for start in range(0, len(photos), CHUNK)]
-    write = partial(_write_chunk, folder, seed)
-    done = 0
+    chunks = [range(start, min(start + CHUNK, len(photos))) for start in range(0, len(photos), CHUNK)]
     workers = min(available_cpus() if workers is None else workers, len(chunks))
-    with closing(_written(write, chunks, workers)) as counts:
+    work = partial(_write_chunk, folder, seed, photos)
+    done = 0
+    with closing(map_in_workers(work, iter(chunks), workers if workers > 1 else 0)) as counts:
         for count in counts:
             done += count
             os.utime(folder)  # a run that lives is not taken for one that was killed
             progress(done, len(photos))
 
 
-def _written(
-    write: Callable[[list[_Photo]], int], chunks: list[list[_Photo]], workers: int
-) -> Generator[int, None, None]:
-    """Yield what `write` returns of each chunk, in the order in which they are done."""
-    if workers <= 1:
-        yield from map(write, chunks)
-        return
-    # spawn: the caller may hold threads and locks (progress bar, torch) which a fork would copy in mid-air. The workers
-    # leave Ctrl-C to this process, which ends the pool in good order, and end with it if it is killed.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=start_worker, initargs=(0,)) as pool:
-        others = active_children()
-        futures = [pool.submit(write, chunk) for chunk in chunks]
-        started = [process for process in active_children() if process not in others]
-        try:
-            yield from (future.result() for future in as_completed(futures))
-        except BrokenProcessPool as error:
-            for process in started:  # the pool ends them by SIGTERM, which they outlast, and waits for them
-                process.kill()
-            cause = f"a process that writes the demo set died: {error}"
-            raise LoaderError("E-WORKER", cause, fix="run again") from error
-        finally:
-            pool.shutdown(cancel_futures=True)  # waits for the chunks that are being written
-
-
-def _write_chunk(folder: Path, seed: int, photos: list[_Photo]) -> int:
-    for photo in photos:
-        photo.path(folder).write_bytes(photo_bytes(seed, *photo))
-    return len(photos)
+def _write_chunk(
+    folder: Path, seed: int, photos: list[_Photo], places: range, working_on: Callable[[int], None]
+) -> int:
+    for place in places:
+        working_on(place)
+        photos[place].path(folder).write_bytes(photo_bytes(seed, *photos[place]))
+    return len(places)
 
 
 def _as_loader_error(error: OSError, folder: Path) -> LoaderError:

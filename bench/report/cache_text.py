@@ -11,7 +11,7 @@ from penstock.bench.record.cache_kinds import CacheAdvice
 from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
-from penstock.loaders.cache_build.build_set import BuiltCache
+from penstock.loaders.cache_build.build import BuiltCache
 from penstock.loaders.cache_build.verify import BadImage, CacheReport
 from penstock.pipelines.errors import printable, size_text
 

@@ -20,7 +20,7 @@ from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, C
 from penstock.bench.record.record import BenchRecord
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.create import create_loader
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.system.machine import default_workers

@@ -24,7 +24,7 @@ from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.rules import WORTH
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 

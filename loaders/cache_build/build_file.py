@@ -11,15 +11,14 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint, crc32
+from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import shard_range
+from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
-from penstock.loaders.cache_build.journal import Block
 from penstock.loaders.cache_build.lock import BuildLock
-from penstock.loaders.cache_build.progress import BuildProgress
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
@@ -100,11 +99,11 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
     """
     dest = real_place(path)
     build_versions()  # raises without h5py, before any work
-    import_module("penstock.pipelines.sample.decode_pillow")  # likewise without Pillow: EXIF and unusual images need it
     about = usable_file(request, dest)
     if about is not None:
         remove_dead_builds(dest)
         return BuiltFile(path=dest, about=about)
+    import_module("penstock.pipelines.sample.decode_pillow")  # raises without Pillow: EXIF and unusual images need it
     lock = BuildLock(dest + b".lock")
     try:
         with lock:
@@ -214,12 +213,9 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
     with contextlib.closing(chunks):
         for chunk in chunks:
             lock.check()
-            payload = chunk.payload
-            crc = crc32(payload, 0)
-            block = Block(chunk.records, len(payload), crc, chunk.source_bytes, chunk.kept, chunk.bad)
             with write_errors_as_loader_errors(dest):
-                folder.append(block, payload)
-            request.progress.advance(len(chunk.records), len(payload))
+                folder.append(chunk)
+            request.progress.advance(len(chunk.records), len(chunk.payload))
             if folder.num_bytes - checked >= SYNC_BYTES:
                 checked = folder.num_bytes
                 mean = folder.num_bytes / folder.num_samples

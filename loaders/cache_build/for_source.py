@@ -8,10 +8,10 @@ import warnings
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache.shards import MANIFEST
+from penstock.loaders.cache_build.build import build_cache, checked_encoding, refuse_inside
 from penstock.loaders.cache_build.build_file import remove_dead_builds
-from penstock.loaders.cache_build.build_set import build_cache, checked_encoding, refuse_inside
+from penstock.loaders.cache_build.build_progress import BuildDisplay
 from penstock.loaders.cache_build.freshness import refreshed, why_stale
-from penstock.loaders.cache_build.progress import BuildDisplay
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import shown

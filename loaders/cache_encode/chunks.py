@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,10 +54,10 @@ class ChunkCutter:
         self.next, self.end = first, end
         self._samples = self._bytes = 0
 
-    @property
-    def more(self) -> bool:
-        """Whether there are samples left."""
-        return self.next < self.end
+    def tasks(self) -> Iterator[Task]:
+        """Yield tasks until all samples are handed out; each is cut when it is asked for."""
+        while self.next < self.end:
+            yield self.cut()
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk into account."""

@@ -20,14 +20,15 @@ from penstock.loaders.sources.folder_scan import (
     skipped_text,
 )
 from penstock.loaders.sources.saved_index import drop_index, is_still_valid, load_index, name_index, save_index
-from penstock.loaders.sources.scan_progress import ScanProgress
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError, printable, size_text
 from penstock.pipelines.native.rows import FILE, Names, Rows
 
 # An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
 MAX_FILE_BYTES = 512 << 20
+SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOWN = 5  # names in a warning
 
 
@@ -195,8 +196,12 @@ def _open_index(
     saved = None if rescan else load_index(root, name)
     if saved is not None:
         return saved
-    with ScanProgress(root) as display:
-        scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=progress or display)
+    with ProgressBar("scanning", show_after_s=SHOW_SCAN_AFTER_S) as bar:
+
+        def show(num_images: int) -> None:
+            bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")
+
+        scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=progress or show)
     return save_index(name, scan.write)
 
 

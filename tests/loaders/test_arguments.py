@@ -14,7 +14,7 @@ from photo_folder import write_folder
 
 from penstock.loaders import LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.json_lines import JsonLines

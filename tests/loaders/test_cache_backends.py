@@ -28,7 +28,7 @@ from penstock.loaders.cache import hdf5_cache
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache.hdf5_file import CacheFile
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.engine import native_rows

@@ -25,7 +25,6 @@ from typing import Annotated, Any
 sys.path.extend(str(folder) for folder in (Path(__file__).resolve().parents[1] / "support").iterdir())  # as a script
 
 import typer
-from cache_kills import age_private_locks
 from command_line import own_shm
 from forked_commands import Command, Commands
 from photo_folder import write_folder
@@ -282,7 +281,6 @@ class Campaign:
 
     def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
         """Whatever the builder left, its lock among it, is in nobody's way."""
-        age_private_locks(place)
         code, command = self._commands.run("cache", "build", self._photos, dest, "--workers", 0)
         left = sorted(path.name for path in place.iterdir())
         if code != 0 or left != [dest.name]:

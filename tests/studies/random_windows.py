@@ -22,7 +22,7 @@ import torch
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.engine.sample_reader import SampleReader
 from penstock.loaders.sources.contract import LocatedSource
 from penstock.loaders.sources.image_folder import ImageFolder

@@ -23,7 +23,7 @@ from penstock.bench.checks.parity import ParityEngine, tolerance_between
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, PixelDistance
 from penstock.loaders import Loader, LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.pipelines import imagenet_eval
 
 COUNT, BAD = 21, 4

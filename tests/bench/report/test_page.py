@@ -31,7 +31,7 @@ from penstock.bench.run import cache_kinds
 from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
 from penstock.bench.run.run import _summary
 from penstock.loaders import open_source
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.pipelines.errors import LoaderError
 
 RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"

@@ -19,7 +19,7 @@ from penstock.bench.run import cache_kinds as cache_advice
 from penstock.bench.run.cache_kinds import ENCODINGS, advise_cache, build_options
 from penstock.loaders import open_source
 from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import LoaderError
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import random
-import shutil
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +32,8 @@ from penstock.loaders import LoaderError
 from penstock.loaders.cache import hdf5_file
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build import lock as build_lock
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import build_cache
-from penstock.loaders.cache_build.lock import Owner
-from penstock.loaders.cache_build.progress import BuildProgress
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.verify import verify_cache
 from penstock.loaders.sources.image_folder import ImageFolder
 
@@ -291,91 +283,3 @@ def test_a_reader_that_opens_the_file_as_it_is_replaced(
     assert cache.about[0].coded == Encoding(quality=50)
     assert verify_cache(cache).sound
     assert open_cache(dest).about[0].coded == Encoding()
-
-
-@pytest.fixture(scope="module")
-def unfinished(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """(folder with what a killed builder left, how many images that is)."""
-    folder = tmp_path_factory.mktemp("unfinished")
-    command = build(commands, photos, folder / "x.h5", 0, small_steps=True, stop_after=20)
-    assert eventually(command.stopped, 100)
-    command.kill(group=True)
-    assert command.wait() == -9
-    assert stored_images(folder / "x.h5") == 20
-    return folder, 20
-
-
-def test_a_builder_that_was_taken_for_dead_and_goes_on(
-    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when another host stands still for a minute: it says so and ends, and what its successor makes is whole."""
-    dest, lock = tmp_path / "x.h5", tmp_path / "x.h5.lock"
-    lost = build(commands, photos, dest, 0, small_steps=True, stop_after=10)
-    assert eventually(lost.stopped, 100)
-    lock.write_text(json.dumps({**json.loads(lock.read_text()), "host": "elsewhere"}))  # in place: it holds this file
-    monkeypatch.setattr(build_lock, "SILENT_S", 0.3)
-    codes: list[int] = []
-
-    class Revive(BuildProgress):
-        def advance(self, samples: int, num_bytes: int) -> None:
-            if not codes:
-                os.kill(lost.pid, signal.SIGCONT)
-                while lost.running():  # it may stop once more, after each block
-                    os.kill(lost.pid, signal.SIGCONT)
-                    time.sleep(0.01)
-                codes.append(lost.wait())
-
-    file = build_cache(ImageFolder(photos), dest, workers=0, progress=Revive()).files[0]
-    assert codes == [4]
-    assert "LoaderError[E-CACHE]" in lost.errors
-    assert "the lock is gone" in lost.errors
-    assert (file.resumed, file.built) == (10, NUM_PHOTOS - 10)
-    assert state_of(dest, known.whole) == "whole"
-    assert os.listdir(tmp_path) == ["x.h5"]
-
-
-def test_a_lock_is_given_back_though_nothing_can_be_removed_while_it_is_made(
-    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or the process would wait for itself the next time."""
-    dest, unlink = tmp_path / "x.h5", os.unlink
-
-    def failing(path: Any, *rest: Any) -> None:
-        if b".lock." in os.fsencode(path):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        unlink(path, *rest)
-
-    monkeypatch.setattr(os, "unlink", failing)
-    for encoding in (Encoding(), Encoding(quality=50)):
-        assert build_cache(ImageFolder(few), dest, encoding, workers=0, replace_stale=True).files[0].built == FEW
-    assert not (tmp_path / "x.h5.lock").exists()
-
-
-def _dead() -> Owner:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return replace(Owner.this_process(), pid=process.pid)
-
-
-@pytest.mark.parametrize("owner", ["dead", "silent on another host"])
-def test_the_lock_of_a_builder_that_is_gone(
-    photos: Path,
-    tmp_path: Path,
-    known: Undisturbed,
-    unfinished: tuple[Path, int],
-    monkeypatch: pytest.MonkeyPatch,
-    owner: str,
-) -> None:
-    folder, stored = unfinished
-    shutil.copytree(folder, tmp_path / "copy")
-    dest, lock = tmp_path / "copy" / "x.h5", tmp_path / "copy" / "x.h5.lock"
-    left_by = _dead() if owner == "dead" else replace(Owner.this_process(), host="elsewhere")
-    lock.write_text(json.dumps(asdict(left_by)))
-    if "host" in owner:
-        with pytest.raises(LoaderError, match=r"E-CACHE.*on elsewhere is building it"):
-            build_cache(ImageFolder(photos), dest, workers=0, wait=False)
-        monkeypatch.setattr(build_lock, "SILENT_S", 0.5)
-    file = build_cache(ImageFolder(photos), dest, workers=0).files[0]
-    assert (file.resumed, file.built) == (stored, NUM_PHOTOS - stored)
-    assert state_of(dest, known.whole) == "whole"
-    assert os.listdir(dest.parent) == ["x.h5"]

@@ -133,7 +133,7 @@ def test_caches_are_served_alike(tmp_path: Path, encoding: str, exif: str) -> No
 
 
 def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None:
-    from penstock.loaders.cache_build.build_set import build_cache
+    from penstock.loaders.cache_build.build import build_cache
 
     build_cache(open_source(photos), tmp_path / "set", shards=3, workers=0)
     cache = open_cache(tmp_path / "set")

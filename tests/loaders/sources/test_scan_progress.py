@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from folder_trees import plant
 
-from penstock.loaders.sources import scan_progress
+from penstock.loaders.sources import image_folder
 from penstock.loaders.sources.image_folder import ImageFolder
 
 
@@ -27,7 +27,7 @@ def test_a_long_scan_is_shown_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO | None, after_s: float, shown: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(scan_progress, "SHOW_AFTER_S", after_s)
+    monkeypatch.setattr(image_folder, "SHOW_SCAN_AFTER_S", after_s)
     monkeypatch.setenv("TERM", "xterm")
     ImageFolder(plant(tmp_path / "[bold]", {"c/1.jpg": b""}), rescan=True)
     text = stderr.getvalue() if stderr else ""

@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.backends import BACKENDS
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.create import loader_needs
 from penstock.loaders.dali.dali_engine import DALI_BYTES, DALI_IMAGES
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile

@@ -23,7 +23,7 @@ from odd_images import JFIF, corpus, jpeg, scene, textured
 
 from penstock.loaders.cache.format import STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window

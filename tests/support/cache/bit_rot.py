@@ -17,7 +17,7 @@ from photo_folder import photo, write_folder
 
 from penstock.loaders.cache.format import PIXELS, STRIPS, Encoding, Record
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.verify import damage
 from penstock.loaders.sources.image_folder import ImageFolder

@@ -16,13 +16,11 @@ from processes import eventually
 
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
-from penstock.loaders.cache_build.journal import read_blocks, read_key
+from penstock.loaders.cache_build.unfinished import Block, read_journal
 from penstock.loaders.cache_build.verify import verify_cache
 from penstock.pipelines.errors import LoaderError
 
 VICTIMS = ("group", "parent", "worker")
-_PRIVATE_LOCK = re.compile(r".*\.lock\.[0-9a-f]{16}")
-_LONG_AGO_S = 1000
 _PATIENCE_S = 100.0  # on a machine that is busy with others
 
 
@@ -124,10 +122,9 @@ def kill_somewhere(command: Command, dest: Path, known: Undisturbed, victim: str
 def stored_images(dest: Path) -> int:
     """Images that are noted in the journal of an unfinished cache."""
     counts = [0]
-    for journal in dest.parent.glob(dest.name + ".tmp.*/journal"):
-        path = os.fsencode(journal)
-        if read_key(path) is not None:
-            counts.append(sum(len(block.records) for block, _ in read_blocks(path)))
+    for folder in dest.parent.glob(dest.name + ".tmp.*"):
+        _key, *lines = [*read_journal(os.fsencode(folder)), None]
+        counts.append(sum(len(Block.from_text(line[0]).records) for line in lines if line is not None))
     return max(counts)
 
 
@@ -151,25 +148,14 @@ def _described(dest: Path) -> str:
     return f", though it opens: {about.counts}, {about.kept}"
 
 
-def age_private_locks(folder: Path) -> None:
-    """Let what a builder left that was killed while it made its lock be old enough to be swept."""
-    long_ago = time.time() - _LONG_AGO_S
-    for entry in folder.iterdir():
-        if _PRIVATE_LOCK.fullmatch(entry.name):
-            os.utime(entry, (long_ago, long_ago))
-
-
 def next_build(commands: Commands, source: Path, dest: Path, whole: bytes, workers: int = 0) -> int:
     """The next build succeeds by itself and leaves nothing but the file; how many images it took over."""
     there = dest.exists() and dest.read_bytes() == whole
-    age_private_locks(dest.parent)
     code, command = commands.run("cache", "build", source, dest, "--workers", workers)
     assert code == 0, command.errors
     assert ("nothing to do" in command.output) == there
     assert state_of(dest, whole) == "whole"
-    left = sorted(entry.name for entry in dest.parent.iterdir())
-    # Who finds the file whole has no lock to make, and so none to sweep beside it.
-    assert [name for name in left if not (there and _PRIVATE_LOCK.fullmatch(name))] == [dest.name]
+    assert os.listdir(dest.parent) == [dest.name]
     assert commands.shared_segments() == []
     told = re.search(r"; ([\d,]+) were there", command.output)
     return int(told[1].replace(",", "")) if told else 0

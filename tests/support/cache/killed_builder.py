@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.loaders.cache_build import unfinished as build_folder
-from penstock.loaders.cache_build.build_set import build_cache
+from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.sources.image_folder import ImageFolder
 
-CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "link", "mkdir", "rmdir", "fchmod")
+CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "mkdir", "rmdir", "fchmod")
 
 
 class Killer:

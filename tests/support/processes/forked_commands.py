@@ -212,8 +212,8 @@ def _serve() -> None:
     import penstock.bench.commands.synth
     import penstock.bench.commands.train
     import penstock.bench.report.cache_text
-    import penstock.loaders.cache_build.build_set
-    import penstock.loaders.cache_build.ranks
+    import penstock.loaders.cache_build.build
+    import penstock.loaders.cache_build.build_ranks
     import penstock.loaders.sources.contract
 
     gc.freeze()  # what a command collects at its end is its own

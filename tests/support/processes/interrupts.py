@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_WHERE = ("/loaders/", "/pipelines/", "/threading.py", "/queue.py", "/multiprocessing/", "/torch/utils/data/")
+_WHERE = (
+    "/loaders/",
+    "/pipelines/",
+    "/threading.py",
+    "/queue.py",
+    "/multiprocessing/",
+    "/torch/utils/data/",
+    "/filelock/",
+)
 # Python drops what is raised in finalizers.
 _SPARED_FILES, _SPARED = ("/weakref.py", "/multiprocessing/util.py"), ("__del__",)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
+from penstock.loaders.system.progress_bar import ProgressBar, has_terminal
 from penstock.pipelines.errors import printable
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 LINE_EVERY_S = 30.0
 _LOOKS = 5  # at a lock, before its holder is shown
@@ -44,7 +41,7 @@ class BuildDisplay(BuildProgress):
         self._looks: dict[str, int] = {}
         self._line_s = time.monotonic()
         self._first: tuple[float, int] | None = None  # when the first images came, how many; workers start slowly
-        self._bar: Progress | None = None
+        self._bar: ProgressBar | None = None
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
         if done:
@@ -75,19 +72,14 @@ class BuildDisplay(BuildProgress):
             self._say(text)
 
     def _show(self) -> None:
-        if sys.stderr is not None and sys.stderr.isatty():
-            self._bar = self._bar or _start(self._total)
-            self._bar.update(
-                self._bar.task_ids[0],
-                completed=self._done,
-                description=self._text,
-                rate=self._rate(),
-                megabytes=self._bytes / 1e6,
-            )
+        if has_terminal():
+            self._bar = self._bar or ProgressBar(self._text, self._total)
+            details = f"{self._done}/{self._total}, {self._rate():,.0f} images/s, {self._bytes / 1e6:,.0f} MB,"
+            self._bar.show(self._done, what=self._text, details=details)
         elif time.monotonic() - self._line_s >= LINE_EVERY_S:
             self._line_s = time.monotonic()
             line = f"{self._text}: {self._done:,} of {self._total:,} images, {self._bytes / 1e6:,.0f} MB written"
-            if rate := self._rate():  # not known after the first images, whose time holds the start of workers
+            if rate := self._rate():  # unknown after the first images, whose time includes the start of workers
                 line += f", {rate:,.0f} images/s, {(self._total - self._done) / rate / 60:,.0f} min left"
             self._say(line)
 
@@ -97,32 +89,13 @@ class BuildDisplay(BuildProgress):
 
     def _say(self, line: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)
+            self._bar.print(line)
         elif sys.stderr is not None:
             print(f"penstock: {line}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> BuildDisplay:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
-
-
-def _start(total: int) -> Progress:
-    # Imported here: a cache that is there already shows nothing.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:,.0f} images/s, {task.fields[megabytes]:,.0f} MB,", markup=False),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    bar.add_task("building", total=total, rate=0.0, megabytes=0.0)
-    bar.start()
-    return bar
+            self._bar.__exit__(*error)

@@ -18,11 +18,11 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, remove_dead_builds, usable_file
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, usable_file
+from penstock.loaders.cache_build.build_progress import BuildProgress
+from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import refreshed
-from penstock.loaders.cache_build.progress import BuildProgress
-from penstock.loaders.cache_build.ranks import Ranks
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
@@ -104,26 +104,23 @@ def refuse_inside(source: Source, dest: bytes) -> None:
 
 
 def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) -> BuiltCache:
-    abouts = _whole_set(request, folder, shards)
-    if abouts is None:
-        _prepare(request, folder)
-    files = []
-    for shard in ranks.shards(shards):
-        path = _path(folder, shard, shards)
-        if abouts is None:
-            files.append(build_file(_of_shard(request, shard, shards), path))
-        else:
-            remove_dead_builds(path)
-            files.append(BuiltFile(path=path, about=abouts[shard]))
+    """Build each shard as a file of its own, which resumes by itself; then write the manifest that makes them a set."""
+    complete = _is_complete(request, folder, shards)
+    if not complete:
+        _prepare_folder(folder)
+    files = [
+        build_file(_of_shard(request, shard, shards), _path(folder, shard, shards)) for shard in ranks.shards(shards)
+    ]
     ranks.meet()
-    if abouts is None and (ranks.group is None or ranks.rank == 0):
-        abouts = _abouts(request, folder, shards)
+    if not complete and (ranks.group is None or ranks.rank == 0):
+        abouts = _read_abouts(request, folder, shards)
         if abouts is not None:
             with write_errors_as_loader_errors(folder):
                 write_manifest(folder, ShardSet.of(abouts))
                 _remove_others(folder, shards)
+            complete = True
     ranks.meet()
-    return BuiltCache(path=folder, files=files, complete=abouts is not None or ranks.group is not None)
+    return BuiltCache(path=folder, files=files, complete=complete or ranks.group is not None)
 
 
 def _path(folder: bytes, shard: int, shards: int) -> bytes:
@@ -134,8 +131,8 @@ def _of_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
     return replace(request, shard=(shard, shards))
 
 
-def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """Read what all shards say of themselves; None while one is missing. Raises for one that may not be used."""
+def _read_abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
+    """Read the metadata of all shards; None while one is missing. Raises LoaderError for one that may not be used."""
     found = []
     for shard in range(shards):
         about = usable_file(_of_shard(request, shard, shards), _path(folder, shard, shards))
@@ -145,10 +142,10 @@ def _abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | 
     return found
 
 
-def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """Read what the shards of a complete set say of themselves; None where there is none that may be used."""
+def _is_complete(request: BuildRequest, folder: bytes, shards: int) -> bool:
+    """Return whether a set that may be used is there. Raises LoaderError for anything that must not be replaced."""
     if not os.path.lexists(folder):
-        return None
+        return False
     if not os.path.isdir(folder):
         fix = "choose another name, or remove it yourself"
         raise LoaderError("E-CACHE", "a file is there, and shards need a folder", fix=fix, path=folder)
@@ -159,21 +156,21 @@ def _whole_set(request: BuildRequest, folder: bytes, shards: int) -> list[About]
             "E-CACHE", f"other things are there, such as {os.fsdecode(others[0])!a}", fix=fix, path=folder
         )
     if not os.path.exists(os.path.join(folder, MANIFEST)):
-        return None
+        return False
     try:
         known = read_manifest(folder)
     except LoaderError:
         if not request.replace_stale:
             raise
-        return None
+        return False
     if len(known.digests) != shards and not request.replace_stale:
-        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards; asked for are {shards}", path=folder)
-    abouts = _abouts(request, folder, shards)
-    return abouts if abouts is not None and ShardSet.of(abouts) == known else None
+        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards, asked for are {shards}", path=folder)
+    abouts = _read_abouts(request, folder, shards)
+    return abouts is not None and ShardSet.of(abouts) == known
 
 
-def _prepare(request: BuildRequest, folder: bytes) -> None:
-    """Make the folder; a set that is not whole, or not of this source, is none from here on."""
+def _prepare_folder(folder: bytes) -> None:
+    """Make the folder and remove its manifest: a set that is not complete must not be opened from here on."""
     with write_errors_as_loader_errors(folder):
         make_private_folder(folder)
         with contextlib.suppress(FileNotFoundError):
