@@ -6,7 +6,6 @@ import math
 import os
 import random
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import native_tests
@@ -81,33 +80,6 @@ def test_what_was_built_is_sound(encoding: Encoding, workers: int, root: Path, t
     assert report.describe() == f"14 images, {report.num_bytes:,} bytes: sound"
     for deep in (False, True):
         assert verify_against(cache, source, deep=deep, workers=workers) == report
-
-
-def flip(path: Path, at: int, bit: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1 << bit]))
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
-def test_every_flipped_bit_is_found_and_its_image_named(encoding: Encoding, root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "cache.h5"
-    cache = built(scanned(root), path, encoding)
-    draw = random.Random(0)
-    ends = cache.records["offset"] + cache.records["length"]
-    heads = [int(r["offset"]) + draw.randrange(max(1, int(r["head"]))) for r in cache.records if r["length"]]
-    for at in [*heads, *(draw.randrange(int(ends[-1])) for _ in range(40))]:
-        bit = draw.randrange(8)
-        flip(path, PAYLOAD_OFFSET + at, bit)
-        report = verify_cache(cache, workers=1)
-        flip(path, PAYLOAD_OFFSET + at, bit)
-        index = int(np.searchsorted(ends, at, side="right"))
-        assert [(found.sample, found.name) for found in report.damaged] == [(index, cache.name(index))]
-        assert "CRC" in report.damaged[0].cause
-        assert not report.sound
-    assert verify_cache(cache).sound
 
 
 def test_a_file_that_became_shorter_is_damage_of_the_last_images(cache: Hdf5Cache, tmp_path: Path) -> None:
@@ -215,61 +187,6 @@ def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
 
 
 # ---- beside its source
-
-
-def remove(root: Path) -> None:
-    (root / "class0" / "0006.jpg").unlink()
-
-
-def rename(root: Path) -> None:
-    (root / "class0" / "0006.jpg").rename(root / "class0" / "0006a.jpg")
-
-
-def rename_class(root: Path) -> None:
-    (root / "class2").rename(root / "class3")
-
-
-def enlarge(root: Path) -> None:
-    with open(root / "class0" / "0006.jpg", "ab") as file:
-        file.write(b"\0")
-
-
-def touch(root: Path) -> None:
-    os.utime(root / "class0" / "0006.jpg", ns=(1, 1))
-
-
-def move(root: Path) -> None:
-    """Another image of the same size is where this one was."""
-    (root / "class0" / "0006.jpg").rename(root / "class1" / "0006.jpg")
-    (root / "class1" / "0007.jpg").rename(root / "class0" / "0007.jpg")
-
-
-STALE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "an image less": (remove, "the source has 13 images, the cache 14"),
-    "another name": (rename, r"image 2 is 'class0/0006a.jpg' in the source, 'class0/0006.jpg' in the cache"),
-    "another class": (rename_class, "class 2 is called 'class3' in the source, 'class2' in the cache"),
-    "another place": (move, "image 2 is 'class0/0007.jpg' in the source"),
-    "another size": (enlarge, "another size than when the cache was built"),
-    "another time": (touch, "modified since the cache was built"),
-}
-
-
-@pytest.mark.parametrize("change", STALE)
-@pytest.mark.parametrize("deep", [False, True])
-def test_another_source_is_told(change: str, deep: bool, cache: Hdf5Cache, root: Path) -> None:
-    act, text = STALE[change]
-    act(root)
-    if change == "another time" and deep:
-        report = verify_against(cache, scanned(root), deep=True)
-        assert (report.damaged, report.differing, report.sound) == ([], [], False)
-        assert report.describe().endswith(
-            f"stale: files of the source were {text}: loaders refuse it, build the cache again"
-        )
-        return
-    with pytest.raises(LoaderError, match="E-STALE") as caught:
-        verify_against(cache, scanned(root), deep=deep)
-    assert text in str(caught.value)
-    assert "cache.h5'" in str(caught.value)
 
 
 def test_other_labels_are_told(tmp_path: Path) -> None:

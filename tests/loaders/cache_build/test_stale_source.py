@@ -1,0 +1,193 @@
+"""A cache whose source or settings have changed: builder, loader and check refuse it; the builder may replace it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photo_folder import photo, write_folder
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.cache.format import Encoding
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build import freshness
+from penstock.loaders.cache_build.build import BuiltCache, build_cache
+from penstock.loaders.cache_build.verify import verify_against
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines import imagenet_eval
+
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos` and their cache `x.h5`."""
+    folder = tmp_path_factory.mktemp("cached")
+    build_cache(ImageFolder(write_folder(folder / "photos", COUNT)), folder / "x.h5", workers=0)
+    return folder
+
+
+def load(folder: Path, **options: Any) -> int:
+    with create_loader(
+        folder / "photos", backend="hdf5", cache=folder / "x.h5", workers=0, pipeline=imagenet_eval(32), **options
+    ) as loader:
+        return sum(len(labels) for _, labels in loader)
+
+
+def build(folder: Path, encoding: Encoding | None = None, **options: Any) -> BuiltCache:
+    return build_cache(ImageFolder(folder / "photos", rescan=True), folder / "x.h5", encoding, workers=0, **options)
+
+
+def stale(action: Callable[[], object]) -> LoaderError:
+    with pytest.raises(LoaderError, match="E-STALE") as caught:
+        action()
+    assert caught.value.exit_code == 4
+    return caught.value
+
+
+def _rewrite(path: Path, data: bytes) -> None:
+    """Other content at the same time."""
+    before = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _add_class(root: Path) -> None:
+    (root / "class9").mkdir()
+    (root / "class9" / "a.jpg").write_bytes(photo(50))
+
+
+def _exchange(one: Path, other: Path) -> None:
+    kept = one.with_name("kept")
+    one.rename(kept)
+    other.rename(one)
+    kept.rename(other)
+
+
+def _flip_later(root: Path) -> None:
+    data = bytearray((root / "class1" / "0001.jpg").read_bytes())
+    data[len(data) // 2] ^= 4
+    (root / "class1" / "0001.jpg").write_bytes(data)
+
+
+# What was done to the source -> how, and what the check of the cache says.
+MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an image is gone": (lambda root: (root / "class0" / "0000.jpg").unlink(), "the source has 11 images"),
+    "the last image is gone": (lambda root: (root / "class2" / "0011.jpg").unlink(), "11 images, the cache 12"),
+    "an image more": (lambda root: (root / "class0" / "9999.jpg").write_bytes(photo(5)), "13 images, the cache 12"),
+    "a class is gone": (lambda root: shutil.rmtree(root / "class1"), "the source has 8 images"),
+    "a class more": (_add_class, "the source has 13 images"),
+    "a class has another name": (
+        lambda root: (root / "class2").rename(root / "class3"),
+        "class 2 is called 'class3' in the source, 'class2' in the cache",
+    ),
+    "two classes have changed names": (
+        lambda root: _exchange(root / "class0", root / "class1"),
+        "image 0 is 'class0/0001.jpg' in the source",
+    ),
+    "an image is of another class": (
+        lambda root: (root / "class0" / "0000.jpg").rename(root / "class1" / "0000.jpg"),
+        "image 0 is 'class0/0003.jpg' in the source, 'class0/0000.jpg' in the cache",
+    ),
+    "two images have changed names": (
+        lambda root: _exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
+        "size",
+    ),
+    "another suffix": (
+        lambda root: (root / "class0" / "0000.jpg").rename(root / "class0" / "0000.jpeg"),
+        "image 0 is 'class0/0000.jpeg' in the source",
+    ),
+    "a byte more at the same time": (
+        lambda root: _rewrite(root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"),
+        "another size than when the cache was built",
+    ),
+    "half a file at the same time": (lambda root: _rewrite(root / "class2" / "0002.jpg", photo(2)[:500]), "size"),
+    "an empty file at the same time": (lambda root: _rewrite(root / "class2" / "0002.jpg", b""), "size"),
+    "as many other bytes, later": (_flip_later, "modified since the cache was built"),
+    "an earlier time": (
+        lambda root: os.utime(root / "class1" / "0004.jpg", ns=(1, 1)),
+        "modified since the cache was built",
+    ),
+}
+# A check of the pixels themselves tells these apart.
+ONLY_TIMES = ("as many other bytes, later", "an earlier time")
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_changed_source_is_refused(cached: Path, tmp_path: Path, mutation: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(cached, folder)
+    before = (folder / "x.h5").read_bytes()
+    mutate, text = MUTATIONS[mutation]
+    mutate(folder / "photos")
+    stale(lambda: load(folder))
+    assert "source" in stale(lambda: build(folder)).cause
+    cache, source = open_cache(folder / "x.h5"), ImageFolder(folder / "photos", rescan=True)
+    assert text in str(stale(lambda: verify_against(cache, source)))
+    if mutation in ONLY_TIMES:
+        report = verify_against(cache, source, deep=True)
+        assert not report.sound
+        assert len(report.differing) == (mutation == "as many other bytes, later")
+        assert "modified since the cache was built" in report.stale
+    else:
+        assert text in str(stale(lambda: verify_against(cache, source, deep=True)))
+    assert (folder / "x.h5").read_bytes() == before
+    assert sorted(os.listdir(folder)) == ["photos", "x.h5"]
+
+
+@pytest.mark.parametrize("mutation", ["an image more", "an earlier time"])
+def test_who_asks_for_it_replaces_it(cached: Path, tmp_path: Path, mutation: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(cached, folder)
+    MUTATIONS[mutation][0](folder / "photos")
+    build(folder, replace_stale=True)
+    assert verify_against(open_cache(folder / "x.h5"), ImageFolder(folder / "photos"), deep=True).sound
+    assert sorted(os.listdir(folder)) == ["photos", "x.h5"]
+
+
+def test_a_copy_of_the_source_is_the_source(cached: Path, tmp_path: Path) -> None:
+    shutil.copytree(cached, tmp_path / "copy")  # times and all
+    assert build(tmp_path / "copy").files[0].built == 0
+    assert load(tmp_path / "copy") == COUNT
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        Encoding(kind="raw"),
+        Encoding(quality=90),
+        Encoding(resize=64),
+        Encoding(resize=64, longer_side=True),
+        Encoding(kind="raw", resize=64),
+    ],
+    ids=Encoding.describe,
+)
+def test_a_cache_of_other_settings_is_refused(cached: Path, encoding: Encoding) -> None:
+    stale(lambda: load(cached, encoding=encoding))
+    assert encoding.describe() in stale(lambda: build(cached, encoding)).cause
+
+
+def test_a_cache_of_other_settings_is_replaced_by_who_asks_for_it(cached: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(cached, folder)
+    assert build(folder, Encoding(quality=80), replace_stale=True).files[0].built == COUNT
+    stale(lambda: build(folder))
+
+
+@pytest.mark.parametrize("library", ["simplejpeg", "torch"])
+def test_pixels_of_another_library_are_stale_and_coefficients_are_not(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    shutil.copytree(cached / "photos", tmp_path / "photos")
+    raw = Encoding(kind="raw", resize=32)
+    assert load(tmp_path, encoding=raw)
+    known = freshness.build_versions()
+    monkeypatch.setattr(freshness, "build_versions", lambda: {**known, library: "99.1"})
+    with pytest.raises(LoaderError, match=f"E-STALE.*{library}"):
+        load(tmp_path, encoding=raw)
+    assert library in stale(lambda: build(tmp_path, raw)).cause
+    assert build(cached).files[0].built == 0
