@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -286,76 +286,6 @@ def test_a_fresh_cache_is_left_alone(photos: Path, tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def _touch(root: Path) -> None:
-    os.utime(root / "class0" / "0000.jpg", ns=(1, 1))
-
-
-def _add(root: Path) -> None:
-    (root / "class0" / "9999.jpg").write_bytes(photo(5))
-
-
-def _remove(root: Path) -> None:
-    (root / "class0" / "0000.jpg").unlink()
-
-
-def _rename(root: Path) -> None:
-    (root / "class0" / "0000.jpg").rename(root / "class0" / "0000b.jpg")
-
-
-def _move(root: Path) -> None:
-    (root / "class0" / "0000.jpg").rename(root / "class1" / "0000.jpg")
-
-
-def _overwrite(root: Path) -> None:
-    (root / "class0" / "0000.jpg").write_bytes(photo(6))
-
-
-def _rename_class(root: Path) -> None:
-    (root / "class0").rename(root / "class00")
-
-
-@pytest.mark.parametrize("change", [_touch, _add, _remove, _rename, _move, _overwrite, _rename_class])
-def test_another_source_is_stale(photos: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
-    root, path = tmp_path / "images", tmp_path / "x.h5"
-    shutil.copytree(photos, root)
-    build(root, path)
-    before = path.read_bytes()
-    change(root)
-    changed = ImageFolder(root, rescan=True)
-    assert "source" in refused("E-STALE", changed, path).cause
-    assert path.read_bytes() == before
-    build(changed, path, replace_stale=True)
-    assert verify_against(open_cache(path), changed).sound
-    assert os.listdir(tmp_path) in (["images", "x.h5"], ["x.h5", "images"])
-
-
-def test_a_copy_of_the_source_is_the_source(photos: Path, tmp_path: Path) -> None:
-    shutil.copytree(photos, tmp_path / "copy")  # times and all
-    build(photos, tmp_path / "x.h5")
-    assert build(tmp_path / "copy", tmp_path / "x.h5").files[0].built == 0
-
-
-@pytest.mark.parametrize(
-    "other", [Encoding(quality=80), RAW, Encoding(resize=24), Encoding(resize=24, longer_side=True)]
-)
-def test_another_encoding_is_stale(photos: Path, tmp_path: Path, other: Encoding) -> None:
-    build(photos, tmp_path / "x.h5")
-    assert other.describe() in refused("E-STALE", photos, tmp_path / "x.h5", other).cause
-    assert build(photos, tmp_path / "x.h5", other, replace_stale=True).files[0].built == COUNT
-    refused("E-STALE", photos, tmp_path / "x.h5")
-
-
-def test_pixels_of_another_library_are_stale_and_coefficients_are_not(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(photos, tmp_path / "raw.h5", RAW)
-    build(photos, tmp_path / "jpeg.h5")
-    known = cache_key.build_versions()
-    monkeypatch.setattr(cache_key, "build_versions", lambda: {**known, "simplejpeg": "99.0"})
-    assert "simplejpeg" in refused("E-STALE", photos, tmp_path / "raw.h5", RAW).cause
-    assert build(photos, tmp_path / "jpeg.h5").files[0].built == 0
-
-
 @pytest.mark.parametrize("content", [b"", b"something of the user's", b"\x89HDF\r\n\x1a\n" + bytes(9000)])
 def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.h5"
@@ -391,13 +321,37 @@ def test_a_damaged_cache_is_built_anew_by_who_asks_for_it(
 # What happens on the way
 
 
-def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: bytes) -> None:
+def killed_builds(*arguments: Path) -> list[str]:
+    """The calls at which one build after another was killed."""
     script = Path(__file__).parents[2] / "support" / "cache" / "killed_builder.py"
     run = subprocess.run(
-        [sys.executable, str(script), str(photos), str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, str(script), *map(str, arguments)], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    calls = json.loads(run.stdout)
+    return list(json.loads(run.stdout))
+
+
+@pytest.mark.parametrize("encoding", [Encoding(), Encoding(quality=50)], ids=["the same", "another"])
+def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Path, encoding: Encoding) -> None:
+    """Killed before each shard gets its name, and before the manifest does; a set that is there is replaced."""
+    build(photos, tmp_path / "whole", shards=3)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    build(photos, tmp_path / "before", encoding, shards=3)
+    if encoding == Encoding():
+        for path in (tmp_path / "before").iterdir():
+            path.unlink()  # an empty folder: a set is built for the first time
+    calls = killed_builds(photos, tmp_path, tmp_path / "before")
+    assert calls == ["replace"] * 4
+    for number in range(4):
+        folder = tmp_path / str(number) / "x.h5"
+        with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+            open_cache(folder)
+        assert sum(file.resumed > 0 for file in build(photos, folder, shards=3, replace_stale=True).files) <= 1
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: bytes) -> None:
+    calls = killed_builds(photos, tmp_path)
     assert {"pwrite", "truncate", "fsync", "fdatasync", "replace", "mkdir"} <= set(calls)
     resumed = []
     for number, _ in enumerate(calls):
@@ -632,11 +586,18 @@ FULL_CALLS = ["pwrite", "fsync", "fdatasync", "truncate", "mkdir", "replace"]
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("call", FULL_CALLS)
-def test_a_full_disk_at_any_call(
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        *((call, errno.ENOSPC) for call in FULL_CALLS),
+        ("pwrite", errno.EDQUOT),
+        *((call, errno.EIO) for call in ("pwrite", "fsync", "fdatasync", "replace")),
+    ],
+)
+def test_a_full_or_broken_disk_at_any_call(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
+    expected = ("E-CACHE", 4) if number == errno.EIO else ("E-NOSPC", 7)
     real, at = getattr(os, call), 0
     while True:
         calls = iter(range(10**6))
@@ -654,12 +615,13 @@ def test_a_full_disk_at_any_call(
         with monkeypatch.context() as patch:
             patch.setattr(os, call, failing)
             error = outcome(photos, dest)
-        assert error is None or (error.code, error.exit_code) == ("E-NOSPC", 7)
+        assert error is None or (error.code, error.exit_code) == expected
         assert not dest.exists() or dest.read_bytes() == reference
         if not full:
             break
-        assert os.listdir(dest.parent) in ([], ["x.h5"])
+        assert number == errno.EIO or os.listdir(dest.parent) in ([], ["x.h5"])
         build(photos, dest)
+        assert os.listdir(dest.parent) == ["x.h5"]
         assert dest.read_bytes() == reference
         at += 1
     assert at

@@ -23,7 +23,6 @@ from cache_kills import (
 )
 from command_line import own_shm
 from forked_commands import Commands
-from injected_calls import calls_of_a_build, may_trace, struck_build, traced  # noqa: F401 - in a condition
 from photo_folder import write_folder
 from power_cut import DiskRecorder, after_a_cut
 from processes import eventually
@@ -74,80 +73,16 @@ def earlier(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathF
 # ---- killed
 
 
-def test_killed_anywhere(commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes) -> None:
-    draw = random.Random(7)
-    trials = [
-        killed_build(commands, photos, tmp_path / str(n), known, "parent", draw, earlier=earlier if n % 2 else b"")
-        for n in range(10)
-    ]
-    assert -9 in {trial.code for trial in trials}
-
-
 def test_killed_with_its_workers_or_without_them_or_a_worker_alone(
-    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed
+    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes
 ) -> None:
+    """At random moments; test_build_file goes through each call of a builder without workers."""
     draw = random.Random(3)
-    for victim in ("group", "parent", "worker"):
-        trial = killed_build(commands, photos, tmp_path / victim, replace(known, workers=2), victim, draw)
+    for number, victim in enumerate(("group", "parent", "worker", "parent")):
+        workers, before, place = 0 if number == 3 else 2, earlier if number % 2 else b"", tmp_path / str(number)
+        known = replace(known, workers=workers)
+        trial = killed_build(commands, photos, place, known, victim, draw, earlier=before)
         assert trial.code in ((0, 5) if victim == "worker" else (0, -9))
-
-
-@pytest.mark.skipif("not may_trace()", reason="strace is missing, or may not look at processes (ptrace)")
-def test_struck_at_what_makes_it_last(commands: Commands, few: Path, tmp_path: Path) -> None:
-    """A sample of the kills and errors at each call that `cache_campaign.py injections` goes through."""
-    (tmp_path / "whole").mkdir()
-    whole = whole_cache(commands, few, tmp_path / "whole")
-    calls = calls_of_a_build(commands, few, tmp_path / "counted")
-    assert calls["fsync"] >= 3  # all but the first block, the first block, the folder
-    assert calls["fdatasync"] >= FEW
-    (rename,) = (name for name in calls if name.startswith("rename"))
-    (unlink,) = (name for name in calls if name.startswith("unlink"))
-    assert calls[rename] == 1
-    last = calls["fsync"]
-    strikes = [
-        *(f"fsync:signal=SIGKILL:when={number}" for number in range(1, last + 1)),
-        "fdatasync:signal=SIGKILL:when=5",
-        f"{rename}:signal=SIGKILL:when=1",
-        *(f"{unlink}:signal=SIGKILL:when={number}" for number in (1, calls[unlink] - 1, calls[unlink])),
-        *(f"fsync:error={error}:when={last - 1}" for error in ("EIO", "ENOSPC")),
-        "fsync:error=EIO:when=1",
-        "fdatasync:error=EIO:when=3",
-        f"{rename}:error=ENOSPC:when=1",
-    ]
-    outcomes = {
-        what: struck_build(commands, few, tmp_path / str(number), whole, what) for number, what in enumerate(strikes)
-    }
-    assert outcomes[f"{rename}:signal=SIGKILL:when=1"] == "exit code -9, absent"
-    assert outcomes[f"fsync:signal=SIGKILL:when={last}"] == "exit code -9, whole"
-    assert outcomes["fsync:error=EIO:when=1"] == "exit code 4, absent"
-    assert outcomes[f"fsync:error=ENOSPC:when={last - 1}"] == "exit code 7, absent"
-
-
-@pytest.mark.skipif("not may_trace()", reason="strace is missing, or may not look at processes (ptrace)")
-@pytest.mark.parametrize("options", [(), OTHER], ids=["new", "over another"])
-def test_a_set_of_shards_is_none_before_its_last_file(
-    commands: Commands, few: Path, tmp_path: Path, options: tuple[object, ...]
-) -> None:
-    """Killed before each shard gets its name, before the manifest does, and when it has it."""
-    shards = ("--shards", 3, "--workers", 0)
-    code, command = commands.run("cache", "build", few, tmp_path / "whole", *shards)
-    assert code == 0, command.errors
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    for number in (2, 4) if options else range(1, 6):
-        folder = tmp_path / str(number)
-        if options:
-            assert commands.run("cache", "build", few, folder, *shards, *options)[0] == 0
-        command = commands.start("cache", "build", few, folder, *shards, hold=True)
-        strikes = [f"{name}:signal=SIGKILL:when={number}" for name in ("?rename", "?renameat", "?renameat2")]
-        code, _ = traced(commands, command, tmp_path / "trace", *strikes)
-        assert code == (-9 if number < 5 else 0), command.errors
-        if number < 5:
-            with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
-                open_cache(folder)
-            code, command = commands.run("cache", "build", few, folder, *shards)
-            assert code == 0, command.errors
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
-        assert verify_cache(open_cache(folder)).sound
 
 
 # ---- cut off from power

@@ -23,7 +23,6 @@ from bit_rot import ENCODINGS, Flipper, build_odd_cache, write_odd_folder
 from cache_kills import VICTIMS, build, killed_build, state_of, undisturbed
 from command_line import own_shm
 from forked_commands import Commands
-from injected_calls import calls_of_a_build, may_trace, struck_build
 from photo_folder import photo, write_folder
 from power_cut import DiskRecorder, after_a_cut
 
@@ -54,24 +53,6 @@ def kills(folder: Path, count: int = 300) -> Iterable[str]:
             yield f"{workers} workers, {victim} killed: exit code {trial.code}, {trial.state}" + (
                 ", resumed" if trial.resumed else ""
             )
-
-
-def injections(folder: Path) -> Iterable[str]:
-    """A kill, EIO and ENOSPC at each call that makes a build last or takes something away, new and over another."""
-    if not may_trace():
-        raise SystemExit("strace is missing, or may not look at processes")
-    photos = _photos(folder, 8)
-    with Commands(folder / "commands", own_shm()) as commands:
-        whole = _built(commands, photos, folder / "whole")
-        earlier = _built(commands, photos, folder / "earlier", *_OTHER)
-        for before in (b"", earlier):
-            calls = calls_of_a_build(commands, photos, folder / f"counted{len(before)}")
-            for name, count in calls.items():
-                for number in range(1, count + 1):
-                    for strike in ("signal=SIGKILL", "error=EIO", "error=ENOSPC"):
-                        place, what = folder / "struck", f"{name}:{strike}:when={number}"
-                        yield f"{name} {strike}: " + struck_build(commands, photos, place, whole, what, before)
-                        shutil.rmtree(place)
 
 
 def cuts(folder: Path, count: int = 1000) -> Iterable[str]:
@@ -137,7 +118,6 @@ def flips(folder: Path, images: int = 10000, tables: int = 500) -> Iterable[str]
 
 CAMPAIGNS: dict[str, Callable[..., Iterable[str]]] = {
     "kills": kills,
-    "injections": injections,
     "cuts": cuts,
     "builders": builders,
     "flips": flips,

@@ -1,12 +1,14 @@
-"""A builder that is killed at each of its system calls in turn: `python killed_builder.py SOURCE FOLDER`.
+"""A builder that is killed at each of its system calls in turn: `python killed_builder.py SOURCE FOLDER [BEFORE]`.
 
-Build n goes to FOLDER/n/x.h5 and is killed at its call n; a write is then half done. Prints the calls as JSON.
+Build n goes to FOLDER/n/x.h5 and is killed at its call n; a write is then half done. With BEFORE, a set of three
+shards, each build replaces a copy of it and is killed at its renames. Prints the calls as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -18,15 +20,16 @@ from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_encode import chunks as build_chunks
 from penstock.loaders.sources.image_folder import ImageFolder
 
+SHARDS = 3
 CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "mkdir", "rmdir", "fchmod")
 
 
 class Killer:
     """Counts calls of functions of `os`, and kills this process at one of them."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, calls: tuple[str, ...]) -> None:
         self.at, self.count = at, 0
-        for name in CALLS:
+        for name in calls:
             setattr(os, name, self.wrapped(name, getattr(os, name)))
 
     def wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,22 +47,22 @@ class Killer:
         return counted
 
 
-def build(source: Path, dest: Path, at: int) -> None:
+def build(source: Path, dest: Path, at: int, shards: int) -> None:
     build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2
     build_folder.SYNC_BYTES = 1
     folder = ImageFolder(source)
-    Killer(at)
-    build_cache(folder, dest, workers=0)
+    Killer(at, CALLS if shards == 1 else ("replace",))
+    build_cache(folder, dest, workers=0, shards=shards, replace_stale=True)
 
 
-def killed(source: Path, dest: Path, at: int) -> str:
+def killed(source: Path, dest: Path, at: int, shards: int) -> str:
     """Where the build was killed; "" if it came to its end before that."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.dup2(writer, 1)
         try:
-            build(source, dest, at)
+            build(source, dest, at, shards)
         except BaseException as error:
             sys.stderr.write(repr(error))
             os._exit(1)
@@ -73,12 +76,15 @@ def killed(source: Path, dest: Path, at: int) -> str:
 
 
 if __name__ == "__main__":
+    before = sys.argv[3:]
     ImageFolder(sys.argv[1])  # the index is kept, so that no build scans
     names: list[str] = []
     while True:
         folder = Path(sys.argv[2]) / str(len(names))
         folder.mkdir()
-        name = killed(Path(sys.argv[1]), folder / "x.h5", len(names))
+        if before:
+            shutil.copytree(before[0], folder / "x.h5")
+        name = killed(Path(sys.argv[1]), folder / "x.h5", len(names), SHARDS if before else 1)
         if not name:
             break
         names.append(name)
