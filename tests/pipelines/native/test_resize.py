@@ -16,7 +16,7 @@ from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.orientation import upright
 from penstock.pipelines.sample.resize import resize_torch, write_sample
 
-PN_OK, PN_ODD, PN_NO_MEMORY = 0, 1, 2
+PN_OK, PN_UNSUPPORTED, PN_NO_MEMORY = 0, 1, 2
 GUARD = 64
 Resize = Callable[..., Pixels]
 
@@ -154,7 +154,7 @@ def test_sizes_that_make_no_sense_touch_nothing(
     nowhere = ctypes.c_void_p(0)
     width, height, *size = sides
     arguments = (nowhere, ctypes.c_size_t(stride), width, height, nowhere, *size, 0, orientation, ctypes.byref(memory))
-    assert native.pn_resize(*arguments) == PN_ODD
+    assert native.pn_resize(*arguments) == PN_UNSUPPORTED
     assert memory.data is None
 
 

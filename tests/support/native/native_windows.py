@@ -27,7 +27,7 @@ class Info(NamedTuple):
     mcu_height: int
     restart_interval: int
     orientation: int
-    exif_odd: int
+    exif_unsupported: int
     height_offset: int
     scan_offset: int
 
