@@ -1,6 +1,6 @@
 """The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage).
 
-A warning of the compiler is an error here, not where a user installs.
+A compiler warning is an error here, but not in a user's build.
 """
 
 from __future__ import annotations
