@@ -55,23 +55,22 @@ class NativeRecoder:
 
         None for what the library does not take: a progressive JPEG, one that libjpeg would warn of. Raises MemoryError.
         """
-        ends, made = np.empty(segments, np.uint32), _Recoded()
-        place = ctypes.c_void_p(ends.ctypes.data)
-        size, number, memory = ctypes.c_size_t(len(data)), ctypes.c_int64(segments), ctypes.byref(self._memory)
-        result = self._library.pn_recode(data, size, segment_mcus, place, number, memory, ctypes.byref(made))
-        if not _taken(result):
+        ends, made, memory = np.empty(segments, np.uint32), _Recoded(), ctypes.byref(self._memory)
+        place = ends.ctypes.data
+        if not _is_ok(
+            self._library.pn_recode(data, len(data), segment_mcus, place, segments, memory, ctypes.byref(made))
+        ):
             return None
         return Recoded(ctypes.string_at(self._memory.copy.data, made.size), ends.astype(np.int64))
 
     def same_pixels(self, data: bytes, pixels: Pixels) -> bool:
         """Return whether the library's own decoder makes these pixels of the JPEG `data`. Raises MemoryError."""
         height, width = pixels.shape[:2]
-        place = ctypes.c_void_p(np.ascontiguousarray(pixels).ctypes.data)
-        size, memory = ctypes.c_size_t(len(data)), ctypes.byref(self._memory)
-        return _taken(self._library.pn_same_pixels(data, size, width, height, place, memory))
+        contiguous, memory = np.ascontiguousarray(pixels), ctypes.byref(self._memory)
+        return _is_ok(self._library.pn_same_pixels(data, len(data), width, height, contiguous.ctypes.data, memory))
 
 
-def _taken(result: int) -> bool:
+def _is_ok(result: int) -> bool:
     if result == NO_MEMORY:
         raise MemoryError("the native library got no memory for an image")
     return result == OK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,37 +12,16 @@ from penstock.pipelines.native.library import OK
 
 # How the bytes of a row are stored; batch.h says more.
 ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY = range(6)
-# pn_row of batch.h.
-ROW = np.dtype(
-    [
-        ("sample", "<i8"),
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("mtime_ns", "<i8"),
-        ("folder", "<i8"),
-        ("name", "<i8"),
-        ("at", "<i8"),
-        ("folder_bytes", "<i4"),
-        ("name_bytes", "<i4"),
-        ("fd", "<i4"),
-        ("width", "<i4"),
-        ("height", "<i4"),
-        ("row", "<i4"),
-        ("result", "<i4"),
-        ("window", "<i4", (4,)),
-        ("head", "<u4"),
-        ("crc", "<u4"),
-        ("segment_mcus", "<u2"),
-        ("strip_rows", "<u2"),
-        ("height_offset", "<u2"),
-        ("kind", "u1"),
-        ("orientation", "u1"),
-        ("mcu_width", "u1"),
-        ("mcu_height", "u1"),
-        ("flip", "u1"),
-    ],
-    align=True,
+# The fields of pn_row in batch.h, in their order, by type.
+_ROW_FIELDS = (
+    ("<i8", "sample offset size mtime_ns folder name at"),
+    ("<i4", "folder_bytes name_bytes fd width height row result"),
+    ("(4,)<i4", "window"),
+    ("<u4", "head crc"),
+    ("<u2", "segment_mcus strip_rows height_offset"),
+    ("u1", "kind orientation mcu_width mcu_height flip"),
 )
+ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]
 
 
@@ -79,29 +58,18 @@ class Progress(NamedTuple):
     wanted: int
 
 
-class _Task(ctypes.Structure):
-    """pn_task of batch.h."""
+_TASK_FIELDS: tuple[tuple[Any, str], ...] = (
+    (ctypes.c_char_p, "root"),
+    (ctypes.c_void_p, "folders names images files parts sample_now since_ns generation"),
+    (ctypes.c_int64, "wanted max_pixels read_ns files_bytes parts_bytes"),
+    (ctypes.c_int32, "root_bytes apply_exif width height"),
+)
 
-    _fields_ = (
-        ("root", ctypes.c_char_p),
-        ("folders", ctypes.c_void_p),
-        ("names", ctypes.c_void_p),
-        ("images", ctypes.c_void_p),
-        ("files", ctypes.c_void_p),
-        ("parts", ctypes.c_void_p),
-        ("sample_now", ctypes.c_void_p),
-        ("since_ns", ctypes.c_void_p),
-        ("generation", ctypes.c_void_p),
-        ("wanted", ctypes.c_int64),
-        ("max_pixels", ctypes.c_int64),
-        ("read_ns", ctypes.c_int64),
-        ("files_bytes", ctypes.c_int64),
-        ("parts_bytes", ctypes.c_int64),
-        ("root_bytes", ctypes.c_int32),
-        ("apply_exif", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-    )
+
+class _Task(ctypes.Structure):
+    """Mirror pn_task of batch.h."""
+
+    _fields_ = tuple((name, kind) for kind, names in _TASK_FIELDS for name in names.split())
 
 
 class NativeStage:
@@ -114,14 +82,8 @@ class NativeStage:
     """
 
     def __init__(self, library: ctypes.CDLL, size: tuple[int, int], max_pixels: int, *, apply_exif: bool) -> None:
-        library.pn_worker_new.restype = ctypes.c_void_p
-        library.pn_row_bytes.restype = library.pn_task_bytes.restype = ctypes.c_size_t
-        for call in (library.pn_load, library.pn_fill, library.pn_cut):
-            call.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Task), ctypes.c_void_p, ctypes.c_int32]
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)
-        library.pn_worker_free.argtypes = [ctypes.c_void_p]
-        library.pn_resizing_memory.restype = ctypes.c_void_p
         self._library, self._worker = library, library.pn_worker_new()
         if not self._worker:
             raise MemoryError
@@ -178,17 +140,10 @@ class NativeStage:
         assert pixels.strides[1:] == (3, 1)
         assert out.flags.c_contiguous
         height, width = pixels.shape[:2]
+        memory = self._library.pn_resizing_memory(self._worker)
+        to, out_height, out_width = out.ctypes.data, *out.shape[:2]
         self._library.pn_resize(
-            ctypes.c_void_p(pixels.ctypes.data),
-            ctypes.c_size_t(pixels.strides[0]),
-            ctypes.c_int32(width),
-            ctypes.c_int32(height),
-            ctypes.c_void_p(out.ctypes.data),
-            ctypes.c_int32(out.shape[1]),
-            ctypes.c_int32(out.shape[0]),
-            ctypes.c_int(flip),
-            ctypes.c_int32(1),
-            ctypes.c_void_p(self._library.pn_resizing_memory(ctypes.c_void_p(self._worker))),
+            pixels.ctypes.data, pixels.strides[0], width, height, to, out_width, out_height, flip, 1, memory
         )
 
     def _call(self, function: ctypes._NamedFuncPointer, rows: Rows) -> bool:

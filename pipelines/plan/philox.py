@@ -6,8 +6,6 @@ Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 20
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 
@@ -58,15 +56,8 @@ def random_words(
     if library is None:
         return _words(seed, epoch, numbers, stream, count)
     words = np.empty((len(numbers), count), np.uint64)
-    library.pn_random_words(
-        ctypes.c_uint64(seed),
-        ctypes.c_uint32(epoch),
-        ctypes.c_uint32(stream),
-        ctypes.c_void_p(numbers.ctypes.data),
-        ctypes.c_int32(len(numbers)),
-        ctypes.c_int32(count),
-        ctypes.c_void_p(words.ctypes.data),
-    )
+    place = words.ctypes.data
+    library.pn_random_words(seed, epoch, stream, numbers.ctypes.data, len(numbers), count, place)
     return words
 
 
