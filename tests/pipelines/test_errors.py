@@ -106,6 +106,16 @@ def test_pickles_with_everything() -> None:
     assert (again.args, str(again)) == (error.args, str(error))
 
 
+@pytest.mark.parametrize("path", [None, "a.jpg", "it's \"x\" y.jpg", "a' rank=3 cause=x: fix=y.jpg", "\\", ""])
+def test_is_built_again_from_the_text_of_torchs_worker_error(path: str | None) -> None:
+    error = LoaderError("E-READ", "EIO: cause fix= it", sample=0, path=path, worker=9, fix="mend: it")
+    first = LoaderError("E-BOMB", "the cause of the other")
+    text = f"Caught LoaderError in DataLoader worker process 2.\nOriginal Traceback:\n{first}\nerrors.{error}\n"
+    assert vars(LoaderError(text)) == vars(error)
+    with pytest.raises(ValueError, match="without a LoaderError line"):
+        LoaderError("Caught LoaderError in DataLoader worker process 2.")
+
+
 def test_located_fills_in_only_what_is_unknown() -> None:
     error = LoaderError("E-BOMB", "big", sample=4, fix="shrink")
     located = error.located(sample=9, path="x.png", rank=0)
