@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """Hold what belongs to one stable code.
+    """Hold the properties of one stable code.
 
     Attributes:
         exit_code: exit code of the `penstock` command when it ends with this error.
-        fix: what the user can do about it, where the error itself proposes nothing more precise.
+        fix: what the user can do, unless the error itself proposes something more precise.
     """
 
     exit_code: int
@@ -88,7 +88,7 @@ def printable(path: bytes | str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line: runs of white space become one blank, unprintable characters are escaped."""
+    """Return the text as one line: runs of white space become one space, unprintable characters are escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 

@@ -16,7 +16,7 @@ from penstock.loaders.engine.batch_queue import stopped_by
 from penstock.loaders.engine.producer import MakeTask
 from penstock.loaders.engine.slots import BatchSlots, Produced
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings

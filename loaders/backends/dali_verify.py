@@ -19,7 +19,7 @@ from penstock.loaders.engine.slots import Produced
 from penstock.loaders.feed.batch_feed import CANARY
 from penstock.loaders.feed.copies import CopyEngine
 from penstock.loaders.stream.contract import BadSample
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import CropTask

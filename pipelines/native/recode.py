@@ -36,7 +36,7 @@ class Recoded(NamedTuple):
 
     Attributes:
         data: the JPEG file.
-        segment_ends: offsets from its scan's begin at which its segments end, markers included, int64 [segments].
+        segment_ends: where its segments end, markers included, as offsets from the start of its scan, int64 [segments].
     """
 
     data: bytes
@@ -44,7 +44,7 @@ class Recoded(NamedTuple):
 
 
 class NativeRecoder:
-    """Re-code JPEGs; belongs to one thread, whose memory it uses again."""
+    """Re-code JPEGs; belongs to one thread, whose memory it reuses."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self._memory = library, _Recoder()
@@ -53,7 +53,7 @@ class NativeRecoder:
     def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
         """Make the copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in all.
 
-        None for what the library does not take: a progressive JPEG, one that libjpeg would warn of. Raises MemoryError.
+        None for unsupported images: a progressive JPEG, or one that libjpeg would warn about. Raises MemoryError.
         """
         ends, made, memory = np.empty(segments, np.uint32), _Recoded(), ctypes.byref(self._memory)
         place = ends.ctypes.data
@@ -64,7 +64,7 @@ class NativeRecoder:
         return Recoded(ctypes.string_at(self._memory.copy.data, made.size), ends.astype(np.int64))
 
     def same_pixels(self, data: bytes, pixels: Pixels) -> bool:
-        """Return whether the library's own decoder makes these pixels of the JPEG `data`. Raises MemoryError."""
+        """Return whether the library's own decoder returns these pixels for the JPEG `data`. Raises MemoryError."""
         height, width = pixels.shape[:2]
         contiguous, memory = np.ascontiguousarray(pixels), ctypes.byref(self._memory)
         return _is_ok(self._library.pn_same_pixels(data, len(data), width, height, contiguous.ctypes.data, memory))
@@ -72,7 +72,7 @@ class NativeRecoder:
 
 def _is_ok(result: int) -> bool:
     if result == NO_MEMORY:
-        raise MemoryError("the native library got no memory for an image")
+        raise MemoryError("the native library could not allocate memory for an image")
     return result == OK
 
 

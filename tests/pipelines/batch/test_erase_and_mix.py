@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.pipelines.batch import erase_and_mix as augment_boxes
-from penstock.pipelines.batch.erase_and_mix import erase, mix, soft_targets
+from penstock.pipelines.batch.erase_and_mix import erase, make_soft_targets, mix
 from penstock.pipelines.plan.augmentations import Mixing
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -96,7 +96,7 @@ def test_soft_targets_are_the_shares_of_the_labels() -> None:
             expected[n, label] += share
         if share < 1:
             expected[n, partner] += 1 - share
-    found = soft_targets(torch.from_numpy(labels), mixing, 6)
+    found = make_soft_targets(torch.from_numpy(labels), mixing, 6)
     assert found.dtype == torch.float32
     assert found.numpy() == pytest.approx(expected, abs=1e-6)
     assert found.sum(1).numpy() == pytest.approx((labels >= 0).astype(float), abs=1e-6)
@@ -111,7 +111,7 @@ def test_nothing_is_read_back_from_the_device() -> None:
     erase(images, boxes_of(40), torch.zeros(3, device="meta"))
     mix(images, mixing_of(20))
     labels = torch.empty(40, dtype=torch.int64, device="meta")
-    assert soft_targets(labels, mixing_of(20), 5).shape == (40, 5)
+    assert make_soft_targets(labels, mixing_of(20), 5).shape == (40, 5)
 
 
 @pytest.mark.gpu
@@ -123,4 +123,6 @@ def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
         mix(images, mixing_of(20))
     assert torch.allclose(here, there.cpu(), atol=1e-6, rtol=1e-6)
     labels = torch.arange(40) % 5
-    assert torch.equal(soft_targets(labels.cuda(), mixing_of(20), 5).cpu(), soft_targets(labels, mixing_of(20), 5))
+    assert torch.equal(
+        make_soft_targets(labels.cuda(), mixing_of(20), 5).cpu(), make_soft_targets(labels, mixing_of(20), 5)
+    )

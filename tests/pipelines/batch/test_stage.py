@@ -96,7 +96,7 @@ def test_the_result_can_go_into_memory_at_hand(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.int8, torch.bool])
 def test_other_dtypes_are_refused_with_the_list(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*not torch\."):
+    with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*got torch\."):
         BatchStage(RECIPES["imagenet"], dtype, CPU)
 
 

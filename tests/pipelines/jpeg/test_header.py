@@ -20,7 +20,7 @@ from penstock.pipelines.jpeg import header as penstock_jpeg
 from penstock.pipelines.jpeg.header import (
     JpegHeader,
     check_markers,
-    exif_payload,
+    find_exif,
     has_end_marker,
     is_header_warning,
     is_warning,
@@ -253,8 +253,8 @@ def test_colour_markers_stay() -> None:
 def test_the_exif_block_is_found() -> None:
     block = exif_segment(6)
     data = jp.inserted(WHOLE, jp.segment(jp.APP1, b"http://ns.adobe.com/xap/1.0/\0<x/>") + block)
-    assert exif_payload(data, parse_header(data)) == block[4:]
-    assert exif_payload(WHOLE, parse_header(WHOLE)) is None
+    assert find_exif(data, parse_header(data)) == block[4:]
+    assert find_exif(WHOLE, parse_header(WHOLE)) is None
 
 
 # ---- warnings and stray markers

@@ -26,7 +26,7 @@ PARTS = {
     "cutmix": Augmentations(cutmix=1.0),
     "all": ALL,
 }
-# First word of each purpose, as it must stay: see _words.
+# First word of each purpose, as it must stay: see _draw_words.
 ERASE, JITTER, MIX, AUTO = 0, 23, 28, 33
 
 

@@ -16,7 +16,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import check_markers, check_scans, parse_header
 from penstock.pipelines.sample import decode_pillow, pixel_memory
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.sample.formats import check_end, file_format
+from penstock.pipelines.sample.formats import check_end, read_format
 from penstock.pipelines.spec import ImagePipeline
 
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
@@ -107,7 +107,7 @@ def test_markers_behind_the_scan_too() -> None:
 
 def test_junk_between_the_blocks_of_a_gif_is_passed_over_at_once() -> None:
     data = Counted(GIF[:-1] + bytes(100_000) + b";")
-    check_end(data, file_format(data).name)
+    check_end(data, read_format(data).name)
     assert data.looks < 1000
     with pytest.raises(LoaderError) as caught:
         check_end(Counted(GIF[:-1] + bytes(100_000)), "GIF")
@@ -160,13 +160,13 @@ def test_large_images_are_converted_in_bands(odd: OddImage, monkeypatch: pytest.
     whole = decoder.full(odd.data).copy()
     height, width = whole.shape[:2]
     converted: list[int] = []
-    convert = decode_pillow._band_as_rgb
+    convert = decode_pillow._convert_band
 
     def noted(image: Image.Image) -> np.ndarray:
         converted.append(image.size[1])
         return convert(image)
 
-    monkeypatch.setattr(decode_pillow, "_band_as_rgb", noted)
+    monkeypatch.setattr(decode_pillow, "_convert_band", noted)
     monkeypatch.setattr(decode_pillow, "_BAND_PIXELS", 5 * width)
     assert np.array_equal(decoder.full(odd.data), whole)
     assert sum(converted) == height

@@ -15,7 +15,7 @@ from repaired_jpegs import cut, longer_segment, without_a_restart
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
-from penstock.pipelines.jpeg.header import parse_header, tells_of_repair
+from penstock.pipelines.jpeg.header import parse_header, reports_repair
 from penstock.pipelines.sample import decode_simplejpeg
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
@@ -143,7 +143,7 @@ def test_what_is_known_to_be_sound_is_not_judged_again(monkeypatch: pytest.Monke
     def never(*_: object) -> None:
         raise AssertionError("judged")
 
-    monkeypatch.setattr(decode_simplejpeg, "first_message", never)
+    monkeypatch.setattr(decode_simplejpeg, "find_first_message", never)
     assert pillow.window(RESTART, info, (0, 0, 9, 9), sound=True).shape == (9, 9, 3)
     with pytest.raises(AssertionError, match="judged"):
         pillow.window(RESTART, info, (0, 0, 9, 9))
@@ -178,9 +178,9 @@ def test_which_warnings_tell_of_a_repair() -> None:
         "Unknown Adobe color transform code 7": (False, False),
         "Bogus Huffman table definition": (False, False),
     }
-    found = {text: tuple(tells_of_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
+    found = {text: tuple(reports_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
     assert found == cases
     size = one_scan.scan_offset + 1600
     for left, rows, told in ((100, 61, False), (101, 61, True), (101, 60, False)):
         text = f"Corrupt JPEG data: {left} extraneous bytes before marker 0xd9"
-        assert tells_of_repair(text, one_scan, rows, size) is told
+        assert reports_repair(text, one_scan, rows, size) is told
