@@ -1,6 +1,5 @@
 /* A batch: how Python describes its rows, and the calls that read them and turn them into pixels. */
-#ifndef PENSTOCK_BATCH_H
-#define PENSTOCK_BATCH_H
+#pragma once
 
 #include "window.h"
 
@@ -108,5 +107,3 @@ PN_EXPORT int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t co
 
 /* Prepare each row whose result is PN_OK for another decoder; see cut.c. */
 PN_EXPORT int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
-
-#endif

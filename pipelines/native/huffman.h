@@ -1,6 +1,5 @@
 /* Huffman decoding of the blocks of a baseline JPEG. */
-#ifndef PENSTOCK_HUFFMAN_H
-#define PENSTOCK_HUFFMAN_H
+#pragma once
 
 #include "jpeg_header.h"
 #include "scan_bits.h"
@@ -55,5 +54,3 @@ int pn_skip_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int
 int pn_decode_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction,
                          int16_t *block);
 int pn_skip_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction);
-
-#endif

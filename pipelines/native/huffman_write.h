@@ -1,6 +1,5 @@
 /* Optimal Huffman codes, and writing symbols with them. */
-#ifndef PENSTOCK_HUFFMAN_WRITE_H
-#define PENSTOCK_HUFFMAN_WRITE_H
+#pragma once
 
 #include "symbols.h"
 
@@ -27,5 +26,3 @@ uint8_t *pn_write_symbols_fast(const pn_symbol *symbols, const pn_symbol *end, c
 /* Copy `size` bytes with a zero behind each 0xFF, and return the end of the copy. Up to PN_WRITE_SLACK bytes more may
  * be read and written. */
 uint8_t *pn_stuff(const uint8_t *from, size_t size, uint8_t *to);
-
-#endif

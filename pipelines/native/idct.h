@@ -1,6 +1,5 @@
 /* The inverse DCT of libjpeg's accurate integer method ("islow"), dequantisation and clamping included. */
-#ifndef PENSTOCK_IDCT_H
-#define PENSTOCK_IDCT_H
+#pragma once
 
 #include "native.h"
 
@@ -29,5 +28,3 @@ int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *qu
 
 /* The same for one block in which only the DC coefficient is not zero. */
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride);
-
-#endif

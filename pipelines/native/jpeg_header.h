@@ -1,6 +1,5 @@
 /* The header of a baseline JPEG: everything that a decoder must know before the first entropy-coded byte. */
-#ifndef PENSTOCK_JPEG_HEADER_H
-#define PENSTOCK_JPEG_HEADER_H
+#pragma once
 
 #include "native.h"
 
@@ -38,5 +37,3 @@ typedef struct {
  * 1x1, 2x1, 1x2 or 2x2 and chroma factors 1x1, valid tables, and nothing that libjpeg would warn about; otherwise
  * PN_UNSUPPORTED. */
 pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declarations that the files of the native library share: results of calls, memory that grows, images and windows. */
-#ifndef PENSTOCK_NATIVE_H
-#define PENSTOCK_NATIVE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,6 +45,4 @@ PN_EXPORT void pn_use_avx2(int allowed);
 #define PN_TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2")))
 #else
 #define PN_TARGET_AVX2
-#endif
-
 #endif

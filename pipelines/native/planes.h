@@ -1,6 +1,5 @@
 /* The planes of a window: blocks decoded into a ring of two rows of MCUs, and rows of pixels made from them. */
-#ifndef PENSTOCK_PLANES_H
-#define PENSTOCK_PLANES_H
+#pragma once
 
 #include "huffman.h"
 #include "idct.h"
@@ -54,5 +53,3 @@ int32_t pn_count_ready_rows(const pn_planes *planes, int32_t row);
 
 /* Make the window's pixels of row `y` of the image. */
 void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb);
-
-#endif

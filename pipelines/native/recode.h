@@ -1,6 +1,5 @@
 /* Lossless re-coding of a baseline JPEG: the same coefficients with restart markers and optimal Huffman codes. */
-#ifndef PENSTOCK_RECODE_H
-#define PENSTOCK_RECODE_H
+#pragma once
 
 #include "native.h"
 
@@ -29,5 +28,3 @@ PN_EXPORT int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, 
  * if they are equal. */
 PN_EXPORT int pn_same_pixels(const uint8_t *data, size_t size, int32_t width, int32_t height, const uint8_t *rgb,
                              pn_recoder *recoder);
-
-#endif

@@ -1,6 +1,5 @@
 /* The antialiased bilinear resize of uint8 pixels, equal to torch's bit for bit, with mirror and EXIF orientation. */
-#ifndef PENSTOCK_RESIZE_H
-#define PENSTOCK_RESIZE_H
+#pragma once
 
 #include "native.h"
 
@@ -38,5 +37,3 @@ typedef void pn_vertical(const uint8_t *const *rows, const int16_t *weights, int
                          size_t bytes);
 pn_horizontal pn_horizontal_generic, pn_horizontal_avx2;
 pn_vertical pn_vertical_generic, pn_vertical_avx2;
-
-#endif

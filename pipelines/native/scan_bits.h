@@ -1,6 +1,5 @@
 /* The bits of a segment of entropy-coded data, between two markers; stuffed zeros are removed ahead, in chunks. */
-#ifndef PENSTOCK_SCAN_BITS_H
-#define PENSTOCK_SCAN_BITS_H
+#pragma once
 
 #include <string.h>
 
@@ -48,5 +47,3 @@ static inline uint64_t pn_load64(const uint8_t *at) {
 #endif
   return value;
 }
-
-#endif

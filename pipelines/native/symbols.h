@@ -1,6 +1,5 @@
 /* The Huffman symbols of a baseline JPEG's blocks, read without making coefficients of them. */
-#ifndef PENSTOCK_SYMBOLS_H
-#define PENSTOCK_SYMBOLS_H
+#pragma once
 
 #include "huffman.h"
 
@@ -46,5 +45,3 @@ pn_symbol *pn_read_symbols(pn_bits *bits, const pn_symbol_table *dc, const pn_sy
                            pn_symbol *to);
 pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
                                 pn_predictions *before, pn_symbol *to);
-
-#endif

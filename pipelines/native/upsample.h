@@ -1,6 +1,5 @@
 /* libjpeg's "fancy" chroma upsampling and its colour conversion, from planes of samples to rows of RGB pixels. */
-#ifndef PENSTOCK_UPSAMPLE_H
-#define PENSTOCK_UPSAMPLE_H
+#pragma once
 
 #include "native.h"
 
@@ -30,6 +29,4 @@ void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
 #define pn_widen_row_avx2 pn_widen_row
 #define pn_widen_rows_avx2 pn_widen_rows
 #define pn_ycc_to_rgb_avx2 pn_ycc_to_rgb
-#endif
-
 #endif

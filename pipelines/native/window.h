@@ -1,6 +1,5 @@
 /* Decoding a window of a baseline JPEG, from a whole file or from its restart strips. */
-#ifndef PENSTOCK_WINDOW_H
-#define PENSTOCK_WINDOW_H
+#pragma once
 
 #include "jpeg_header.h"
 
@@ -32,5 +31,3 @@ int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts);
 
 /* Return the position of the restart marker that ends a segment; NULL if there is none. */
 const uint8_t *pn_find_segment_end(const uint8_t *at, const uint8_t *end);
-
-#endif
