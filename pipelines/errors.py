@@ -151,7 +151,7 @@ class LoaderError(RuntimeError):
         where = "".join(f" {n}={printable(v) if n == 'path' else one_line(str(v))}" for n, v in place.items())
         return f"LoaderError[{self.code}]{where} cause={self.cause}: fix={self.fix}"
 
-    def located(self, **place: Any) -> LoaderError:
+    def locate(self, **place: Any) -> LoaderError:
         """Return a copy in which the fields of `place` that are still None are filled in."""
         merged = {name: place.get(name) if value is None else value for name, value in self._place().items()}
         return LoaderError(self.code, self.cause, fix=self.fix, **merged)

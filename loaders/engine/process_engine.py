@@ -163,7 +163,7 @@ class ProcessEngine:
             self._progress.close()
             found = start_error(error)
             if isinstance(found, LoaderError):
-                raise found.located(backend=self.name, rank=schedule.rank) from error
+                raise found.locate(backend=self.name, rank=schedule.rank) from error
             raise
         if shared:
             self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
@@ -220,7 +220,7 @@ class ProcessEngine:
         if produced.error is not None:
             self.close()
             cause = WorkerTraceback(produced.trace) if produced.trace else produced.error.__cause__
-            raise produced.error.located(backend=self.name, rank=self._settings.schedule.rank) from cause
+            raise produced.error.locate(backend=self.name, rank=self._settings.schedule.rank) from cause
         self._next = self._settings.schedule.after(produced.item.cursor)
         return self._slots.hand_out(produced, self._recycler)
 

@@ -178,7 +178,7 @@ class ThreadEngine:
         queue.make_room()
         if produced.error is not None:
             self.close()
-            raise produced.error.located(backend=self.name, rank=schedule.rank) from produced.error.__cause__
+            raise produced.error.locate(backend=self.name, rank=schedule.rank) from produced.error.__cause__
         try:
             batch = queue.slots.hand_out(produced, queue.recycler, images)
         except Exception:  # no memory for a copy

@@ -122,16 +122,16 @@ class ImageDecoder:
         name: name of the decoder for ordinary JPEGs.
         reason: why this decoder was chosen, a short text.
         repair: libjpeg's warning that it filled in data in the rows of the last window; "" for none, or if not judged.
-        asked: whether the last window needed a second pass, because a warning about the header came first.
+        has_asked: whether the last window needed a second pass, because a warning about the header came first.
     """
 
     def __init__(self, pipeline: ImagePipeline, decoder: str = "auto", *, judge: bool = False) -> None:
         self._jpeg, self.reason = choose_jpeg_decoder(decoder)
         self.name = self._jpeg.name
-        self._tells = self._jpeg.warning is not None
+        self._reports_warnings = self._jpeg.warning is not None
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
-        self._judge, self.repair, self.asked = judge, "", False
+        self._judge, self.repair, self.has_asked = judge, "", False
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
@@ -166,7 +166,7 @@ class ImageDecoder:
         E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
-        header, self.repair, self.asked = info.header, "", False
+        header, self.repair, self.has_asked = info.header, "", False
         if header is not None and header.ordinary:
             pixels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:
@@ -178,7 +178,7 @@ class ImageDecoder:
     def _decode_ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:
         """Decode the rows above `rows`; raises LoaderError E-CORRUPT for stray markers anywhere in the file."""
         stopped = jpeg.stop_below(data, header, rows)
-        if not self._tells:
+        if not self._reports_warnings:
             if not sound:
                 _refuse_stray_markers(data, header, self._note_repair(data, header, rows, None))
             return self._jpeg.rgb(stopped, rows, header.width)
@@ -200,14 +200,14 @@ class ImageDecoder:
         message = warning
         if self._judge and (warning is None or jpeg.is_header_warning(warning)):
             message = find_first_message(data, header, rows)
-            self.asked = True
+            self.has_asked = True
         is_repair = self._judge and message and jpeg.reports_repair(message, header, rows, len(data))
         self.repair = message if is_repair and message else ""
         return message if warning is None else warning
 
-    def tells(self, info: ImageInfo) -> bool:
+    def reports_repairs(self, info: ImageInfo) -> bool:
         """Return whether decoding the image reports repairs; if not, each window of it must be judged separately."""
-        return not self._judge or info.header is None or (self._tells and info.header.ordinary)
+        return not self._judge or info.header is None or (self._reports_warnings and info.header.ordinary)
 
     def sound(self, data: bytes, info: ImageInfo) -> bool:
         """Return whether libjpeg repairs nothing in the whole image, or rejects it; True if nothing is judged."""
@@ -237,7 +237,7 @@ class ImageDecoder:
         x, y, w, h = window
         pixels = part.data
         if isinstance(pixels, bytes):
-            if not self._tells:
+            if not self._reports_warnings:
                 jpeg.check_markers(pixels, jpeg.parse_header(pixels))
             pixels = self._jpeg.rgb(pixels, part.height, part.width)
             if self._jpeg.warning:
