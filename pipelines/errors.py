@@ -53,11 +53,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-REPAIRED": ErrorCode(3, "repair or remove the file, or pass on_repaired='count' or 'replace'"),
     "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
     "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
-    "E-MISSING": ErrorCode(3, "restore the file, or start again: the folder is then scanned anew"),
-    "E-CHANGED": ErrorCode(3, "start again (create the loader from its folder): the folder is then scanned anew"),
+    "E-MISSING": ErrorCode(3, "restore the file, or start again: the folder is then scanned again"),
+    "E-CHANGED": ErrorCode(3, "start again (create the loader from its folder): the folder is then scanned again"),
     "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
     "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
-    "E-NODATA": ErrorCode(3, "point at a folder that holds JPEG, PNG, WebP, BMP or GIF files"),
+    "E-NODATA": ErrorCode(3, "pass a folder that contains JPEG, PNG, WebP, BMP or GIF files"),
     "E-EMPTYCLASS": ErrorCode(3, "remove the empty class folder, or pass allow_empty=True"),
     "E-MAXBAD": ErrorCode(3, "repair the data, or raise max_bad"),
     "E-DATASET": ErrorCode(3, "the dataset's __getitem__ raised: see the cause"),
@@ -65,10 +65,10 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-CACHE": ErrorCode(4, "build the cache again"),
     "E-STALE": ErrorCode(4, "build the cache again"),
     # 5: workers
-    "E-WORKER": ErrorCode(5, "look at the sample named here; run with workers=0 to see the crash itself"),
+    "E-WORKER": ErrorCode(5, "check the sample named here; run with workers=0 to see the crash itself"),
     "E-OOM": ErrorCode(5, "lower workers, prefetch or batch_size, or raise the memory limit"),
     # 6: time
-    "E-TIMEOUT": ErrorCode(6, "look at the path named here (slow or dead storage), or raise watchdog_s"),
+    "E-TIMEOUT": ErrorCode(6, "check the path named here (slow or dead storage), or raise watchdog_s"),
     # 7: resources
     "E-SHM": ErrorCode(7, "lower prefetch, workers or batch_size, or give the container more (--shm-size, --memory)"),
     "E-FD": ErrorCode(7, "raise the limit of open files (ulimit -n 4096)"),

@@ -13,7 +13,8 @@ SWITCH = "PENSTOCK_NATIVE"  # 0 switches the library off
 CURE = "apt-get install gcc libc6-dev, then python -m penstock.pipelines.native.build"
 _ABI = 5  # PN_ABI of native.h
 OK, NO_MEMORY = 0, 2  # pn_result of native.h; any other result leaves an image to the Python path
-_POINTER, _SIZE, _INT32, _INT64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int64
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
+_INT32, _INT64, _UINT32, _UINT64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64
 _BATCH_CALL = ((_POINTER, _POINTER, _POINTER, _INT32), _INT32)
 # Types of the arguments and of the result of each function; the headers describe them.
 _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -25,17 +26,11 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "pn_load": _BATCH_CALL,
     "pn_fill": _BATCH_CALL,
     "pn_cut": _BATCH_CALL,
-    "pn_resize": (
-        (_POINTER, _SIZE, _INT32, _INT32, _POINTER, _INT32, _INT32, ctypes.c_int, _INT32, _POINTER),
-        _INT32,
-    ),
+    "pn_resize": ((_POINTER, _SIZE, _INT32, _INT32, _POINTER, _INT32, _INT32, _INT32, _INT32, _POINTER), _INT32),
     "pn_recode": ((_POINTER, _SIZE, _INT32, _POINTER, _INT64, _POINTER, _POINTER), _INT32),
     "pn_same_pixels": ((_POINTER, _SIZE, _INT32, _INT32, _POINTER, _POINTER), _INT32),
     "pn_release": ((_POINTER,), None),
-    "pn_random_words": (
-        (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, _POINTER, _INT32, _INT32, _POINTER),
-        None,
-    ),
+    "pn_random_words": ((_UINT64, _UINT32, _UINT32, _POINTER, _INT32, _INT32, _POINTER), None),
 }
 
 

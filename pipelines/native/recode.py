@@ -55,11 +55,9 @@ class NativeRecoder:
 
         None for unsupported images: a progressive JPEG, or one that libjpeg would warn about. Raises MemoryError.
         """
-        ends, made, memory = np.empty(segments, np.uint32), _Recoded(), ctypes.byref(self._memory)
-        place = ends.ctypes.data
-        if not _is_ok(
-            self._library.pn_recode(data, len(data), segment_mcus, place, segments, memory, ctypes.byref(made))
-        ):
+        ends, made = np.empty(segments, np.uint32), _Recoded()
+        place, memory, found = ends.ctypes.data, ctypes.byref(self._memory), ctypes.byref(made)
+        if not _is_ok(self._library.pn_recode(data, len(data), segment_mcus, place, segments, memory, found)):
             return None
         return Recoded(ctypes.string_at(self._memory.copy.data, made.size), ends.astype(np.int64))
 

@@ -43,7 +43,7 @@ def mixing_of(pairs: int, seed: int = 0) -> Mixing:
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8], ids=str)
 def test_boxes_are_erased_and_nothing_else(dtype: torch.dtype) -> None:
     images, boxes = batch_of(30, dtype), boxes_of(30)
-    boxes[-1] = (3, HEIGHT, 3, HEIGHT)  # no area, behind the last row of all
+    boxes[-1] = (3, HEIGHT, 3, HEIGHT)  # an empty box, below the last row
     colour = torch.tensor([7, 0, 200]).to(dtype)
     expected = images.clone()
     for n, (left, top, right, bottom) in enumerate(boxes.tolist()):
@@ -101,12 +101,12 @@ def test_soft_targets_are_the_shares_of_the_labels() -> None:
     assert found.numpy() == pytest.approx(expected, abs=1e-6)
     assert found.sum(1).numpy() == pytest.approx((labels >= 0).astype(float), abs=1e-6)
     assert not found[[2, 14, 15]].any()
-    assert found[3].max() == 1  # beside padding
+    assert found[3].max() == 1  # next to padding
     assert (labels[[2, 14, 15]] == -1).all()  # the labels themselves are left as they were
 
 
 def test_nothing_is_read_back_from_the_device() -> None:
-    """On the meta device there are no values: whatever asks for one raises."""
+    """On the meta device there are no values: asking for one raises."""
     images = torch.empty((40, HEIGHT, WIDTH, 3), device="meta")
     erase(images, boxes_of(40), torch.zeros(3, device="meta"))
     mix(images, mixing_of(20))

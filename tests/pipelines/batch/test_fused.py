@@ -114,7 +114,7 @@ class Failing(Right):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton is installed, and the made batch is tried on the CPU in place of the device."""
+    """Triton is installed, and the test batch runs on the CPU instead of the device."""
     real = fused_check._find_fault.__wrapped__
     monkeypatch.setattr(fused_check, "find_spec", lambda name: name)
     monkeypatch.setattr(fused_check, "_find_fault", lambda device, dtype: real(CPU, dtype))

@@ -92,7 +92,7 @@ def test_sampling_factors(name: str) -> None:
         *("jpeg_factors_all_22", "jpeg_factors_luma_below_chroma"),
     ],
 )
-def test_unusual_files_are_left_to_pillow(name: str) -> None:
+def test_unusual_files_are_not_ordinary(name: str) -> None:
     assert not parse_header(next(odd.data for odd in JPEGS if odd.name == name)).ordinary
     assert not parse_header(jp.with_frame(WHOLE, marker=0xC9)).ordinary  # arithmetic coding
 
@@ -133,7 +133,7 @@ def with_byte(data: bytes, marker: int, offset: int, value: int) -> bytes:
         (jp.with_frame(WHOLE, marker=0xCF), "E-UNSUPPORTED"),
         (jp.encode([Component(scene(16, 16)[..., i], i + 1) for i in range(2)]), "E-UNSUPPORTED"),
         (jp.SOI + jp.segment(jp.SOF0, b"\x08\0\x10"), "E-TRUNC"),
-        (jp.SOI + b"\0", "E-TRUNC"),  # too short for a marker, whatever it is
+        (jp.SOI + b"\0", "E-TRUNC"),  # too short for any marker
         (jp.SOI + b"\xff\x01", "E-TRUNC"),
     ],
 )
@@ -285,7 +285,7 @@ ERRORS = [
 ]
 
 
-def test_warnings_are_told_from_errors() -> None:
+def test_warnings_are_distinguished_from_errors() -> None:
     assert [is_warning(text) for text in WARNINGS] == [True] * len(WARNINGS)
     assert [is_warning(text) for text in ERRORS] == [False] * len(ERRORS)
     assert [is_header_warning(text) for text in WARNINGS] == [i in (0, 6, 11) for i in range(len(WARNINGS))]
@@ -319,7 +319,7 @@ def stray(data: bytes) -> bool:
     [
         *((bytes([0xFF, m]), True) for m in (0x01, 0x3A, 0xBF, 0xC0, 0xC4, 0xD8, 0xDA, 0xE5, 0xFE)),
         (b"\xff" + jp.segment(0xE5, b"in the middle"), True),
-        (b"\xff\xd9", False),  # what follows an end marker is nobody's business
+        (b"\xff\xd9", False),  # data after an end marker do not matter
         (b"\xff\xd3", False),
         (b"\xff\xff\xff\0", False),
     ],
@@ -340,7 +340,7 @@ def test_long_fill_is_looked_at_once() -> None:
 
 
 def stray_at(data: bytes, header: JpegHeader) -> int | None:
-    """What check_markers looks for, byte by byte: where the bytes begin that should not be there; None if all is well.
+    """A version of check_markers byte by byte: where the first stray bytes begin; None if there are none.
 
     T.81, B.1.1.2 (markers and fill), B.1.1.5 (stuffed bytes, restarts) and B.2.1 (their order).
     """

@@ -37,7 +37,7 @@ def library(native: ctypes.CDLL, request: pytest.FixtureRequest) -> Iterator[cty
 
 @pytest.fixture
 def resize(library: ctypes.CDLL) -> Iterator[Resize]:
-    """Resize in memory that ends where the pixels end; nothing is written beside the result."""
+    """Resize in memory that ends where the pixels end; nothing is written outside the result."""
     memory = native_tests.Memory()
 
     def call(pixels: Pixels, size: tuple[int, int], flip: bool = False, orientation: int = 1) -> Pixels:
@@ -57,7 +57,7 @@ def resize(library: ctypes.CDLL) -> Iterator[Resize]:
 
 
 def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -> Pixels:
-    """Pixels of one of several kinds, in rows of `stride` bytes, behind which no byte can be read."""
+    """Pixels of one of several kinds, in rows of `stride` bytes, after which no byte can be read."""
     rows = draw.integers(0, 256, (height, max(stride, 3 * width)), dtype=np.uint8)
     kind = draw.integers(4)
     if kind == 1:

@@ -1,4 +1,4 @@
-"""Formats by magic bytes: declared sizes, and the refusal of files that were cut anywhere."""
+"""Formats by magic bytes: declared sizes, and errors for files truncated anywhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_file_cut_anywhere_is_truncated(odd: OddImage) -> None:
 
 
 @pytest.mark.parametrize("odd", [o for o in corpus() if o.name.startswith("foreign")], ids=lambda odd: odd.name)
-def test_foreign_files_are_told_by_their_first_bytes(odd: OddImage) -> None:
+def test_foreign_files_are_recognised_by_their_first_bytes(odd: OddImage) -> None:
     with pytest.raises(LoaderError) as caught:
         read_format(odd.data)
     assert caught.value.code == "E-FORMAT"
@@ -54,7 +54,7 @@ def test_foreign_files_are_told_by_their_first_bytes(odd: OddImage) -> None:
 
 
 @pytest.mark.parametrize("data", [b"RIFX", b"GIF90a......", b"\x89PNX", b"BN", b"RIFF....WAVE", b"\xfe\xd8", b"GIF88a"])
-def test_near_misses_are_no_images(data: bytes) -> None:
+def test_near_misses_are_not_images(data: bytes) -> None:
     assert code_of(data) == "E-FORMAT"
 
 
