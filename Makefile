@@ -28,8 +28,9 @@ LINKED_COMMAND = $(WITH_LINKED) $(PY) -c 'from penstock.bench.cli import main; m
 # One exact torch, installed first: an open range may fetch another build, and gigabytes with it.
 TORCH = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-# The sample stage in C; without a compiler one line is said, and what runs is slower.
+# The sample stage in C. Without a compiler a line says so, and images are decoded by the slower path.
 NATIVE := pipelines/native/libpenstock.so
+C_FILES := $(wildcard pipelines/native/*.[ch] tests/support/native/*.c)
 
 # Runs $(1) silently and shows what it printed only if it failed.
 quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.log >&2; exit 1; }; }
@@ -93,9 +94,10 @@ wheel: setup ## dist/penstock_loader-*.whl, to install elsewhere: pip install 'd
 	@$(call quietly,$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .)
 	@ls dist/penstock_loader-*.whl
 
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; clang-format
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
 typecheck: setup link ## mypy, strict
 	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
@@ -112,6 +114,7 @@ slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes
 format: setup ## rewrite the files as lint wants them
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
 
 bench: setup ## synthesise a demo set and measure this machine (build/bench.html, build/bench.json)
 	@mkdir -p build

@@ -258,7 +258,7 @@ class Loader(DataLoaderAttributes):
             batch = self._feed.next()
         except LoaderError as error:
             self._closed = True
-            raise error.located(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
+            raise error.locate(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
         assert batch.host.cursor == self._cursor, "the engine left the order"
         self._fed = self._schedule.after(batch.host.cursor)
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _package = getattr(sys.modules["penstock"], "__file__", None)
-if _package is not None:  # ours is a namespace without a file: its folders are installed beside each other
+if _package is not None:  # ours is a namespace without a file: its folders are installed next to each other
     warnings.warn(
         f"{_package!a} belongs to another project called penstock: uninstall that one (pip uninstall penstock)",
         RuntimeWarning,

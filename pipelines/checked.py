@@ -16,14 +16,14 @@ Part = TypeVar("Part")
 
 
 def checked_bool(name: str, value: Any) -> bool:
-    """Return `value` as a bool, numpy's included. Refuses 0 and 1, and texts: "no" would be true."""
+    """Return `value` as a bool, numpy's included. Rejects 0 and 1, and strings: "no" would be true."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {shown(value)}")
 
 
 def checked_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an integer from `low` to `high`, numpy's included. Refuses bools and floats."""
+    """Return `value` as an integer from `low` to `high`, numpy's included. Rejects bools and floats."""
     number = None
     if not isinstance(value, bool):
         with suppress(TypeError):
@@ -48,7 +48,7 @@ def checked_number(
 
 
 def checked_tuple(name: str, value: Any, parts: Sequence[str], check: Callable[[str, Any], Part]) -> tuple[Part, ...]:
-    """Return `value`, a tuple, list or array with a value for each of `parts`, as a tuple of what `check` returns."""
+    """Return a tuple, list or array with one value per name in `parts` as a tuple of values checked by `check`."""
     values = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(values, (tuple, list)) or len(values) != len(parts):
         raise ValueError(f"{name} must be ({', '.join(parts)}), got {shown(value)}")
@@ -63,13 +63,13 @@ def checked_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def set_checked(settings: object, **values: object) -> None:
-    """Put checked `values` into the fields of a frozen dataclass, from its __post_init__."""
+    """Set fields of a frozen dataclass to checked `values`, from its __post_init__."""
     for name, value in values.items():
         object.__setattr__(settings, name, value)
 
 
 def shown(value: object) -> str:
-    """Return the value's repr for a message, cut in the middle where it is long."""
+    """Return the value's repr for a message, shortened in the middle if it is long."""
     return reprlib.repr(value)
 
 

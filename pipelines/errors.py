@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """Hold what belongs to one stable code.
+    """Hold the properties of one stable code.
 
     Attributes:
         exit_code: exit code of the `penstock` command when it ends with this error.
-        fix: what the user can do about it, where the error itself proposes nothing more precise.
+        fix: what the user can do, unless the error itself proposes something more precise.
     """
 
     exit_code: int
@@ -22,8 +24,20 @@ class ErrorCode(NamedTuple):
 
 EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
 CANNOT_ALLOCATE = "can't allocate memory"  # torch's CPU allocator raises a RuntimeError whose text contains this
-_LINE = re.compile(r"LoaderError\[(E-[A-Z]+)\](.*?) cause=(.*): fix=(.*)")
-_FIELD = re.compile(r" (sample|path|backend|rank|worker)=('.*?'(?= |$)|\".*?\"(?= |$)|\S+)")
+# The fields of an error that say where it happened: how each is written in the line, and how it is read from it.
+_NUMBER, _WORD, _QUOTED = r"\d+", r"\S+", r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "sample": (_NUMBER, int),
+    "path": (_QUOTED, ast.literal_eval),
+    "backend": (_WORD, str),
+    "rank": (_NUMBER, int),
+    "worker": (_NUMBER, int),
+}
+_LINE = re.compile(
+    r"LoaderError\[(?P<code>E-[A-Z]+)\]"
+    + "".join(f"(?: {name}=(?P<{name}>{pattern}))?" for name, (pattern, _) in _PLACE.items())
+    + " cause=(?P<cause>.*): fix=(?P<fix>.*)"
+)
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -39,11 +53,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-REPAIRED": ErrorCode(3, "repair or remove the file, or pass on_repaired='count' or 'replace'"),
     "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
     "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
-    "E-MISSING": ErrorCode(3, "restore the file, or start again: the folder is then scanned anew"),
-    "E-CHANGED": ErrorCode(3, "start again (create the loader from its folder): the folder is then scanned anew"),
+    "E-MISSING": ErrorCode(3, "restore the file, or start again: the folder is then scanned again"),
+    "E-CHANGED": ErrorCode(3, "start again (create the loader from its folder): the folder is then scanned again"),
     "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
     "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
-    "E-NODATA": ErrorCode(3, "point at a folder that holds JPEG, PNG, WebP, BMP or GIF files"),
+    "E-NODATA": ErrorCode(3, "pass a folder that contains JPEG, PNG, WebP, BMP or GIF files"),
     "E-EMPTYCLASS": ErrorCode(3, "remove the empty class folder, or pass allow_empty=True"),
     "E-MAXBAD": ErrorCode(3, "repair the data, or raise max_bad"),
     "E-DATASET": ErrorCode(3, "the dataset's __getitem__ raised: see the cause"),
@@ -51,10 +65,10 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-CACHE": ErrorCode(4, "build the cache again"),
     "E-STALE": ErrorCode(4, "build the cache again"),
     # 5: workers
-    "E-WORKER": ErrorCode(5, "look at the sample named here; run with workers=0 to see the crash itself"),
+    "E-WORKER": ErrorCode(5, "check the sample named here; run with workers=0 to see the crash itself"),
     "E-OOM": ErrorCode(5, "lower workers, prefetch or batch_size, or raise the memory limit"),
     # 6: time
-    "E-TIMEOUT": ErrorCode(6, "look at the path named here (slow or dead storage), or raise watchdog_s"),
+    "E-TIMEOUT": ErrorCode(6, "check the path named here (slow or dead storage), or raise watchdog_s"),
     # 7: resources
     "E-SHM": ErrorCode(7, "lower prefetch, workers or batch_size, or give the container more (--shm-size, --memory)"),
     "E-FD": ErrorCode(7, "raise the limit of open files (ulimit -n 4096)"),
@@ -74,7 +88,7 @@ def printable(path: bytes | str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line: runs of white space become one blank, unprintable characters are escaped."""
+    """Return the text as one line: runs of white space become one space, unprintable characters are escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
@@ -83,8 +97,8 @@ class LoaderError(RuntimeError):
     """Report a failure with a stable code, in one line that says where it happened, what happened and what to do.
 
     `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
-    fields that are None are left out. The error can be pickled, and made anew from its text alone, as torch does with
-    an error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a text that holds no such line.
+    fields that are None are left out. The error can be pickled, and built from its text alone, as torch does with an
+    error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a text without such a line.
 
     Attributes:
         code: a key of ERROR_CODES.
@@ -98,7 +112,11 @@ class LoaderError(RuntimeError):
         worker: process id of the worker.
     """
 
-    FIELDS = ("sample", "path", "backend", "rank", "worker")
+    sample: int | None
+    path: bytes | str | None
+    backend: str | None
+    rank: int | None
+    worker: int | None
 
     def __init__(
         self,
@@ -112,53 +130,47 @@ class LoaderError(RuntimeError):
         rank: int | None = None,
         worker: int | None = None,
     ) -> None:
+        place: dict[str, Any] = {"sample": sample, "path": path, "backend": backend, "rank": rank, "worker": worker}
         if cause is None:
-            code, cause, fix, known = _read_line(code)
-            sample, path, backend = known.get("sample"), known.get("path"), known.get("backend")
-            rank, worker = known.get("rank"), known.get("worker")
+            code, cause, fix, place = _read_line(code)
         self.code = code
         self.exit_code = ERROR_CODES[code].exit_code
         self.cause = one_line(cause)
         self.fix = one_line(fix or ERROR_CODES[code].fix)
-        self.sample, self.path, self.backend, self.rank, self.worker = sample, path, backend, rank, worker
+        self.sample, self.path, self.backend, self.rank, self.worker = place.values()
         super().__init__(self.line())
 
     @property
     def of_sample(self) -> bool:
-        """Whether the data are to blame, and not the machine or the program: only then can another sample do better."""
+        """Whether the data caused it, not the machine or the program: only then may another sample succeed."""
         return self.exit_code in (EXIT_DATA, EXIT_CACHE)
 
     def line(self) -> str:
         """Return the message; it never contains a line break."""
-        known = [(name, getattr(self, name)) for name in self.FIELDS if getattr(self, name) is not None]
-        where = "".join(f" {name}={printable(v) if name == 'path' else one_line(str(v))}" for name, v in known)
+        place = {name: value for name, value in self._place().items() if value is not None}
+        where = "".join(f" {n}={printable(v) if n == 'path' else one_line(str(v))}" for n, v in place.items())
         return f"LoaderError[{self.code}]{where} cause={self.cause}: fix={self.fix}"
 
-    def located(self, **fields: object) -> LoaderError:
-        """Return a copy in which the `fields` that are still None are filled in; `fields` are names of FIELDS."""
-        merged = {n: getattr(self, n) if getattr(self, n) is not None else fields.get(n) for n in self.FIELDS}
-        return LoaderError(self.code, self.cause, fix=self.fix, **merged)  # type: ignore[arg-type]
+    def locate(self, **place: Any) -> LoaderError:
+        """Return a copy in which the fields of `place` that are still None are filled in."""
+        merged = {name: place.get(name) if value is None else value for name, value in self._place().items()}
+        return LoaderError(self.code, self.cause, fix=self.fix, **merged)
+
+    def _place(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PLACE}
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = {n: getattr(self, n) for n in self.FIELDS}
-        return _rebuild, (self.code, self.cause, self.fix, state)
+        return partial(LoaderError, self.code, self.cause, fix=self.fix, **self._place()), ()
 
 
 def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
-    """Return code, cause, fix and the fields of the last error line in `text`. Raises ValueError without one."""
-    lines = _LINE.findall(text)
+    """Return code, cause, fix and place of the last error line in `text`. Raises ValueError without one."""
+    lines = list(_LINE.finditer(text))
     if not lines:
-        raise ValueError(f"this is no line of a LoaderError: {text}")
-    code, where, cause, fix = lines[-1]
-    numbers = ("sample", "rank", "worker")
-    fields: dict[str, Any] = {name: int(v) if name in numbers else v for name, v in _FIELD.findall(where)}
-    if "path" in fields:
-        fields["path"] = ast.literal_eval(fields["path"])
-    return code, cause, fix, fields
-
-
-def _rebuild(code: str, cause: str, fix: str, fields: dict[str, object]) -> LoaderError:
-    return LoaderError(code, cause, fix=fix, **fields)  # type: ignore[arg-type]
+        raise ValueError(f"text without a LoaderError line: {text}")
+    found = lines[-1]
+    place = {name: None if found[name] is None else read(found[name]) for name, (_, read) in _PLACE.items()}
+    return found["code"], found["cause"], found["fix"], place
 
 
 def size_text(num_bytes: int) -> str:

@@ -26,10 +26,10 @@ class StoredSize(NamedTuple):
 
 
 class ImagePart(NamedTuple):
-    """Hold a rectangle of a stored image and where it lies in it.
+    """Hold a rectangle of a stored image and its position in the image.
 
     Attributes:
-        data: the rectangle as a JPEG of its own, or as pixels, uint8 [height, width, 3].
+        data: the rectangle as a separate JPEG, or as pixels, uint8 [height, width, 3].
         x: its left edge in the stored image, in pixels.
         y: its upper edge in the stored image, in pixels.
         width: its width in pixels.

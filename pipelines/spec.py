@@ -13,17 +13,17 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
 RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialAugmentWide
 _MAX_RAND_OPS = 16
-_LARGEST_MOMENT = 4.0  # above what any normalisation of pixels from 0 to 1 uses, and below that of levels to 255
+_LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels to 255
 
 
-def _interval(name: str, value: Any, highest: float | None = None) -> tuple[int | float, ...]:
+def _checked_interval(name: str, value: Any, highest: float | None = None) -> tuple[int | float, ...]:
     low, high = checked_tuple(name, value, ("low", "high"), partial(checked_number, high=highest, above=0))
     if low > high:
         raise ValueError(f"{name} must be (low, high) with low at most high, got {shown(value)}")
     return low, high
 
 
-def _of_channels(name: str, value: Any, above: float | None = None) -> tuple[int | float, ...]:
+def _checked_channels(name: str, value: Any, above: float | None = None) -> tuple[int | float, ...]:
     channels = checked_tuple(name, value, ("red", "green", "blue"), partial(checked_number, above=above))
     if max(map(abs, channels)) > _LARGEST_MOMENT:
         raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by 255")
@@ -32,7 +32,7 @@ def _of_channels(name: str, value: Any, above: float | None = None) -> tuple[int
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentations:
-    """Choose the augmentations of the batch stage; the defaults do nothing, and they apply in the order of the fields.
+    """Choose the augmentations of the batch stage, in the order in which they are applied; the defaults do nothing.
 
     Raises ValueError for settings that cannot work.
 
@@ -40,11 +40,11 @@ class Augmentations:
         auto_augment: "rand" for torchvision's RandAugment, "trivial" for its TrivialAugmentWide.
         rand_ops: number of operations that RandAugment applies to each image, 1 to 16.
         rand_magnitude: magnitude of RandAugment's operations, 0 to 30.
-        color_jitter: (brightness, contrast, saturation, hue) as torchvision's ColorJitter takes them, hue at most 0.5.
+        color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ColorJitter, hue at most 0.5.
         erasing: probability of torchvision's RandomErasing, which sets a box to 0 after normalising (with dtype uint8:
             to the mean colour).
         mixup: alpha of the Beta distribution of the shares by which pairs of images are blended; 0 for no mixup.
-        cutmix: likewise for pairs that exchange a box; with both, a coin flip chooses for each pair.
+        cutmix: the same for pairs that exchange a box; with both, a coin flip chooses for each pair.
     """
 
     auto_augment: Literal["rand", "trivial"] | None = None
@@ -99,7 +99,7 @@ NO_AUGMENTATIONS = Augmentations()
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePipeline:
-    """Choose what the sample stage does with each image and what the batch stage does with each batch.
+    """Configure the sample stage, which handles each image, and the batch stage, which handles each batch.
 
     Sample stage, uint8: crop, antialiased bilinear resize to `size`, horizontal flip.
     Batch stage, on the target device: `augment`, then `(pixel / 255 - mean) / std` for each channel.
@@ -117,7 +117,7 @@ class ImagePipeline:
         std: standard deviation of each channel, on the same scale.
         exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
         resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level.
-        max_pixels: an image that declares more pixels is refused before memory is allocated for it.
+        max_pixels: an image that declares more pixels is rejected before memory is allocated for it.
         augment: augmentations beyond crop and flip.
     """
 
@@ -143,12 +143,12 @@ class ImagePipeline:
         set_checked(
             self,
             size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=16384)),
-            scale=_interval("scale", self.scale, highest=1),
-            ratio=_interval("ratio", self.ratio),
+            scale=_checked_interval("scale", self.scale, highest=1),
+            ratio=_checked_interval("ratio", self.ratio),
             center_fraction=checked_number("center_fraction", self.center_fraction, high=1, above=0),
             flip=checked_number("flip, a probability,", self.flip, 0, 1),
-            mean=_of_channels("mean", self.mean),
-            std=_of_channels("std", self.std, above=0),
+            mean=_checked_channels("mean", self.mean),
+            std=_checked_channels("std", self.std, above=0),
             max_pixels=checked_int("max_pixels", self.max_pixels, 1),
         )
 

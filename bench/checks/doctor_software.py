@@ -56,7 +56,7 @@ def native_library() -> Finding:
 def fused_kernels() -> Finding:
     """Look for what the batch stage's kernels need; whether they are right is tried at their first use on a GPU."""
     name, slower = "fused kernels", "augmentations take more launches"
-    if fused_check.switched_off():
+    if fused_check.is_switched_off():
         return Finding(name, "warn", f"switched off by {fused_check.SWITCH}=0: {slower}", f"unset {fused_check.SWITCH}")
     version = package_version("triton")
     if version is None:

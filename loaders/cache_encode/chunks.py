@@ -88,7 +88,7 @@ def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[
         except LoaderError as error:
             if error.code == "E-WORKER" and oom_kills() > kills:
                 raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
-            raise error.located(sample=sample, path=source.path(sample)) from error
+            raise error.locate(sample=sample, path=source.path(sample)) from error
         chunk.records[row] = stored.record
         chunk.source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
         parts.append(stored.data)

@@ -19,7 +19,7 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings

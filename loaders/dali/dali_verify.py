@@ -18,7 +18,7 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import Produced
 from penstock.loaders.feed.copies import CopyEngine
 from penstock.loaders.stream.engine_contract import BadSample
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import CropTask

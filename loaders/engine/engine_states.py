@@ -64,7 +64,7 @@ class EngineStates:
         if error is not None:
             self.close()
             cause = WorkerTraceback(produced.trace) if produced.trace else error.__cause__
-            raise error.located(**self._where()) from cause
+            raise error.locate(**self._where()) from cause
 
     def _where(self, sample: int = -1) -> dict[str, Any]:
         """Return the fields of an error: backend, rank, and the sample (-1 for none) with its path."""

@@ -156,7 +156,7 @@ class ProcessEngine(EngineStates):
             self._progress.close()
             found = start_error(error)
             if isinstance(found, LoaderError):
-                raise found.located(**self._where()) from error
+                raise found.locate(**self._where()) from error
             raise
         if shared:
             self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA

@@ -109,7 +109,7 @@ class PythonRows:
         path = error.path if error.path is not None else self._settings.source.path(sample)
         path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
         if not error.of_sample:  # a missing package, no descriptor left: another sample would fare no better
-            raise error.located(sample=sample, path=path) from error
+            raise error.locate(sample=sample, path=path) from error
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix)
 
     def _replace(

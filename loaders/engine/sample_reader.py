@@ -101,11 +101,11 @@ class SampleReader:
             part, stored = self.part(item, window)
             return self._decoder.part(part, item.probe, stored)
         assert isinstance(item.data, bytes)
-        tells = self._decoder.tells(item.probe)
+        tells = self._decoder.reports_repairs(item.probe)
         sound = bool(self._sound[item.sample]) if tells else self.sound(item)
         pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
         self.repair = self._decoder.repair
-        if tells and self._decoder.asked:  # a warning about its header hid others: ask once, not for every crop
+        if tells and self._decoder.has_asked:  # a warning about its header hid others: ask once, not for every crop
             self.sound(item)
         return pixels
 

@@ -16,7 +16,7 @@ from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 
 

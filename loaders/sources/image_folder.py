@@ -96,10 +96,10 @@ class ImageFolder:
         try:
             return with_retries(lambda: read_unchanged(path, size, mtime_ns), self._count_retry)
         except OSError as error:
-            raise read_error(error, path).located(sample=index) from error
+            raise read_error(error, path).locate(sample=index) from error
         except LoaderError as error:
             drop_index(self._index)
-            raise error.located(sample=index) from None
+            raise error.locate(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""

@@ -40,7 +40,7 @@ def exception_error(
     worker: id of the worker's process, None for a thread, whose exception becomes the error's cause.
     """
     if isinstance(error, LoaderError):
-        located = error.located(worker=worker)
+        located = error.locate(worker=worker)
         located.__cause__ = error.__cause__
         return located, ""
     where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}

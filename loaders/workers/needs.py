@@ -74,7 +74,7 @@ def ensure(needs: Needs, **where: object) -> None:
             ensure_processes(needs)
         ensure_batches(needs)
     except LoaderError as error:
-        raise error.located(**where) from None
+        raise error.locate(**where) from None
 
 
 def ensure_batches(needs: Needs) -> None:

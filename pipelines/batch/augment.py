@@ -8,11 +8,11 @@ import torch
 
 from penstock.pipelines.batch import device_ops, geometry, lookup_tables
 from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
-# A batch is worked on in pieces of so many pixels: on a CPU the intermediate results stay in the processor's cache, on
-# another device they take less than half a gigabyte.
+# A batch is processed in pieces of this many pixels: on a CPU the intermediate results stay in the processor's cache,
+# on another device they take less than half a gigabyte.
 _CPU_PIXELS = 1 << 16
 _DEVICE_PIXELS = 1 << 24
 # Operations that run together; a round sorts its images in this order, so that each group is one slice.
@@ -35,24 +35,24 @@ _GROUP_OF_OP = np.array([number for op in sorted(Op) for number, group in enumer
 
 
 def augment(images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
-    """Apply the operations of `plan` to uint8 [batch, height, width, 3], and return the result in memory of its own.
+    """Apply the operations of `plan` to uint8 [batch, height, width, 3], and return the result in new memory.
 
-    The work is done on the images' device, piece by piece; nothing is read back from the device.
+    Runs on the images' device, piece by piece; nothing is read back from the device.
     """
     order = np.arange(len(images))
     for ops, values in zip(plan.ops, plan.values, strict=True):
         ranked = np.argsort(_PLACE_OF_OP[ops[order]], kind="stable")
-        images = _rows(images, ranked)
+        images = _select_rows(images, ranked)
         order = order[ranked]
-        _round(images, ops[order], values[order])
-    return _rows(images, np.argsort(order))
+        _apply_round(images, ops[order], values[order])
+    return _select_rows(images, np.argsort(order))
 
 
-def _rows(images: torch.Tensor, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+def _select_rows(images: torch.Tensor, rows: npt.NDArray[np.int64]) -> torch.Tensor:
     return images.index_select(0, to_device(rows, images.device))
 
 
-def _round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
+def _apply_round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
     """Apply one operation to each image, in place; `ops`, sorted in the order of _GROUPS, and `values` are [batch]."""
     groups = _GROUP_OF_OP[ops]
     height, width = images.shape[1:3]
@@ -62,10 +62,10 @@ def _round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> N
         begin, end = np.searchsorted(groups, (number, number + 1))
         for first in range(begin, end, step):
             piece = slice(first, min(first + step, end))
-            _apply(images[piece], ops[piece], values[piece])
+            _apply_group(images[piece], ops[piece], values[piece])
 
 
-def _apply(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
+def _apply_group(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
     """Apply one operation to each image, in place; all belong to the same group."""
     if ops[0] in geometry.OPS:
         geometry.warp(images, geometry.inverse_matrices(ops, values, (images.shape[1], images.shape[2])))

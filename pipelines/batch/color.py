@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats
 
-# Pillow's conversion to mode L, in units of 2**-16: what is added for rounding, and the weights of the channels.
+# Pillow's conversion to mode L, in units of 2**-16: the rounding term, and the weights of the channels.
 GREY = (32768, (19595, 38470, 7471))
 
 
-def planes(images: torch.Tensor) -> torch.Tensor:
+def to_planes(images: torch.Tensor) -> torch.Tensor:
     """Copy images [n, height, width, 3] as planes of one channel, contiguous [n, 3, height, width]."""
     return images.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
@@ -25,7 +25,7 @@ def interleave(channels: torch.Tensor, images: torch.Tensor) -> None:
     torch.stack(channels.unbind(1), -1, out=images)
 
 
-def grey(channels: torch.Tensor) -> torch.Tensor:
+def to_grey(channels: torch.Tensor) -> torch.Tensor:
     """Convert planes to grey as Pillow converts to mode L: whole numbers in float32 [n, height, width].
 
     Every sum is an integer below 2**24, so float32 is exact in whatever order a device adds.
@@ -36,30 +36,30 @@ def grey(channels: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def constants(device: torch.device, *values: int) -> torch.Tensor:
-    """Return whole numbers as int32 [number] on the device; they are made once."""
-    # A copy that waits (it happens once), because other streams use them too.
+    """Return whole numbers as int32 [number] on the device; cached."""
+    # A blocking copy (only once), because other streams use them too.
     return torch.tensor(values, dtype=torch.int32, device="cpu").to(device)
 
 
 def power_of_two(n: int) -> int:
-    """Return the power of two that is at least `n`: lengths vary from batch to batch, tables that are kept do not."""
+    """Return the power of two that is at least `n`, so that batches of different lengths share cached tables."""
     return 1 << max(0, n - 1).bit_length()
 
 
-def weighted(images: torch.Tensor, start: int, weights: tuple[int, int, int]) -> torch.Tensor:
+def add_weighted(images: torch.Tensor, start: int, weights: tuple[int, int, int]) -> torch.Tensor:
     """Sum the weighted channels of uint8 [n, height, width, 3] and `start`: int32 [n, height, width]."""
     red, green, blue = images.unbind(-1)
     total = torch.add(constants(images.device, start), red, alpha=weights[0])
     return total.add_(green, alpha=weights[1]).add_(blue, alpha=weights[2])
 
 
-def upper_half(words: torch.Tensor) -> torch.Tensor:
-    """Return int32 [..., width] divided by 2**16 and rounded down, as int16: a view (little-endian), which is free."""
+def take_upper_half(words: torch.Tensor) -> torch.Tensor:
+    """Return int32 [..., width] divided by 2**16 and rounded down, as int16: a view (little-endian), without a copy."""
     return words.view(torch.int16)[..., 1::2]
 
 
 def blend(start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Compute Pillow's Image.blend in float32: start + factor * (end - start), cut to [0, 255], not rounded yet.
+    """Compute Pillow's Image.blend in float32: start + factor * (end - start), clamped to [0, 255], not rounded yet.
 
     Overwrites `end`. It does not use addcmul or lerp because they round once where Pillow rounds twice.
     """
@@ -72,8 +72,8 @@ def factor_tensor(values: Floats, device: torch.device, ndim: int) -> torch.Tens
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:
     """Blend uint8 [n, height, width, 3] with its grey image, in place: Pillow's ImageEnhance.Color; factors: [n]."""
-    channels = planes(images)
-    mixed = blend(grey(channels).unsqueeze(1), channels.to(torch.float32), factor_tensor(factors, images.device, 4))
+    channels = to_planes(images)
+    mixed = blend(to_grey(channels).unsqueeze(1), channels.to(torch.float32), factor_tensor(factors, images.device, 4))
     interleave(channels.copy_(mixed), images)
 
 
@@ -89,8 +89,8 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     sums = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     inner = rows[:, 1:-1, 3:-3]
     sums = (sums[:, :, :-6] + sums[:, :, 3:-3]).add_(sums[:, :, 6:]).add_(inner, alpha=4)
-    # The sum over 13, rounded. 6.5 keeps the sum half a step away from the multiples of 13, so that the inexact 1 / 13
-    # cannot matter.
+    # The sum over 13, rounded. 6.5 keeps the sum half a step away from multiples of 13, so the inexact 1 / 13 does not
+    # matter.
     smooth = sums.to(torch.float32).add_(6.5).mul_(1 / 13).floor_()
     mixed = blend(smooth, inner.to(torch.float32), factor_tensor(factors, images.device, 3))
     images.view(n, height, width * 3)[:, 1:-1, 3:-3].copy_(mixed)
@@ -100,39 +100,41 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
 def hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Tabulate the conversion to Pillow's 8-bit HSV: hue, uint8 [3 * 256 * 512], and saturation, float32 [256 * 256].
 
-    Both are flat. The hue is found by [largest channel, span, 255 + difference of the other two], the saturation, a
-    whole number, by [value of the largest channel, span]; span is the largest value less the smallest.
+    Both are flat. The hue is indexed by [largest channel, span, 255 + difference of the other two], the saturation, a
+    whole number, by [value of the largest channel, span]; span is the largest value minus the smallest.
     """
     span, difference = np.arange(256)[:, None], np.arange(512)[None, :] - 255
     with np.errstate(divide="ignore", invalid="ignore"):
         # (largest - other) / span for the two other channels, the one after the largest and the one before it in the
         # circle; it is 1 for the smallest
-        ahead = _single(np.where(difference >= 0, span - difference, span) / span)
-        behind = _single(np.where(difference >= 0, span, span + difference) / span)
-        hues = np.stack([_single(behind - ahead), _single(2.0 + behind - ahead), _single(4.0 + behind - ahead)])
-        turns = _single(np.fmod(hues / 6.0 + 1.0, 1.0)) * 255.0
-        shares = _single(np.arange(256)[None, :] / np.arange(256)[:, None]) * 255.0
+        ahead = _to_single(np.where(difference >= 0, span - difference, span) / span)
+        behind = _to_single(np.where(difference >= 0, span, span + difference) / span)
+        hues = np.stack(
+            [_to_single(behind - ahead), _to_single(2.0 + behind - ahead), _to_single(4.0 + behind - ahead)]
+        )
+        turns = _to_single(np.fmod(hues / 6.0 + 1.0, 1.0)) * 255.0
+        shares = _to_single(np.arange(256)[None, :] / np.arange(256)[:, None]) * 255.0
     hue = np.where((span > 0) & (np.abs(difference) <= span), turns, 0.0).astype(np.uint8)
     saturation = np.floor(np.where(np.tri(256, dtype=np.bool_), shares, 0.0))
     saturation[0] = 0.0
-    # A copy that waits (it happens once), because other streams use the tables too.
+    # A blocking copy (only once), because other streams use the tables too.
     return torch.from_numpy(hue).view(-1).to(device), torch.from_numpy(saturation).view(-1).to(device, torch.float32)
 
 
-def _single(values: Floats) -> Floats:
-    """Round to float32, as where Pillow's C code stores a float, and return float64, in which it computes on."""
+def _to_single(values: Floats) -> Floats:
+    """Round to float32, where Pillow's C code stores a float, and return float64, in which it continues."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def hue_shifts(turns: Floats) -> npt.NDArray[np.int64]:
-    """Return what is added to an 8-bit hue to turn it, in [0, 256)."""
+    """Return the number in [0, 256) to add to an 8-bit hue in order to turn it."""
     return np.trunc(turns * 255).astype(np.int64) % 256
 
 
 def hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Tabulate by 8-bit hue what share of the saturation each channel loses, in 255ths: float32 [n, 3, 256].
+    """Tabulate the share of the saturation that each channel loses, in 255ths: float32 [n, 3, 256], by 8-bit hue.
 
-    The hue is turned first, as torchvision does: by int(255 * turn), modulo 256.
+    The hue is turned first, as in torchvision: by int(255 * turn), modulo 256.
     """
     hue = (np.arange(256)[None, :] + hue_shifts(turns)[:, None]) % 256
     sixths = hue * 6  # unit: 1/255 of a sixth of the circle
@@ -147,11 +149,11 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     """
     n = len(images)
     hues, saturations = hsv_tables(images.device)
-    channels = planes(images).to(torch.int32)
+    channels = to_planes(images).to(torch.int32)
     red, green, blue = channels.unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     span = value - torch.minimum(torch.minimum(red, green), blue)
-    # 0 where the channel is the largest, else 1. Sums and products: torch.where takes ten times as long on a CPU.
+    # 0 where the channel is the largest, otherwise 1. Sums and products: torch.where takes ten times as long on a CPU.
     red_behind, green_behind = (value - red).clamp_(max=1), (value - green).clamp_(max=1)
     difference = (red - green).mul_(green_behind).add_((blue - red).mul_(1 - green_behind)).mul_(red_behind)
     difference.add_((green - blue).mul_(1 - red_behind))

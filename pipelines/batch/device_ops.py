@@ -1,6 +1,6 @@
-"""Operations for devices, to the bit those for CPUs: in fewer kernels, and a third of the memory traffic.
+"""Operations for devices, bit-exact with those for CPUs: with fewer kernels and a third of the memory traffic.
 
-On a CPU, whose caches do not hold such tables and whose kernels take one type at a time, the others are faster.
+On a CPU the others are faster: its caches cannot hold these tables, and its kernels take one type at a time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import torch
 
 from penstock.pipelines.batch.color import (
     GREY,
+    add_weighted,
     constants,
     factor_tensor,
     hsv_tables,
     hue_shares,
     power_of_two,
-    upper_half,
-    weighted,
+    take_upper_half,
 )
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats
 
 
-def places(fixed: npt.NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
-    """Compute from which pixel of the framed images each pixel comes, int32 [n, height, width]; fixed: [6, n, 1, 1]."""
+def compute_places(fixed: npt.NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
+    """Compute the source pixel in the framed images for each pixel, int32 [n, height, width]; fixed: [6, n, 1, 1]."""
     n, height, width, _ = images.shape
     x, y = np.arange(width, dtype=np.int32), np.arange(height, dtype=np.int32)[:, None]
     first = np.arange(n, dtype=np.int32)[:, None, None] * ((height + 2) * (width + 2)) + (width + 3)
     along_x, along_y, first_pixel = (
         to_device(part, images.device) for part in (fixed[[0, 3]] * x, fixed[[1, 4]] * y + fixed[[2, 5]], first)
     )
-    column, row = upper_half(torch.add(along_x, along_y)).unbind()
+    column, row = take_upper_half(torch.add(along_x, along_y)).unbind()
     place = torch.add(first_pixel, row.clamp(-1, height), alpha=width + 2)
     return place.add_(column.clamp(-1, width))
 
@@ -47,50 +47,50 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     rows, inner = flat.to(torch.int16), flat[:, 1:-1, 3:-3]
     sums = (rows[:, :-2] + rows[:, 1:-1]).add_(rows[:, 2:])
     sums = (sums[:, :, :-6] + sums[:, :, 3:-3]).add_(sums[:, :, 6:]).add_(inner, alpha=4)
-    # The sum over 13, rounded: 5042 / 2**16 is near enough to 1 / 13 for all sums up to 13 * 255.
-    smooth = upper_half(torch.mul(sums, constants(images.device, 5042)).add_(30464))
+    # The sum over 13, rounded: 5042 / 2**16 is close enough to 1 / 13 for all sums up to 13 * 255.
+    smooth = take_upper_half(torch.mul(sums, constants(images.device, 5042)).add_(30464))
     mixed = torch.sub(inner, smooth).mul(factor_tensor(factors, images.device, 3))
     inner.copy_(mixed.add_(smooth).clamp_(0, 255))
 
 
-_MOST = 256  # images at a time: their numbers are a byte of the places in the table
+_MAX_IMAGES = 256  # at a time: their numbers are one byte of the indices into the table
 
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:
     """Blend uint8 [n, height, width, 3] with its grey image, in place: Pillow's ImageEnhance.Color; factors: [n].
 
-    What becomes of a value depends on itself and its pixel's grey: a table of 2**16 results for each image.
+    The result for a value depends on the value and its pixel's grey: a table of 2**16 results for each image.
     """
-    for first in range(0, len(images), _MOST):
-        _adjust_color(images[first : first + _MOST], factors[first : first + _MOST])
+    for first in range(0, len(images), _MAX_IMAGES):
+        _adjust_color(images[first : first + _MAX_IMAGES], factors[first : first + _MAX_IMAGES])
 
 
 def _adjust_color(images: torch.Tensor, factors: Floats) -> None:
     n, device = len(images), images.device
     # A word is 255 - grey above the number of the image times 256, to which the value is added.
     start, weights = 255 * 65536 + 65535 - GREY[0], tuple(-weight for weight in GREY[1])
-    words = weighted(images, start, weights)  # type: ignore[arg-type]  # of three
+    words = add_weighted(images, start, weights)  # type: ignore[arg-type]  # of three
     numbers = (np.arange(n) * 256).astype(np.uint16).view(np.int16)
     words.view(torch.int16)[..., ::2] = to_device(numbers, device)[:, None, None]
     products = factors.astype(np.float32)[:, None] * np.arange(-255, 256, dtype=np.float32)
     of_grey = to_device(products, device).as_strided((256, n, 256), (1, 511, 1))  # [255 - grey, image, value]
     tables = torch.empty((256, 256, 256), dtype=torch.uint8, device=device)
-    tables[:, :n] = torch.add(of_grey, _falling(device)).clamp_(0, 255)
+    tables[:, :n] = torch.add(of_grey, _falling_levels(device)).clamp_(0, 255)
     place = torch.add(words[..., None], images)
     torch.index_select(tables.view(-1), 0, place.view(-1), out=images.view(-1))
 
 
 @lru_cache(maxsize=8)
-def _falling(device: torch.device) -> torch.Tensor:
-    # A copy that waits (it happens once), because other streams use it too; and so below.
+def _falling_levels(device: torch.device) -> torch.Tensor:
+    # A blocking copy (only once), because other streams use it too; also below.
     return torch.from_numpy(np.arange(255, -1, -1, dtype=np.float32)[:, None, None]).to(device)
 
 
 def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     """Turn the hue of uint8 [n, height, width, 3], in place, as color.adjust_hue does; turns: [n]."""
     n, height, width, _ = images.shape
-    hues, spans = _by_differences(images.device)
-    difference = weighted(images, 255 * 511 + 255, (511, -510, -1)).view(-1)  # of red and green, and of green and blue
+    hues, spans = _tabulate_hue_and_span(images.device)
+    difference = add_weighted(images, 255 * 511 + 255, (511, -510, -1)).view(-1)  # red - green, and green - blue
     words = torch.zeros((n, height, width), dtype=torch.int32, device=images.device)
     parts = words.view(torch.uint8).view(n, height, width, 4)
     parts[..., 0] = spans.index_select(0, difference).view(n, height, width)
@@ -99,7 +99,7 @@ def adjust_hue(images: torch.Tensor, turns: Floats) -> None:
     shares = to_device(hue_shares(turns).astype(np.uint8).transpose(0, 2, 1), images.device)
     lost = shares.view(-1, 3).index_select(0, turned.view(-1)).view(images.shape)
     place = torch.add(words[..., None], lost, alpha=65536)
-    torch.index_select(_by_share(images.device), 0, place.view(-1), out=images.view(-1))
+    torch.index_select(_tabulate_by_share(images.device), 0, place.view(-1), out=images.view(-1))
 
 
 @lru_cache(maxsize=8)
@@ -108,7 +108,7 @@ def _image_offsets(device: torch.device, n: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=8)
-def _by_differences(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _tabulate_hue_and_span(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Tabulate hue and span by [255 + red - green, 255 + green - blue]: uint8 [511 * 511] each."""
     ahead, behind = np.mgrid[-255:256, -255:256]
     red, green, blue = ahead + behind, behind, np.zeros_like(behind)
@@ -126,16 +126,16 @@ def _by_differences(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _by_share(device: torch.device) -> torch.Tensor:
-    """Tabulate what is left of the largest channel's value: uint8 [2**24], by [share that it loses, value, span].
+def _tabulate_by_share(device: torch.device) -> torch.Tensor:
+    """Tabulate the rest of the largest channel's value: uint8 [2**24], by [share that it loses, value, span].
 
-    Made on the device: whole numbers, the same on every processor.
+    Computed on the device, in whole numbers, so that it is the same on every processor.
     """
     saturation = hsv_tables(device)[1].view(256, 256).to(torch.int32)
     levels = torch.arange(256, dtype=torch.int32, device=device)
     colour = saturation * levels[:, None]
     result = torch.empty((256, 256, 256), dtype=torch.uint8, device=device)
-    for share in range(256):  # a piece at a time: 64 MB of whole numbers otherwise
+    for share in range(256):  # in pieces: otherwise 64 MB of intermediate results
         torch.sub(levels[:, None], (colour * share).add_(255 * 255 // 2).floor_divide_(255 * 255), out=result[share])
     if device.type == "cuda":  # other streams use it too
         torch.cuda.current_stream(device).synchronize()

@@ -6,19 +6,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Mixing
 
 _CPU_VALUES = 1 << 18  # values of a piece of the batch, so that intermediate results stay in the processor's cache
 
 
-def _rows_of(
+def _find_rows(
     boxes: npt.NDArray[np.int32], height: int, width: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows of pixels that one box in each image covers, and the part of these rows that lies in the box.
 
-    boxes: left, top, right, bottom in pixels, int32 [n, 4]; no area for no box. Returns row numbers, int64 [m], counted
-    through all images one below the other, and which values of these rows lie in the box, bool [m, width * 3].
+    boxes: left, top, right, bottom in pixels, int32 [n, 4]; an empty box for none. Returns row numbers, int64 [m],
+    counted through all images stacked vertically, and which values of these rows lie in the box, bool [m, width * 3].
     """
     left, top, right, bottom = boxes.astype(np.int64).T
     counts = np.where(right > left, np.maximum(bottom - top, 0), 0)
@@ -33,13 +33,13 @@ def _rows_of(
 def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tensor) -> None:
     """Fill one box in each image with a colour, in place.
 
-    images: [n, height, width, 3]; boxes: left, top, right, bottom in pixels, int32 [n, 4], no area for no box; colour:
-    [3] of the images' dtype.
+    images: [n, height, width, 3]; boxes: left, top, right, bottom in pixels, int32 [n, 4], an empty box for none;
+    colour: [3] of the images' dtype.
     """
     if not boxes.any():
         return
     n, height, width, _ = images.shape
-    rows, inside = _rows_of(boxes, height, width, images.device)
+    rows, inside = _find_rows(boxes, height, width, images.device)
     flat = images.view(n * height, width * 3)
     flat.index_copy_(0, rows, torch.where(inside, colour.repeat(width), flat.index_select(0, rows)))
 
@@ -49,13 +49,13 @@ def mix(images: torch.Tensor, mixing: Mixing) -> None:
 
     Half-precision images are mixed in float32.
     """
-    _blend(images, given_shares(mixing))
+    _blend(images, compute_given_shares(mixing))
     if (mixing.boxes[:, 2:] > mixing.boxes[:, :2]).all(1).any():
         _exchange(images, mixing.boxes)
 
 
-def given_shares(mixing: Mixing) -> npt.NDArray[np.float32]:
-    """Return what share of itself each image of a pair gives to the other where they are blended, float32 [n / 2]."""
+def compute_given_shares(mixing: Mixing) -> npt.NDArray[np.float32]:
+    """Return the share of itself that each image of a pair gives to the other in blending, float32 [n / 2]."""
     return (1.0 - np.where(mixing.cut, 1.0, mixing.share)).astype(np.float32)
 
 
@@ -67,7 +67,7 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float32]) -> None:
     given = to_device(shares[:, None], images.device).to(wide)
     step = len(shares) if images.device.type != "cpu" else max(1, _CPU_VALUES // pairs.shape[2])
     for first in range(0, len(shares), step):
-        pair = pairs[first : first + step]  # not torch.split, whose parts autograd does not let change
+        pair = pairs[first : first + step]  # not torch.split: autograd forbids changing its parts in place
         even, odd = pair[:, 0], pair[:, 1]
         moved = (even - odd.to(wide)).mul_(given[first : first + step])
         even.sub_(moved)  # in float32, and rounded once, where images are of half precision
@@ -76,8 +76,8 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float32]) -> None:
 
 def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
     n, height, width, _ = images.shape
-    # A pair is one image of twice the height here, and the boxes lie in its upper half.
-    upper, inside = _rows_of(boxes, 2 * height, width, images.device)
+    # Here a pair is one image of twice the height, and the boxes lie in its upper half.
+    upper, inside = _find_rows(boxes, 2 * height, width, images.device)
     rows = torch.stack((upper, upper + height))
     flat = images.view(n * height, width * 3)
     own, other = (flat.index_select(0, each.view(-1)) for each in (rows, rows.flip(0)))
@@ -85,14 +85,14 @@ def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
     flat.index_copy_(0, rows.view(-1), mixed.view(own.shape))
 
 
-def soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) -> torch.Tensor:
+def make_soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) -> torch.Tensor:
     """Turn labels, int64 [batch], into soft targets, float32 [batch, num_classes].
 
-    A row sums to 1; one of padding (label -1) is all 0.
+    A row sums to 1; a padding row (label -1) is all 0.
     """
     share = np.repeat(mixing.share, 2).astype(np.float32)
     own = to_device(share, labels.device) * (labels >= 0)
-    # 0 in a pair with padding (its share is 1), so that nothing is taken from a partner whose label is -1
+    # 0 in a pair with padding (its share is 1), so that a partner with label -1 contributes nothing
     other = to_device(1 - share, labels.device)
     targets = torch.zeros((len(labels), num_classes), dtype=torch.float32, device=labels.device)
     classes = torch.stack((labels, labels.view(-1, 2).flip(1).view(-1)), 1).clamp_(min=0)

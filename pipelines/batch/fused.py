@@ -1,4 +1,4 @@
-"""The batch stage in a few Triton kernels: one upload, at most two launches a round, and one at the end."""
+"""The batch stage in a few Triton kernels: one upload, at most two launches per round, and one at the end."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch.color import hsv_tables, hue_shifts
-from penstock.pipelines.batch.erase_and_mix import given_shares
+from penstock.pipelines.batch.erase_and_mix import compute_given_shares
 from penstock.pipelines.batch.geometry import fixed_steps, inverse_matrices
-from penstock.pipelines.batch.lookup_tables import posterize_masks, stretches
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.lookup_tables import make_posterize_masks, make_stretch_factors
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _TABULATED = (Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE)
-ROUND_WORDS, END_WORDS = 8, 12  # what is said of an image, for a round and for the end
+ROUND_WORDS, END_WORDS = 8, 12  # parameters of an image, for a round and for the end
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
-# What a program does at a time, and its warps: pixels of a round, levels to be counted, values at the end. So many that
-# a thread holds few of them: nvdisasm counts 105, 64 and 78 registers on an H100, and none is spilled.
+# Elements that a program handles at a time, and its warps: pixels of a round, levels to count, values at the end. A
+# thread holds few of them: nvdisasm counts 105, 64 and 78 registers on an H100, and none is spilled.
 BLOCKS = {"apply_round": (512, 4), "make_tables": (4096, 8), "finish": (1024, 4)}
 
 Words = npt.NDArray[np.int32]
 
 
 class FusedStage:
-    """Augment, normalise, erase and mix uint8 batches on one device: to the bit what the CPU path returns.
+    """Augment, normalise, erase and mix uint8 batches on one device, bit-exact with the CPU path.
 
     Attributes:
-        levels: what each level of a channel becomes, and then an erased pixel: [3, 257] of one of DTYPES.
+        levels: result for each level of a channel, followed by that of an erased pixel: [3, 257] of one of DTYPES.
     """
 
     def __init__(self, levels: torch.Tensor, device: torch.device) -> None:
         self.levels = levels.to(device)
         self._hues, self._saturations = hsv_tables(device)
-        self._stretches = stretches(device)
+        self._stretches = make_stretch_factors(device)
 
     def __call__(self, images: torch.Tensor, plan: AugmentPlan, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return uint8 [n, height, width, 3] as planned, in new memory or in `out`; nothing is read back.
+        """Apply the plan to uint8 [n, height, width, 3], into new memory or `out`; nothing is read back.
 
         With dtype uint8 and nothing to do it returns the images. Raises ValueError for the plan of another batch.
         """
         n, height, width, _ = images.shape
-        if n != len(plan.erased):  # a kernel would read beyond its words
-            raise ValueError(f"this plan is for {len(plan.erased)} images, not {n}")
-        of_rounds, of_end = round_words(plan.ops.ravel(), plan.values.ravel(), (height, width)), end_words(plan)
+        if n != len(plan.erased):  # a kernel would read beyond its parameters
+            raise ValueError(f"the plan must be for {n} images, got one for {len(plan.erased)}")
+        of_rounds, of_end = pack_rounds(plan.ops.ravel(), plan.values.ravel(), (height, width)), pack_end(plan)
         words = to_device(np.concatenate((of_rounds, of_end), None), images.device)
         *records, end = torch.split(words, [n * ROUND_WORDS] * len(plan.ops) + [of_end.size])
-        images = self._rounds(images.contiguous(), plan.ops, records) if n else images
+        images = self._apply_rounds(images.contiguous(), plan.ops, records) if n else images
         dtype = self.levels.dtype
         if dtype == torch.uint8 and not plan.erased.any():
             return images
@@ -58,8 +58,10 @@ class FusedStage:
         launch("finish", (n, 3 * pixels), images, result, end, self.levels, pixels, width, MIXED=mixed)
         return result
 
-    def _rounds(self, images: torch.Tensor, ops: npt.NDArray[np.int8], records: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Apply one round after another, between two pieces of memory; the images given are not changed."""
+    def _apply_rounds(
+        self, images: torch.Tensor, ops: npt.NDArray[np.int8], records: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Apply one round after another, alternating between two buffers; `images` are not changed."""
         n, height, width, _ = images.shape
         memory = [torch.empty_like(images) for _ in records[:2]]
         tables = torch.empty((n, 3, 256), dtype=torch.uint8, device=images.device)
@@ -73,7 +75,7 @@ class FusedStage:
 
 
 def launch(name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **constants: bool) -> None:
-    """Queue a kernel of fused_kernels.py for (images, values of each), on the current stream of its images' device."""
+    """Queue a kernel of fused_kernels.py on the stream of its images' device; work: (images, values of each)."""
     from penstock.pipelines.batch import fused_kernels
 
     block, warps = BLOCKS[name]
@@ -84,20 +86,20 @@ def launch(name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **c
             kernel[(programs,)](*arguments, **constants, BLOCK=block, num_warps=warps, enable_fp_fusion=False)
 
 
-def round_words(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Words:
-    """Say what rounds do to each image: its operation and up to six parameters, int32 [n, ROUND_WORDS]."""
+def pack_rounds(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Words:
+    """Return each image's operation of a round and its parameters (at most six), int32 [n, ROUND_WORDS]."""
     words = np.zeros((len(ops), ROUND_WORDS), np.int32)
     words[:, 0] = ops
-    moves, blends = ops <= Op.ROTATE, np.isin(ops, _BLENDS)  # identity is a move, too
+    moves, blends = ops <= Op.ROTATE, np.isin(ops, _BLENDS)  # identity counts as a move
     words[moves, 1:7] = fixed_steps(inverse_matrices(ops[moves], values[moves], size)).T
     words[blends, 1] = values[blends].astype(np.float32).view(np.int32)
-    for op, parameters in ((Op.POSTERIZE, posterize_masks), (Op.SOLARIZE, np.ceil), (Op.HUE, hue_shifts)):
+    for op, parameters in ((Op.POSTERIZE, make_posterize_masks), (Op.SOLARIZE, np.ceil), (Op.HUE, hue_shifts)):
         words[ops == op, 1] = parameters(values[ops == op])
     return words
 
 
-def end_words(plan: AugmentPlan) -> Words:
-    """Say what is done to each image after the rounds, int32 [n, END_WORDS]: erased box, exchanged box, given share.
+def pack_end(plan: AugmentPlan) -> Words:
+    """Return each image's parameters after the rounds, int32 [n, END_WORDS]: erased box, exchanged box, given share.
 
     A box is left, top, right, bottom; the share is a float32.
     """
@@ -105,5 +107,5 @@ def end_words(plan: AugmentPlan) -> Words:
     words[:, :4] = plan.erased
     if plan.mixing is not None:
         words[:, 4:8] = np.repeat(plan.mixing.boxes, 2, 0)
-        words[:, 8] = np.repeat(given_shares(plan.mixing), 2).view(np.int32)
+        words[:, 8] = np.repeat(compute_given_shares(plan.mixing), 2).view(np.int32)
     return words

@@ -1,4 +1,4 @@
-"""Decides whether the fused kernels are used on a device: they must compile there and return what the CPU path does."""
+"""Decides whether to use the fused kernels on a device: they must compile there and equal the CPU path."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from penstock.pipelines.batch.fused import DTYPES, FusedStage
 from penstock.pipelines.errors import one_line
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Mixing, Op
 
-SWITCH = "PENSTOCK_TRITON"  # 0 leaves the kernels out
-_SIZE = (23, 31)  # more than one program an image, and no multiple of what one does
-_IMAGES = 2 * len(Op)  # each operation twice a round
+SWITCH = "PENSTOCK_TRITON"  # 0 switches the kernels off
+_SIZE = (23, 31)  # more than one program per image, and not a multiple of a program's pixels
+_IMAGES = 2 * len(Op)  # each operation twice per round
 _FACTORS = (0.3, 1.7)  # of blends
 _VALUES = {Op.POSTERIZE: (2.0, 4.0), Op.SOLARIZE: (77.5, 255.0), Op.HUE: (-0.31, 0.1), Op.ROTATE: (-20.0, 110.0)}
 _VALUES |= dict.fromkeys((Op.SHEAR_X, Op.SHEAR_Y), (-0.2, 0.3))
 _VALUES |= dict.fromkeys((Op.TRANSLATE_X, Op.TRANSLATE_Y), (-5.0, 9.0))
-_LONGEST = 200  # characters of a compiler's words
+_MAX_CHARACTERS = 200  # of a compiler's message
 
 
-def fused_stage(levels: torch.Tensor, device: torch.device) -> FusedStage | None:
-    """Return the fused kernels for results `levels` (as of FusedStage) on `device`; None where they cannot be used.
+def choose_fused_stage(levels: torch.Tensor, device: torch.device) -> FusedStage | None:
+    """Return the fused kernels for results `levels` (see FusedStage) on `device`, or None if they cannot be used.
 
-    That is not a CUDA device, one without Triton, one on which they are switched off, and, with a warning, one on which
-    they do not compile or are wrong. The check is made once a process, device and dtype.
+    Returns None without CUDA or Triton, or if they are switched off. Warns and returns None if they do not compile or
+    give wrong results, which is checked once per process, device and dtype.
     """
-    if device.type != "cuda" or levels.dtype not in DTYPES or switched_off() or find_spec("triton") is None:
+    if device.type != "cuda" or levels.dtype not in DTYPES or is_switched_off() or find_spec("triton") is None:
         return None
-    if why := _what_is_wrong(device, levels.dtype):
-        said = f"the fused kernels of the batch stage are not used on {device} ({why})"
-        instead = "augmentations take more launches, with the same pixels; penstock doctor says what is missing"
-        warnings.warn(f"{said}: {instead}, {SWITCH}=0 tries no kernels", RuntimeWarning, stacklevel=3)
+    if why := _find_fault(device, levels.dtype):
+        problem = f"the fused kernels of the batch stage are not used on {device} ({why})"
+        instead = "augmentations take more launches, with the same pixels; penstock doctor reports what is missing"
+        warnings.warn(f"{problem}: {instead}, {SWITCH}=0 skips the check", RuntimeWarning, stacklevel=3)
         return None
     return FusedStage(levels, device)
 
 
-def switched_off() -> bool:
-    """Whether the environment leaves the kernels out."""
+def is_switched_off() -> bool:
+    """Return whether the environment switches the kernels off."""
     return os.environ.get(SWITCH) == "0"
 
 
 @cache
-def _what_is_wrong(device: torch.device, dtype: torch.dtype) -> str:
-    """Try every operation on a made batch, and say what is wrong; "" for nothing."""
-    images, plan = made_batch()
+def _find_fault(device: torch.device, dtype: torch.dtype) -> str:
+    """Try every operation on a test batch, and return what is wrong; "" for nothing."""
+    images, plan = make_test_batch()
     levels = torch.arange(257, device="cpu") + torch.tensor([[0], [85], [170]], device="cpu")
     levels = levels.remainder(256).to(dtype) if dtype == torch.uint8 else levels.sub(200).div(77).to(dtype)
     try:
         for each in (plan, plan._replace(mixing=None)) if dtype != torch.uint8 else (plan._replace(mixing=None),):
             found = FusedStage(levels, device)(images.to(device), each).cpu()
-            wrong = (found != expected_of(images, each, levels)).to(torch.float32).mean().item()
+            wrong = (found != compute_expected(images, each, levels)).to(torch.float32).mean().item()
             if wrong:
-                return f"{100 * wrong:.2g} % of the values of a made batch are wrong"
-    except Exception as error:  # whatever a compiler, a driver or another version of Triton may raise
-        return one_line(f"{type(error).__name__}: {error}")[:_LONGEST]
+                return f"{100 * wrong:.2g} % of the values of a test batch are wrong"
+    except Exception as error:  # a compiler, a driver or another version of Triton may raise anything
+        return one_line(f"{type(error).__name__}: {error}")[:_MAX_CHARACTERS]
     return ""
 
 
-def expected_of(images: torch.Tensor, plan: AugmentPlan, levels: torch.Tensor) -> torch.Tensor:
-    """Return what FusedStage must, by the CPU path: [n, height, width, 3]."""
+def compute_expected(images: torch.Tensor, plan: AugmentPlan, levels: torch.Tensor) -> torch.Tensor:
+    """Compute the result that FusedStage must return, by the CPU path: [n, height, width, 3]."""
     places = augment(images, plan).to(torch.int64)
     result = torch.stack([levels[c][places[..., c]] for c in range(3)], -1)
     erase(result, plan.erased, levels[:, 256])
@@ -75,7 +75,7 @@ def expected_of(images: torch.Tensor, plan: AugmentPlan, levels: torch.Tensor) -
     return result
 
 
-def made_batch() -> tuple[torch.Tensor, AugmentPlan]:
+def make_test_batch() -> tuple[torch.Tensor, AugmentPlan]:
     """Return uint8 images [n, height, width, 3], and a plan with every operation, erased boxes and mixed pairs."""
     draw, (height, width) = np.random.default_rng(0), _SIZE
     n = _IMAGES
@@ -83,7 +83,7 @@ def made_batch() -> tuple[torch.Tensor, AugmentPlan]:
     pixels = draw.integers(0, 256, (n, height, width, 3)) // (1 + np.arange(n) % 3)[:, None, None, None]
     pixels[1::2] = np.sort(pixels[1::2] + 60, 2)[:, ::-1] % 251  # smoother, and not down to the lowest level
     rounds = np.stack((ops, draw.permutation(ops)))
-    values = np.stack([_values_of(each) for each in rounds])
+    values = np.stack([_choose_values(each) for each in rounds])
     x, y = np.sort(draw.integers(0, width + 1, (n, 2))), np.sort(draw.integers(0, height + 1, (n, 2)))
     boxes = np.stack((x[:, 0], y[:, 0], x[:, 1], y[:, 1]), 1).astype(np.int32)
     cut = np.arange(n // 2) % 3 == 0
@@ -93,6 +93,6 @@ def made_batch() -> tuple[torch.Tensor, AugmentPlan]:
     return torch.from_numpy(pixels.astype(np.uint8)), AugmentPlan(rounds, values, erased, mixing)
 
 
-def _values_of(ops: npt.NDArray[np.int8]) -> Floats:
-    """Return a parameter for each operation, of two in turn."""
+def _choose_values(ops: npt.NDArray[np.int8]) -> Floats:
+    """Return a parameter for each operation, alternating between two."""
     return np.array([_VALUES.get(Op(op), _FACTORS)[n % 2] for n, op in enumerate(ops.tolist())])

@@ -1,10 +1,10 @@
-"""Triton kernels of the batch stage: one for the tables of a round, one for its pixels, one for all that comes after.
+"""Triton kernels of the batch stage: one for the tables of a round, one for its pixels, one for the steps after them.
 
-Whatever a kernel does not compute in whole numbers it computes as the CPU path does, one rounding after another: they
-must be launched with enable_fp_fusion=False, which leaves products and sums apart.
+Kernels compute in whole numbers or, like the CPU path, with one rounding after another. They must be launched with
+enable_fp_fusion=False, so that products and sums are not fused.
 """
 # mypy: ignore-errors
-# (the body of a kernel is Triton's language, of which Python's types say nothing)
+# (the body of a kernel is Triton's language, which Python's types do not describe)
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ImportError:  # fused.py asks first
     raise
 
 _ROUND, _END = tl.constexpr(ROUND_WORDS), tl.constexpr(END_WORDS)
-_LEVELS = tl.constexpr(257)  # of a channel's table of results: what each level becomes, and an erased pixel
+_LEVELS = tl.constexpr(257)  # of a channel's table of results: each level, and an erased pixel
 _HALF, _RED, _GREEN, _BLUE = (tl.constexpr(number) for number in (GREY[0], *GREY[1]))
 _ROTATE, _BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS = (
     tl.constexpr(int(op)) for op in (Op.ROTATE, Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
@@ -32,7 +32,7 @@ _POSTERIZE, _SOLARIZE, _AUTO_CONTRAST, _EQUALIZE, _HUE = (
 
 
 def _kernel(body):
-    """Compile a kernel once, and not again for another alignment or size of images: what is checked is what runs."""
+    """Compile a kernel once for all alignments and sizes of images, so that the checked kernel is the one that runs."""
     names = [name for name in inspect.signature(body).parameters if not name.isupper()]  # constants are upper case
     return triton.jit(body, do_not_specialize=names, do_not_specialize_on_alignment=names)
 
@@ -44,7 +44,7 @@ def image_start(images, image, pixels):
 
 
 @triton.jit
-def _pixel(start, place, inside):
+def _load_pixel(start, place, inside):
     """Load red, green and blue, int32; black where not `inside`."""
     red = tl.load(start + place * 3, mask=inside, other=0).to(tl.int32)
     green = tl.load(start + place * 3 + 1, mask=inside, other=0).to(tl.int32)
@@ -59,22 +59,22 @@ def _grey(red, green, blue):
 
 @triton.jit
 def _blend(start, end, factor):
-    """Compute Pillow's Image.blend of whole numbers, in float32, cut to [0, 255] and rounded down: int32."""
+    """Compute Pillow's Image.blend of whole numbers, in float32, clamped to [0, 255] and rounded down: int32."""
     mixed = (end - start).to(tl.float32) * factor + start.to(tl.float32)
     return tl.minimum(tl.maximum(mixed, 0.0), 255.0).to(tl.int32)
 
 
 @triton.jit
-def _float_word(record, number):
+def _load_float(record, number):
     return tl.load(record + number).to(tl.float32, bitcast=True)
 
 
 @_kernel
 def make_tables(images, records, stretches, tables, pixels, BLOCK: tl.constexpr):
-    """Tabulate contrast, auto-contrast and equalize by level where an image has one of these: uint8 [n, 3, 256].
+    """Tabulate contrast, auto-contrast and equalize by level, for images that have one of these: uint8 [n, 3, 256].
 
-    A program makes the table of one channel of one image, from its histogram; for contrast, the first of an image's
-    makes those of all channels, from the histogram of the grey image.
+    A program makes the table of one channel of one image, from its histogram. For contrast, an image's first program
+    makes the tables of all channels, from the histogram of the grey image.
     """
     image, channel = tl.program_id(0) // 3, tl.program_id(0) % 3
     record = records + image * _ROUND
@@ -87,16 +87,16 @@ def make_tables(images, records, stretches, tables, pixels, BLOCK: tl.constexpr)
             place = first + tl.arange(0, BLOCK)
             inside = place < pixels
             if op == _CONTRAST:
-                red, green, blue = _pixel(start, place, inside)
+                red, green, blue = _load_pixel(start, place, inside)
                 value = _grey(red, green, blue)
             else:
                 value = tl.load(start + place * 3 + channel, mask=inside, other=0).to(tl.int32)
             counts += tl.histogram(value, 256)
-        counts -= tl.where(level == 0, (pixels + BLOCK - 1) // BLOCK * BLOCK - pixels, 0)  # what was not inside
+        counts -= tl.where(level == 0, (pixels + BLOCK - 1) // BLOCK * BLOCK - pixels, 0)  # places that were not inside
         if op == _CONTRAST:
             total = tl.sum(counts.to(tl.int64) * level, 0)
             mean = ((2 * total + pixels) // (2 * pixels)).to(tl.int32)
-            table = _blend(mean, level, _float_word(record, 1))
+            table = _blend(mean, level, _load_float(record, 1))
         elif op == _AUTO_CONTRAST:
             low = tl.min(tl.where(counts > 0, level, 255), 0)
             high = tl.max(tl.where(counts > 0, level, 0), 0)
@@ -129,7 +129,7 @@ def _smooth(start, place, width, inner, channel):
 
 @triton.jit
 def _channel_of_hue(hue, offset, colour, value):
-    """Return what a channel keeps of the largest one's value, by Pillow's HSV; `colour` is saturation times value."""
+    """Return a channel's value by Pillow's HSV, a part of the largest channel's; `colour` is saturation times value."""
     part = (offset * 255 + hue * 6) % 1530
     share = tl.minimum(tl.maximum(tl.minimum(part, 1020 - part), 0), 255)
     return value - (share * colour + 32512) // 65025
@@ -139,7 +139,7 @@ def _channel_of_hue(hue, offset, colour, value):
 def apply_round(images, results, records, tables, hues, saturations, height, width, BLOCK: tl.constexpr):
     """Apply to each image the operation that its record names: uint8 [n, height, width, 3] to `results`.
 
-    A program does BLOCK pixels of one image, so that all of them take the same branch.
+    A program handles BLOCK pixels of one image, so that all of them take the same branch.
     """
     pixels = height * width
     blocks = tl.cdiv(pixels, BLOCK)
@@ -149,22 +149,22 @@ def apply_round(images, results, records, tables, hues, saturations, height, wid
     record = records + image * _ROUND
     op = tl.load(record)
     start = image_start(images, image, pixels)
-    if op <= _ROTATE:  # nearest pixel, in steps of 16.16 fixed point; identity is such a move, too
+    if op <= _ROTATE:  # nearest pixel, in steps of 16.16 fixed point; identity counts as a move
         y, x = place // width, place % width
         column = (tl.load(record + 1) * x + (tl.load(record + 2) * y + tl.load(record + 3))) >> 16
         row = (tl.load(record + 4) * x + (tl.load(record + 5) * y + tl.load(record + 6))) >> 16
         within = inside & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        red, green, blue = _pixel(start, row * width + column, within)
+        red, green, blue = _load_pixel(start, row * width + column, within)
     else:
-        red, green, blue = _pixel(start, place, inside)
+        red, green, blue = _load_pixel(start, place, inside)
         if op == _BRIGHTNESS:
-            factor, black = _float_word(record, 1), red * 0
+            factor, black = _load_float(record, 1), red * 0
             red, green, blue = _blend(black, red, factor), _blend(black, green, factor), _blend(black, blue, factor)
         elif op == _COLOR:
-            factor, grey = _float_word(record, 1), _grey(red, green, blue)
+            factor, grey = _load_float(record, 1), _grey(red, green, blue)
             red, green, blue = _blend(grey, red, factor), _blend(grey, green, factor), _blend(grey, blue, factor)
         elif op == _SHARPNESS:
-            factor, y, x = _float_word(record, 1), place // width, place % width
+            factor, y, x = _load_float(record, 1), place // width, place % width
             inner = inside & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
             red = tl.where(inner, _blend(_smooth(start, place, width, inner, 0), red, factor), red)
             green = tl.where(inner, _blend(_smooth(start, place, width, inner, 1), green, factor), green)
@@ -200,13 +200,13 @@ def apply_round(images, results, records, tables, hues, saturations, height, wid
 
 @triton.jit
 def _in_box(record, x, y):
-    """Whether pixels lie in a box: left, top, right, bottom."""
+    """Return whether pixels lie in a box: left, top, right, bottom."""
     across = (x >= tl.load(record)) & (x < tl.load(record + 2))
     return across & (y >= tl.load(record + 1)) & (y < tl.load(record + 3))
 
 
 @triton.jit
-def _finished(images, records, levels, image, element, inside, x, y, pixels):
+def _finish_value(images, records, levels, image, element, inside, x, y, pixels):
     """Normalise values of an image, erase its box: the stage's dtype."""
     level = tl.load(image_start(images, image, pixels) + element, mask=inside, other=0).to(tl.int32)
     level = tl.where(_in_box(records + image * _END, x, y), 256, level)
@@ -217,19 +217,19 @@ def _finished(images, records, levels, image, element, inside, x, y, pixels):
 def finish(images, results, records, levels, pixels, width, MIXED: tl.constexpr, BLOCK: tl.constexpr):
     """Normalise, erase and mix uint8 [n, height, width, 3] to `results` of the stage's dtype.
 
-    levels: what each level of a channel becomes, and an erased pixel, [3, 257] of that dtype. A program does BLOCK
-    values of one image. It reads those of the image's partner where MIXED, which goes for the whole batch.
+    levels: result for each level of a channel, and for an erased pixel, [3, 257] of that dtype. A program handles BLOCK
+    values of one image. If MIXED, for the whole batch, it also reads those of the image's partner.
     """
     blocks = tl.cdiv(pixels * 3, BLOCK)
     image = tl.program_id(0) // blocks
     element = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = element < pixels * 3
     x, y = element // 3 % width, element // 3 // width
-    own = _finished(images, records, levels, image, element, inside, x, y, pixels)
+    own = _finish_value(images, records, levels, image, element, inside, x, y, pixels)
     if MIXED:
         record = records + image * _END
-        other = _finished(images, records, levels, image ^ 1, element, inside, x, y, pixels)
+        other = _finish_value(images, records, levels, image ^ 1, element, inside, x, y, pixels)
         alone = own.to(tl.float32)
-        mixed = alone - (alone - other.to(tl.float32)) * _float_word(record, 8)
+        mixed = alone - (alone - other.to(tl.float32)) * _load_float(record, 8)
         own = tl.where(_in_box(record + 4, x, y), other, mixed.to(own.dtype))
     tl.store(image_start(results, image, pixels) + element, own, mask=inside)

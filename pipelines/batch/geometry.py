@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch import device_ops
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
 OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
@@ -15,14 +15,14 @@ _FIXED = 65536.0  # one, in the 16.16 fixed point that Pillow's affine_fixed com
 
 
 def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Floats:
-    """Compute where each output pixel comes from, float64 [n, 6]: x' = a x + b y + c and y' = d x + e y + f.
+    """Compute the source position of each output pixel, float64 [n, 6]: x' = a x + b y + c and y' = d x + e y + f.
 
-    Conventions are torchvision's: a shear leaves the upper left corner in place, a rotation is counter-clockwise around
+    Conventions are torchvision's: a shear keeps the upper left corner in place, a rotation is counter-clockwise around
     the centre. `size` is (height, width) in pixels.
     """
     height, width = size
     matrices = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(ops), 1))
-    # As torchvision does, which states a shear in degrees: the result may differ from the slope in the last bit.
+    # As in torchvision, which gives a shear in degrees: the result may differ from the slope in the last bit.
     slopes = np.tan(np.radians(np.degrees(np.arctan(values))))
     matrices[:, 1] = np.where(ops == Op.SHEAR_X, slopes, 0.0)
     matrices[:, 3] = np.where(ops == Op.SHEAR_Y, slopes, 0.0)
@@ -46,15 +46,15 @@ def warp(images: torch.Tensor, matrices: Floats) -> None:
     """Move the pixels of uint8 [n, height, width, 3], in place; `matrices` are those of inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
     fixed = fixed_steps(matrices)[:, :, None, None]
-    # What lies outside is taken from a black frame of one pixel.
+    # Pixels outside the image are taken from a black frame of one pixel.
     framed = images.new_zeros((n, height + 2, width + 2, 3))
     framed[:, 1:-1, 1:-1] = images
-    places = _places if images.device.type == "cpu" else device_ops.places
+    places = _compute_places if images.device.type == "cpu" else device_ops.compute_places
     torch.index_select(framed.view(-1, 3), 0, places(fixed, images).view(-1), out=images.view(-1, 3))
 
 
-def _places(fixed: npt.NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
-    """Compute from which pixel of the framed images each pixel comes, int32 [n, height, width]."""
+def _compute_places(fixed: npt.NDArray[np.int32], images: torch.Tensor) -> torch.Tensor:
+    """Compute the source pixel in the framed images for each pixel, int32 [n, height, width]."""
     n, height, width, _ = images.shape
     steps = to_device(fixed, images.device)
     x = torch.arange(width, dtype=torch.int32, device=images.device)

@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch.color import GREY, blend, constants, power_of_two, upper_half, weighted
-from penstock.pipelines.batch.to_device import to_device
+from penstock.pipelines.batch.color import GREY, add_weighted, blend, constants, power_of_two, take_upper_half
+from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
 OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.POSTERIZE, Op.SOLARIZE, Op.AUTO_CONTRAST, Op.EQUALIZE)
 
 
 def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
-    """Apply one of OPS to each image of uint8 [n, height, width, 3], in place; equal operations stand side by side."""
+    """Apply one of OPS to each image of uint8 [n, height, width, 3], in place; equal operations must be adjacent."""
     starts = np.flatnonzero(np.diff(ops, prepend=-1))
     runs = [(Op(ops[a]), slice(a, b)) for a, b in zip(starts, [*starts[1:], len(ops)], strict=True)]
     known = np.empty((len(images), 3, 256), np.uint8)
@@ -32,13 +32,13 @@ def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) 
 
 def look_up(images: torch.Tensor, tables: torch.Tensor) -> None:
     """Set images[i, y, x, c] to tables[i, c, images[i, y, x, c]], in place; both uint8, tables [n, 3, 256]."""
-    torch.index_select(tables.view(-1), 0, _places(images, torch.int32).view(-1), out=images.view(-1))
+    torch.index_select(tables.view(-1), 0, _compute_places(images, torch.int32).view(-1), out=images.view(-1))
 
 
-def _places(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _compute_places(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Compute 768 * image + 256 * channel + value, [n, height, width * 3].
 
-    In whole rows, as loops over 3 channels are slow on a CPU.
+    In whole rows, because loops over 3 channels are slow on a CPU.
     """
     n, height, width, _ = images.shape
     return torch.add(images.view(n, height, width * 3), _offsets(images.device, dtype, power_of_two(n), width)[:n])
@@ -47,7 +47,7 @@ def _places(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 @lru_cache(maxsize=16)
 def _offsets(device: torch.device, dtype: torch.dtype, n: int, width: int) -> torch.Tensor:
     channels = np.tile(np.arange(3) * 256, width)
-    # A copy that waits, as in `constants`.
+    # A blocking copy, as in `constants`.
     return torch.from_numpy(np.arange(n)[:, None, None] * 768 + channels).to(dtype).to(device)
 
 
@@ -56,69 +56,77 @@ def _levels(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(256, dtype=dtype, device="cpu").to(device)
 
 
-def _brightness(factors: Floats) -> npt.NDArray[np.uint8]:
+def _tabulate_brightness(factors: Floats) -> npt.NDArray[np.uint8]:
     """Make the tables of Pillow's ImageEnhance.Brightness: a blend with black."""
     mixed = np.arange(256, dtype=np.float32) * factors.astype(np.float32)
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
-def _posterize(bits: Floats) -> npt.NDArray[np.uint8]:
-    """Make the tables of Pillow's ImageOps.posterize: only the upper bits are left."""
-    return (np.arange(256) & posterize_masks(bits)).astype(np.uint8)
+def _tabulate_posterize(bits: Floats) -> npt.NDArray[np.uint8]:
+    """Make the tables of Pillow's ImageOps.posterize: only the upper bits are kept."""
+    return (np.arange(256) & make_posterize_masks(bits)).astype(np.uint8)
 
 
-def posterize_masks(bits: Floats) -> npt.NDArray[np.int64]:
-    """Return what is left of 255 by posterizing to so many upper bits."""
+def make_posterize_masks(bits: Floats) -> npt.NDArray[np.int64]:
+    """Return masks that keep this many upper bits of a level."""
     return 256 - (1 << (8 - bits.astype(np.int64)))
 
 
-def _solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
+def _tabulate_solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
     """Make the tables of Pillow's ImageOps.solarize: levels from the threshold on are inverted."""
     levels = np.arange(256)
     return np.where(levels < thresholds, levels, 255 - levels).astype(np.uint8)
 
 
-def _contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
+def _tabulate_contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageEnhance.Contrast: a blend with the rounded mean of the grey image."""
     pixels = images.shape[1] * images.shape[2]
-    total = upper_half(weighted(images, *GREY)).sum((1, 2), dtype=torch.float64)
+    total = take_upper_half(add_weighted(images, *GREY)).sum((1, 2), dtype=torch.float64)
     pivot = total.add_(pixels / 2).div_(pixels, rounding_mode="floor").to(torch.float32)[:, None]
     factor = to_device(factors.astype(np.float32)[:, None], images.device)
     return blend(pivot, _levels(images.device, torch.float32).repeat(len(images), 1), factor)[:, None]
 
 
 @lru_cache(maxsize=8)
-def stretches(device: torch.device) -> torch.Tensor:
-    """Tabulate by span what multiplies levels, and the lowest level, to stretch them: float64 [256, 2]; none for 0."""
+def make_stretch_factors(device: torch.device) -> torch.Tensor:
+    """Return scale factors for auto-contrast, float64 [256, 2], by (max - min): of levels, and of the lowest level."""
     scales = np.ones((256, 2))
     scales[1:] = 255.0 / np.arange(1, 256)[:, None]
     scales[0, 1] = 0.0
     return torch.from_numpy(scales).to(device)
 
 
-def _auto_contrast(images: torch.Tensor, _: Floats) -> torch.Tensor:
+def _tabulate_auto_contrast(images: torch.Tensor, _: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageOps.autocontrast: each channel is stretched to [0, 255], in float64."""
     n, height, width, _channels = images.shape
-    rows = images.view(n, height, width * 3)  # whole rows first, as in _places
+    rows = images.view(n, height, width * 3)  # whole rows first, as in _compute_places
     low = rows.amin(1).view(n, width, 3).amin(1)
     high = rows.amax(1).view(n, width, 3).amax(1)
-    scales = stretches(images.device).index_select(0, high.sub_(low).to(torch.int32).view(-1)).view(n, 3, 2)
+    scales = make_stretch_factors(images.device).index_select(0, high.sub_(low).to(torch.int32).view(-1)).view(n, 3, 2)
     lowest = (low * scales[:, :, 1])[:, :, None]
     return (_levels(images.device, torch.float64) * scales[:, :, :1]).sub_(lowest).clamp_(0, 255)
 
 
-def _equalize(images: torch.Tensor, _: Floats) -> torch.Tensor:
+def _tabulate_equalize(images: torch.Tensor, _: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageOps.equalize: each channel's levels are spread by its histogram."""
     n, pixels, device = len(images), images.shape[1] * images.shape[2], images.device
-    place = _places(images, torch.int64).view(-1)
+    place = _compute_places(images, torch.int64).view(-1)
     counts = torch.zeros((n, 3, 256), dtype=torch.int32, device=device)
     counts.view(-1).scatter_add_(0, place, constants(device, 1).expand(place.shape))
     upto = counts.cumsum(2)
-    # Pillow leaves out the highest level that occurs; the count up to the one before it is the largest below all.
+    # Pillow leaves out the highest level that occurs; the count up to the one before it is the largest below the total.
     step = (upto % pixels).amax(2, keepdim=True).floor_divide_(255)
     spread = upto.sub_(counts).add_(step // 2).floor_divide_(step.clamp(min=1)).clamp_(max=255)
     return torch.where(step > 0, spread, _levels(device, torch.int64))
 
 
-_TABLES_BY_VALUE = {Op.BRIGHTNESS: _brightness, Op.POSTERIZE: _posterize, Op.SOLARIZE: _solarize}
-_TABLES_BY_PIXELS = {Op.CONTRAST: _contrast, Op.AUTO_CONTRAST: _auto_contrast, Op.EQUALIZE: _equalize}
+_TABLES_BY_VALUE = {
+    Op.BRIGHTNESS: _tabulate_brightness,
+    Op.POSTERIZE: _tabulate_posterize,
+    Op.SOLARIZE: _tabulate_solarize,
+}
+_TABLES_BY_PIXELS = {
+    Op.CONTRAST: _tabulate_contrast,
+    Op.AUTO_CONTRAST: _tabulate_auto_contrast,
+    Op.EQUALIZE: _tabulate_equalize,
+}

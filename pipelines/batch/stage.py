@@ -5,27 +5,27 @@ from __future__ import annotations
 import torch
 
 from penstock.pipelines.batch.augment import augment
-from penstock.pipelines.batch.erase_and_mix import erase, mix, soft_targets
-from penstock.pipelines.batch.fused_check import fused_stage
+from penstock.pipelines.batch.erase_and_mix import erase, make_soft_targets, mix
+from penstock.pipelines.batch.fused_check import choose_fused_stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
 
-_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations on so many values in one thread
+_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations of this size in one thread
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class BatchStage:
-    """Turn uint8 batches [batch, height, width, 3] into what a model takes, on the batch's device.
+    """Turn uint8 batches [batch, height, width, 3] into model input, on the batch's device.
 
-    With dtype torch.uint8 the pixels are returned as they are, without a copy; floats are `(pixel / 255 - mean) / std`,
+    With dtype torch.uint8 the pixels are returned unchanged, without a copy; floats are `(pixel / 255 - mean) / std`,
     computed in float32. A pipeline that augments needs the plan of each batch. Raises ValueError for another dtype or
-    memory format, and where a pipeline that mixes comes without a float dtype or without `num_classes`.
+    memory format, and for a pipeline that mixes without a float dtype or without `num_classes`.
 
     Attributes:
-        dtype: of the resulting images, one of DTYPES.
-        device: where batches are expected.
-        memory_format: of the resulting images, one of MEMORY_FORMATS; channels_last needs no copy.
+        dtype: dtype of the resulting images, one of DTYPES.
+        device: device of the batches.
+        memory_format: memory format of the resulting images, one of MEMORY_FORMATS; channels_last needs no copy.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class BatchStage:
         memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
         if dtype not in DTYPES:
-            raise ValueError(f"dtype is one of {', '.join(str(d) for d in DTYPES)}, not {dtype}")
+            raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype}")
         if memory_format not in MEMORY_FORMATS:
             known = " or ".join(map(str, MEMORY_FORMATS))
             raise ValueError(f"memory_format must be {known}, got {memory_format!r}")
@@ -51,30 +51,32 @@ class BatchStage:
         std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
         scale, shift = 1 / (255 * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
-        # Either constant repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of
-        # three channels.
+        # Both repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of three
+        # channels.
         width = pipeline.size[1]
         self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
-        # The colour of an erased box: 0 once normalised.
+        # The colour of an erased box: 0 after normalising.
         blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
         blank = blank.to(dtype)
         self._blank = blank.to(device)
-        self._fused = fused_stage(_results(scale, shift, blank), device) if self._augment.active else None
+        self._fused = (
+            choose_fused_stage(_tabulate_results(scale, shift, blank), device) if self._augment.active else None
+        )
 
     @property
     def fused(self) -> bool:
-        """Whether augmentations run as Triton kernels, and not as torch's: that changes no result."""
+        """Whether augmentations run as Triton kernels instead of torch's; the results are the same."""
         return self._fused is not None
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
-        """Draw the augmentations of the batch `key`; None where the pipeline has none."""
+        """Draw the augmentations of the batch `key`; None if the pipeline has none."""
         return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
-        """Return int64 [batch] labels as they are, or, with mixing, soft targets: float32 [batch, num_classes]."""
+        """Return int64 [batch] labels unchanged, or, with mixing, soft targets: float32 [batch, num_classes]."""
         if plan is None or plan.mixing is None or self._num_classes is None:
             return labels
-        return soft_targets(labels, plan.mixing, self._num_classes)
+        return make_soft_targets(labels, plan.mixing, self._num_classes)
 
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
@@ -82,27 +84,27 @@ class BatchStage:
         """Return the images as [batch, 3, height, width] of this stage's dtype and memory format.
 
         images: uint8 [batch, height, width, 3]; with dtype uint8 the channels_last result shares their memory, unless
-        it is augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, a CPU's memory for it.
-        plan: what the method `plan` returned for this batch; without it a pipeline that augments raises ValueError.
+        it is augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, CPU memory for the result.
+        plan: result of the method `plan` for this batch; without it a pipeline that augments raises ValueError.
 
-        Images of floats that require gradients (float64 for gradcheck) get them through normalising, erasing and
-        mixing. The operations before these work on whole levels, as Pillow's do: they have no gradient and refuse
-        floats with ValueError.
+        Float images that require gradients (float64 for gradcheck) get them through normalising, erasing and mixing.
+        The operations before these work on whole levels, as Pillow's do: they have no gradient, and raise ValueError
+        for floats.
         """
-        return self._staged(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
+        return self._run(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
 
-    def _staged(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
-        """Do the same as a call, and return the images as [batch, height, width, 3]."""
+    def _run(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
+        """Do the work of a call, and return the images as [batch, height, width, 3]."""
         if plan is None:
             if self._augment.active:
                 raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
-            return self._normalised(images, out)
+            return self._normalise(images, out)
         if len(plan.ops) and images.dtype != torch.uint8:
-            raise ValueError(f"operations on pixels need uint8 images, not {images.dtype}: they have no gradient")
+            raise ValueError(f"images must be uint8 for operations on pixels, got {images.dtype}: there is no gradient")
         if self._fused is not None and images.dtype == torch.uint8:
             return self._fused(images, plan, out)
         pixels = augment(images, plan) if len(plan.ops) else images
-        result = self._normalised(pixels, out)
+        result = self._normalise(pixels, out)
         if plan.erased.any():
             result = result.clone() if result is images else result  # the caller's images are not erased
             erase(result, plan.erased, self._blank)
@@ -110,27 +112,27 @@ class BatchStage:
             mix(result, plan.mixing)
         return result
 
-    def _normalised(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    def _normalise(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise images and return them as [batch, height, width, 3] of this stage's dtype."""
         if self.dtype == torch.uint8:
             return images
         if images.device.type == "cpu" and not images.requires_grad:
-            return self._on_cpu(images, out)
+            return self._normalise_on_cpu(images, out)
         if images.requires_grad:
             levels = images.to(torch.promote_types(images.dtype, torch.float32))
             return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
-        return self._on_device(images, out)
+        return self._normalise_on_device(images, out)
 
-    def _on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """Normalise in one kernel, which reads bytes, computes in float32, and writes what is wanted."""
+    def _normalise_on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        """Normalise in one kernel, which reads bytes, computes in float32, and writes the stage's dtype."""
         result = torch.empty(images.shape, dtype=self.dtype, device=images.device) if out is None else out
         return torch.addcmul(self._shift, images, self._scale, out=result)
 
-    def _on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    def _normalise_on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise in one pass over the batch, a few rows at a time, so that intermediate results stay in the cache.
 
-        A chunk is smaller than what torch gives to its thread pool: waking threads for it costs more than the work, and
-        takes CPUs from the loader's workers.
+        A chunk is too small for torch's thread pool: waking threads for it would cost more than the work, and take CPUs
+        from the loader's workers.
         """
         batch, height, width, channels = images.shape
         rows = images.reshape(batch * height, width * channels)
@@ -146,8 +148,8 @@ class BatchStage:
         return results.view(images.shape)
 
 
-def _results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
-    """Tabulate what each level of a channel becomes, and then an erased pixel: [3, 257] of the dtype of `blank`."""
+def _tabulate_results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
+    """Tabulate the result for each level of a channel, and for an erased pixel: [3, 257] of the dtype of `blank`."""
     levels = torch.arange(256, dtype=torch.uint8, device="cpu")[:, None].repeat(1, 3)
     result = torch.empty_like(levels, dtype=blank.dtype)
     result = levels if blank.dtype == torch.uint8 else torch.addcmul(shift, levels, scale, out=result)

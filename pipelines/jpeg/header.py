@@ -1,4 +1,4 @@
-"""Reading and checking JPEG headers and markers, and cutting a file down to what a crop needs.
+"""Reading and checking JPEG headers and markers, and cutting a file down to the rows that a crop needs.
 
 ITU-T T.81 (JPEG): Annex B for the markers, F.2 for the order of MCUs in a baseline scan.
 """
@@ -23,15 +23,15 @@ _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
 _EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
 _BEHIND_FILL = re.compile(rb"[^\xff]")
-# More markers than this, before the image data or behind it, are junk: walking 64 MB of them would take half a minute.
-# Metadata comes in segments of up to 64 kB, so it takes 650 MB of it to need as many.
+# More markers than this, before the image data or after it, are junk: walking 64 MB of them would take half a minute.
+# Metadata comes in segments of up to 64 kB, so only 650 MB of it would need this many.
 _MAX_MARKERS = 10_000
-_SEARCHED_BYTES = 1 << 16  # at a time, for a marker: so much memory is quickly had
-# A progressive decoder visits every block for each scan, even an empty one: 0.2 ms a megapixel. Encoders write 10 scans
-# (libjpeg), at most some 20 (mozjpeg). An image of max_pixels may have 32, a smaller one more, up to the 500 of
+_SEARCHED_BYTES = 1 << 16  # searched for a marker at a time, so that the arrays stay small
+# A progressive decoder visits every block in each scan, even an empty one: 0.2 ms per megapixel. Encoders write 10
+# scans (libjpeg), at most about 20 (mozjpeg). An image of max_pixels may have 32, a smaller one more, up to the 500 of
 # libjpeg-turbo's own TJFLAG_LIMITSCANS.
 _USUAL_SCANS, _MAX_SCANS = 32, 500
-# How libjpeg's warnings begin (jerror.h, JWRN_*); it repairs what it warns about. Every other message is an error.
+# How libjpeg's warnings begin (jerror.h, JWRN_*). It repairs what it warns about; every other message is an error.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
     "Warning: unknown JFIF revision number ",
@@ -48,7 +48,7 @@ _WARNINGS = (
 
 
 class JpegHeader(NamedTuple):
-    """Hold what the markers before the first scan of a JPEG with 8 bits a sample say.
+    """Hold the contents of the markers before the first scan of a JPEG with 8 bits per sample.
 
     Attributes:
         width: width of the image, in pixels.
@@ -74,7 +74,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def ordinary(self) -> bool:
-        """Whether every decoder takes it: Huffman coding, grey or three components with a usual chroma sampling."""
+        """Whether every decoder supports it: Huffman coding, grey or three components with a usual chroma sampling."""
         if self.sof > 0xC2:
             return False
         if self.components == 1:
@@ -91,8 +91,8 @@ class JpegHeader(NamedTuple):
 def parse_header(data: bytes) -> JpegHeader:
     """Parse the header of a JPEG file whose first two bytes are SOI.
 
-    Raises LoaderError: E-TRUNC if the file ends before the first scan, E-CORRUPT if the markers make no sense,
-    E-UNSUPPORTED for two components, more than 8 bits a sample, a height given after the scan (DNL), lossless and
+    Raises LoaderError: E-TRUNC if the file ends before the first scan, E-CORRUPT if the markers are invalid,
+    E-UNSUPPORTED for two components, more than 8 bits per sample, a height given after the scan (DNL), lossless and
     hierarchical coding.
     """
     position, size = 2, len(data)
@@ -102,16 +102,16 @@ def parse_header(data: bytes) -> JpegHeader:
         for _ in range(_MAX_MARKERS):
             marker = data[position + 1]
             if data[position] != 0xFF:
-                raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is no marker")
+                raise LoaderError("E-CORRUPT", f"byte {position} of the JPEG header is not a marker")
             if marker in _BARE:
-                position = _after_bare(data, position)
+                position = _skip_bare_marker(data, position)
                 continue
             length = data[position + 2] << 8 | data[position + 3]
             end = position + 2 + length
             if length < 2:
                 raise LoaderError("E-CORRUPT", f"marker 0x{marker:02x} has a length of {length}")
             if end > size:
-                raise IndexError  # as each read past the end does
+                raise IndexError  # like every read past the end
             segments.append((marker, position, end))
             if marker == _SOS:
                 break
@@ -126,17 +126,17 @@ def parse_header(data: bytes) -> JpegHeader:
         raise LoaderError("E-TRUNC", "the file ends inside the JPEG header") from None
     if frame is None:
         raise LoaderError("E-CORRUPT", "the JPEG has image data but no frame header")
-    return _frame_header(data, frame, (position + 4, end), tuple(segments))
+    return _parse_frame(data, frame, (position + 4, end), tuple(segments))
 
 
 def _too_many_markers() -> LoaderError:
     return LoaderError("E-CORRUPT", f"the JPEG has more than {_MAX_MARKERS:,} markers in a row")
 
 
-def _after_bare(data: bytes, position: int) -> int:
-    """Return where the next marker has to stand behind one without a length; `position` is that of its 0xFF byte.
+def _skip_bare_marker(data: bytes, position: int) -> int:
+    """Return where the next marker must be after one without a length; `position` is that of its 0xFF byte.
 
-    Raises IndexError where nothing follows fill bytes (T.81 B.1.1.2).
+    Raises IndexError if nothing follows fill bytes (T.81 B.1.1.2).
     """
     marker = data[position + 1]
     if marker == 0xFF:
@@ -151,12 +151,12 @@ def _after_bare(data: bytes, position: int) -> int:
     return position + 2
 
 
-def _frame_header(
+def _parse_frame(
     data: bytes, frame: tuple[int, int], scan: tuple[int, int], segments: tuple[tuple[int, int, int], ...]
 ) -> JpegHeader:
     """Parse the frame header.
 
-    frame: its marker and the offset of its length field; scan: start of the scan header's content, end of it.
+    frame: its marker and the offset of its length field; scan: start and end of the scan header's content.
     """
     marker, offset = frame
     scan_start, scan_end = scan
@@ -166,15 +166,15 @@ def _frame_header(
     precision, components = data[offset + 2], data[offset + 7]
     height, width = data[offset + 3] << 8 | data[offset + 4], data[offset + 5] << 8 | data[offset + 6]
     if length != 8 + 3 * components or components not in (1, 2, 3, 4) or width == 0:
-        raise LoaderError("E-CORRUPT", "the JPEG frame header makes no sense")
+        raise LoaderError("E-CORRUPT", "the JPEG frame header is invalid")
     if height == 0:
         raise LoaderError("E-UNSUPPORTED", "the JPEG gives its height after the scan (DNL)")
     if marker not in (0xC0, 0xC1, 0xC2, 0xC9, 0xCA):
         raise LoaderError("E-UNSUPPORTED", f"lossless or hierarchical JPEG (SOF{marker - _SOF0})")
     if precision != 8:
-        raise LoaderError("E-UNSUPPORTED", f"JPEG with {precision} bits a sample")
+        raise LoaderError("E-UNSUPPORTED", f"JPEG with {precision} bits per sample")
     if components == 2:
-        raise LoaderError("E-UNSUPPORTED", "JPEG of two components, which have no colours")
+        raise LoaderError("E-UNSUPPORTED", "JPEG with two components, for which no colours are defined")
     try:
         sampling = tuple([_FACTORS[code] for code in data[offset + 9 : offset + length : 3]])
     except KeyError:
@@ -184,15 +184,15 @@ def _frame_header(
 
 
 def has_end_marker(data: bytes, header: JpegHeader) -> bool:
-    """Return whether an end-of-image marker follows the scan; bytes behind it are tolerated, as decoders do."""
+    """Return whether an end-of-image marker follows the scan; bytes after it are allowed, as in decoders."""
     return data.endswith(EOI) or data.rfind(EOI, header.scan_offset) >= 0
 
 
 def is_warning(text: str) -> bool:
     """Return whether libjpeg's message `text` is about damage that it repaired: then it has written all rows.
 
-    The text is the only way to know. TurboJPEG keeps the last message, but calls an error that follows a warning a
-    warning, although some rows then hold what was in that memory before.
+    Only the text shows this. TurboJPEG keeps the last message, but reports an error after a warning as a warning,
+    although some rows of the memory then still hold their previous content.
     """
     return text.startswith(_WARNINGS)
 
@@ -202,11 +202,11 @@ def is_header_warning(text: str) -> bool:
     return text.startswith(_HEADER_WARNINGS)
 
 
-def tells_of_repair(warning: str, header: JpegHeader, rows: int, num_bytes: int) -> bool:
-    """Return whether libjpeg's first warning ("" for none) says that it made up image data above row `rows`.
+def reports_repair(warning: str, header: JpegHeader, rows: int, num_bytes: int) -> bool:
+    """Return whether libjpeg's first warning ("" for none) means that it filled in image data above row `rows`.
 
-    It did not where it only met more data than it needed: below the crop, or in front of the image's end. Only if that
-    is more than a sixteenth of the file's `num_bytes`, it has lost its way, as in Huffman data labelled arithmetic.
+    More data than needed, below the crop or before the image's end, is not a repair. But if more than a sixteenth of
+    the file's `num_bytes` is left, the data were misread, for example Huffman data labelled as arithmetic.
     """
     found = _EXTRANEOUS.match(warning)
     if found is None:
@@ -218,7 +218,7 @@ def tells_of_repair(warning: str, header: JpegHeader, rows: int, num_bytes: int)
 
 
 def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
-    """Return whether libjpeg's warning ("" for none) shows that it met no stray marker: no need for check_markers.
+    """Return whether libjpeg's warning ("" for none) proves that there is no stray marker, without check_markers.
 
     The usual warning comes from stopping below a crop: "Corrupt JPEG data: 4711 extraneous bytes before marker 0xd9".
     """
@@ -228,16 +228,17 @@ def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
 def check_markers(data: bytes, header: JpegHeader) -> bool:
     """Follow the markers from the first scan to the end of the image; LoaderError E-CORRUPT if they do not lead there.
 
-    Returns whether the end of the image comes right behind the first scan. Stray markers are refused because what
-    libjpeg makes of one depends on the row at which it meets it, and so on the crop.
+    Returns whether the end of the image directly follows the first scan. Stray markers are rejected because libjpeg's
+    result depends on the row at which it meets one, and so on the crop.
     """
     return sum(1 for _ in _markers(data, header)) == 1
 
 
 def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
-    """Raise LoaderError E-BOMB if a JPEG has so many scans that decoding it would take minutes; else as check_markers.
+    """Raise LoaderError E-BOMB if a JPEG has so many scans that decoding it would take minutes.
 
-    Allowed are _USUAL_SCANS for an image of `max_pixels`, and in proportion more for a smaller one, to _MAX_SCANS.
+    An image of `max_pixels` may have _USUAL_SCANS, a smaller one proportionally more, up to _MAX_SCANS. Raises also as
+    check_markers does.
     """
     allowed = min(_USUAL_SCANS * max_pixels // (header.width * header.height), _MAX_SCANS)
     if header.stoppable or data.count(_NEXT_SCAN, header.scan_offset) < allowed:  # perhaps too high: thumbnails
@@ -251,7 +252,7 @@ def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
 
 
 def _markers(data: bytes, header: JpegHeader) -> Iterator[int]:
-    """Yield the markers behind the first scan up to that of the end, without restarts; raises as check_markers."""
+    """Yield the markers after the first scan up to the image's end, without restarts; raises as check_markers."""
     position, in_scan = header.scan_offset, True
     for _ in range(_MAX_MARKERS):
         at = _next_marker(data, position)
@@ -271,13 +272,13 @@ def _markers(data: bytes, header: JpegHeader) -> Iterator[int]:
 
 
 def _next_marker(data: bytes, start: int) -> int:
-    """Return where the next marker begins, from `start` on, that is no restart; -1 if there is none."""
+    """Return where the next marker from `start` on begins, restarts excluded; -1 if there is none."""
     for position in range(start, len(data) - 1, _SEARCHED_BYTES):
         codes = np.frombuffer(data, np.uint8, min(_SEARCHED_BYTES + 1, len(data) - position), position)
         following = codes[1:]
         begins = codes[:-1] == 0xFF
         flags = begins.view(np.uint8)
-        np.minimum(flags, following, out=flags)  # an "and": FF 00 is a data byte, no marker
+        np.minimum(flags, following, out=flags)  # an "and": FF 00 is a data byte, not a marker
         if not begins[begins.argmax()]:
             continue  # nearly all of a scan without restart markers
         begins &= following != 0xFF  # fill bytes, T.81 B.1.1.2
@@ -305,9 +306,9 @@ def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
 
 
 def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
-    """Return the file without EXIF, ICC profile and comments; the JFIF and Adobe markers, which say the colours, stay.
+    """Return the file without EXIF, ICC profile and comments, but with the JFIF and Adobe markers (the colour space).
 
-    They stay only if they are whole: libjpeg passes over shorter ones, Pillow's own parser fails on them.
+    Incomplete JFIF and Adobe markers are removed too: libjpeg ignores them, Pillow's own parser fails on them.
     """
     whole = {_APP0: 4 + 14, _APP14: 4 + 12}
     keep = [
@@ -318,8 +319,8 @@ def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
     return b"".join((SOI, *keep, data[header.scan_offset :]))
 
 
-def scans_alone(data: bytes, header: JpegHeader) -> bytes:
-    """Return the file without APP0 to APP15 and comments: then all that libjpeg can warn of is image data."""
+def keep_scans_only(data: bytes, header: JpegHeader) -> bytes:
+    """Return the file without APP0 to APP15 and comments: then libjpeg can only warn about image data."""
     keep = [data[start:end] for marker, start, end in header.segments if not _is_metadata(marker)]
     return b"".join((SOI, *keep, data[header.scan_offset :]))
 
@@ -328,7 +329,7 @@ def _is_metadata(marker: int) -> bool:
     return _APP0 <= marker <= 0xEF or marker == 0xFE
 
 
-def exif_payload(data: bytes, header: JpegHeader) -> bytes | None:
+def find_exif(data: bytes, header: JpegHeader) -> bytes | None:
     """Return the first EXIF block, from the bytes b"Exif" on, or None."""
     for marker, start, end in header.segments:
         payload = data.find(_EXIF, start, min(end, start + 64)) if marker == _APP1 else -1

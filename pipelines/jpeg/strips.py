@@ -1,8 +1,8 @@
-"""Strips of JPEGs with restart markers: the part of an image that a crop needs, cut out as a JPEG of its own.
+"""Strips of JPEGs with restart markers: the part of an image that a crop needs, cut out as a separate JPEG.
 
-A restart marker resets the entropy coder (ITU-T T.81, F.1.1.5), so the segments between the markers can be taken out
-and put together anew: a header with the rectangle's size, then the rectangle's segments row by row, with their markers
-renumbered modulo 8. The result is an ordinary JPEG that any decoder takes.
+A restart marker resets the entropy coder (ITU-T T.81, F.1.1.5), so the segments between the markers can be rearranged:
+a header with the rectangle's size, then the rectangle's segments row by row, with their markers renumbered modulo 8.
+The result is an ordinary JPEG that any decoder supports.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Cut(NamedTuple):
 
     Attributes:
         row: first row of MCUs.
-        row_end: row of MCUs behind the last.
+        row_end: end of the rows of MCUs, exclusive.
         segment: first segment of each row.
-        segment_end: segment behind the last of each row.
+        segment_end: end of the segments of each row, exclusive.
         x: left edge in the image, in pixels.
         y: upper edge in the image, in pixels.
         width: width in pixels.
@@ -79,7 +79,7 @@ def mcu_size(header: JpegHeader) -> tuple[int, int]:
 
 
 def segment_length(header: JpegHeader, min_pixels: int) -> int:
-    """Return the fewest MCUs that divide a row of MCUs and are at least `min_pixels` wide, or else the whole row."""
+    """Return the fewest MCUs that divide a row of MCUs and are at least `min_pixels` wide, otherwise the whole row."""
     mcu_width, _ = mcu_size(header)
     row = -(-header.width // mcu_width)
     return next(n for n in range(1, row + 1) if row % n == 0 and (n * mcu_width >= min_pixels or n == row))
@@ -95,17 +95,17 @@ def restart_interval(data: bytes, header: JpegHeader) -> int:
 
 
 def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return where segments of entropy-coded bytes end: the offsets right behind the restart markers."""
+    """Return where segments of entropy-coded bytes end: the offsets directly after the restart markers."""
     escapes = np.flatnonzero(scan[:-1] == 0xFF)
     ends: npt.NDArray[np.int64] = escapes[(scan[escapes + 1] & 0xF8) == RST0] + 2
     return ends
 
 
 def end_at_restart(data: bytes, header: JpegHeader, rows: int) -> bytes:
-    """Return the file ended at the restart marker behind which a decoder that stops after `rows` rows needs nothing.
+    """Return the file cut off at the restart marker after which a decoder that stops after `rows` rows needs no data.
 
-    A decoder that stops warns of what it skips, which with restart markers reads as if it had skipped damage. A file
-    without them, with too few, or with nothing behind, is returned as it is.
+    A decoder that stops warns about the data that it skips; with restart markers the warning looks like one about
+    damage. A file without them, with too few, or with nothing to cut off is returned unchanged.
     """
     interval = restart_interval(data, header)
     if not interval or not header.stoppable or rows == header.height:
@@ -119,10 +119,10 @@ def end_at_restart(data: bytes, header: JpegHeader, rows: int) -> bytes:
 
 
 def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
-    """Find the segments that a crop (x, y, width, height, in pixels) needs, neighbours for upsampling included.
+    """Find the segments that a crop (x, y, width, height, in pixels) needs, with neighbours for upsampling.
 
-    Fancy upsampling (libjpeg, jdsample.c) mixes each chroma sample with the next one on an axis that is subsampled:
-    there the crop needs one pixel more on either side. An MCU 8 pixels wide or high is not subsampled on that axis.
+    Fancy upsampling (libjpeg, jdsample.c) mixes each chroma sample with the next one on a subsampled axis: there the
+    crop needs one more pixel on either side. An MCU 8 pixels wide or high is not subsampled on that axis.
     """
     x, y, w, h = window
     margin_x, margin_y = int(geometry.mcu_width > 8), int(geometry.mcu_height > 8)
@@ -139,12 +139,12 @@ def plan_cut(geometry: StripGeometry, window: Window) -> Cut:
 def cut_jpeg(
     header: bytes, height_offset: int, scan: npt.NDArray[np.uint8], first_row: int, geometry: StripGeometry, cut: Cut
 ) -> bytes:
-    """Make a JPEG of its own from the rectangle `cut`.
+    """Make a separate JPEG from the rectangle `cut`.
 
     header: the image's bytes before its first entropy-coded one, with the frame's height and width at `height_offset`.
     scan: entropy-coded bytes of whole rows of MCUs, uint8, from `first_row` at least to the rectangle's last row,
     without the end-of-image marker. Raises LoaderError E-CORRUPT if `scan` does not have the restart markers that the
-    geometry demands.
+    geometry requires.
     """
     size = cut.height.to_bytes(2, "big") + cut.width.to_bytes(2, "big")
     start = header[:height_offset] + size + header[height_offset + 4 :]
@@ -152,7 +152,7 @@ def cut_jpeg(
     bounds = np.concatenate(([0], segment_ends(scan), np.array([len(scan)] * at_end, np.int64)))
     above, needed = (cut.row - first_row) * segments, (cut.row_end - first_row) * segments
     if len(bounds) - 1 < needed or (at_end and len(bounds) - 1 > needed):
-        raise LoaderError("E-CORRUPT", "the restart markers of this JPEG's strips are not those of its size")
+        raise LoaderError("E-CORRUPT", "the restart markers of this JPEG's strips do not match its size")
     begins = bounds[above:needed].reshape(-1, segments)[:, cut.segment]
     ends = bounds[above + 1 : needed + 1].reshape(-1, segments)[:, cut.segment : cut.segment_end]
     lengths = ends[:, -1] - begins
@@ -160,7 +160,7 @@ def cut_jpeg(
         body = bytearray(scan[begins[0] : ends[-1, -1]])
     else:
         body = bytearray().join([scan[a:b].data for a, b in zip(begins.tolist(), ends[:, -1].tolist(), strict=True)])
-    # Each segment ends with its marker: renumber these through the rectangle, and make the last an end of image.
+    # Each segment ends with its marker: renumber the markers of the rectangle, and make the last one an end of image.
     ahead = np.cumsum(lengths) - lengths
     joints = (ends - (begins - ahead)[:, None]).ravel()
     if at_end and cut.segment_end == segments:

@@ -1,12 +1,11 @@
-/* A batch: what Python says of its rows, and the two calls that read them and turn them into pixels. */
-#ifndef PENSTOCK_BATCH_H
-#define PENSTOCK_BATCH_H
+/* A batch: how Python describes its rows, and the calls that read them and turn them into pixels. */
+#pragma once
 
 #include "window.h"
 
 /* How the bytes of a row are stored. */
 enum {
-  PN_ELSEWHERE = 0, /* not for this library */
+  PN_ELSEWHERE = 0, /* not for this library: Python reads it */
   PN_FILE = 1,      /* a file of its own, named by folder and name */
   PN_STORED = 2,    /* a whole file inside a cache */
   PN_STRIPS = 3,    /* a JPEG with restart markers inside a cache */
@@ -14,17 +13,17 @@ enum {
   PN_MEMORY = 5     /* pixels in memory */
 };
 
-/* One row; batch.py describes the same fields to numpy. */
+/* One row; ROW in rows.py describes the same fields to numpy. */
 typedef struct {
-  int64_t sample;        /* number of the image, for the progress table */
-  int64_t offset;        /* of the stored bytes: in the file `fd`, or an address for PN_MEMORY */
-  int64_t size;          /* stored bytes */
-  int64_t mtime_ns;      /* modification time that a file must have */
-  int64_t folder, name;  /* where the names begin in the tables of names */
-  int64_t at;            /* where load() put the file's bytes, or cut() the part's */
+  int64_t sample;       /* index of the sample, for the progress table */
+  int64_t offset;       /* of the stored bytes: in the file `fd`, or an address for PN_MEMORY */
+  int64_t size;         /* stored bytes */
+  int64_t mtime_ns;     /* modification time that a file must have */
+  int64_t folder, name; /* where the names begin in the tables of names */
+  int64_t at;           /* where pn_load put the file's bytes, or pn_cut the part's */
   int32_t folder_bytes, name_bytes;
   int32_t fd;
-  int32_t width, height; /* as stored: told by Python, or found by load() for whole files */
+  int32_t width, height; /* as stored: set by Python, or by pn_load for whole files */
   int32_t row;           /* of the batch's memory */
   int32_t result;        /* a pn_result */
   pn_window window;      /* in pixels of the upright image */
@@ -33,31 +32,31 @@ typedef struct {
   uint8_t kind, orientation, mcu_width, mcu_height, flip;
 } pn_row;
 
-/* What all rows of a batch have in common. */
+/* Settings and memory that all rows of a batch share. */
 typedef struct {
   const uint8_t *root;    /* path of the folder, ending in a slash */
   const uint8_t *folders; /* names of the folders below it, and of the files in these */
   const uint8_t *names;
   uint8_t *images;        /* uint8 [rows][height][width][3]; NULL to decode and not to resize */
-  uint8_t *files, *parts; /* where load() puts whole files, NULL for memory of the worker's own; where cut() puts parts */
-  volatile int64_t *sample_now, *since_ns; /* progress: the sample that is worked on, and since when */
-  const volatile int64_t *generation;      /* the work is wanted as long as this is `wanted` */
+  uint8_t *files, *parts; /* where pn_load puts whole files (NULL: in the worker's memory), and pn_cut puts parts */
+  volatile int64_t *sample_now, *since_ns; /* progress: the current sample, and when work on it began */
+  const volatile int64_t *generation;      /* the batch is wanted as long as this equals `wanted` */
   int64_t wanted;
   int64_t max_pixels;
-  int64_t read_ns;        /* time spent reading; added up */
+  int64_t read_ns;                  /* time spent reading; added up */
   int64_t files_bytes, parts_bytes; /* size of that memory */
   int32_t root_bytes;
   int32_t apply_exif;
-  int32_t width, height;  /* of an output image */
+  int32_t width, height; /* of an output image */
 } pn_task;
 
 /* Memory of one thread. */
 typedef struct {
   pn_memory files, head, part, pixels, decoding, resizing;
-  pn_jpeg jpeg; /* of the image at hand */
+  pn_jpeg jpeg; /* header of the current image */
 } pn_worker;
 
-/* Strips that are read and checked: the header of their image, and what is coded in them. */
+/* Strips that were read and checked: the header of their image, and their entropy-coded data. */
 typedef struct {
   const uint8_t *header;
   size_t header_bytes;
@@ -75,23 +74,23 @@ pn_result pn_read_file(const pn_task *task, const pn_row *row, uint8_t *out);
 pn_result pn_read_at(int fd, int64_t offset, size_t size, uint8_t *out);
 int64_t pn_now_ns(void);
 
-/* Read the strips that a window needs of an image that a cache holds as strips, and parse its header to worker->jpeg;
- * or decode the window too; or find it in an image of pixels; see stored.c. */
+/* Read the strips that a window needs and parse their header to worker->jpeg; decode the window too; or read the rows
+ * of stored pixels that it needs. See stored.c. */
 pn_result pn_read_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_strips *strips);
-pn_result pn_stored_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, uint8_t *pixels);
-pn_result pn_stored_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view);
+pn_result pn_decode_strips(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, uint8_t *pixels);
+pn_result pn_read_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view);
 
-/* Note what is worked on; say whether the batch is still wanted. */
-int pn_goes_on(pn_task *task, const pn_row *row);
+/* Note the current sample for the watchdog, and return whether the batch is still wanted. */
+int pn_still_wanted(pn_task *task, const pn_row *row);
 
-/* Whether a row is a whole file; where its bytes are, once load() has read it. */
+/* Whether a row is a whole file; where its bytes are after pn_load. */
 int pn_is_whole(const pn_row *row);
-uint8_t *pn_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
+uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
 
-/* Find where a row's window, of the upright image, lies in the stored one; 0 where it does not lie in it. */
-int pn_stored_window(const pn_row *row, pn_window *out);
+/* Convert a row's window from the upright image to the stored one; 0 if it does not lie within the image. */
+int pn_find_stored_window(const pn_row *row, pn_window *out);
 
-/* Point `view` at the pixels of a stored window, decoding them where they are coded. */
+/* Point `view` at the pixels of a stored window, after decoding if they are coded. */
 pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view);
 
 PN_EXPORT pn_worker *pn_worker_new(void);
@@ -100,13 +99,11 @@ PN_EXPORT pn_memory *pn_resizing_memory(pn_worker *worker);
 PN_EXPORT size_t pn_row_bytes(void);
 PN_EXPORT size_t pn_task_bytes(void);
 
-/* Read whole files and find the size of their images; say which rows are not for this library. */
+/* Read whole files, find the size of their images, and mark the rows that are not for this library. */
 PN_EXPORT int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
 
-/* Decode, crop, resize and mirror the rows whose result is PN_OK into their place in `images`. */
+/* Decode, crop, resize and mirror each row whose result is PN_OK into its place in `images`. */
 PN_EXPORT int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
 
-/* Prepare the rows whose result is PN_OK for another decoder; see cut.c. */
+/* Prepare each row whose result is PN_OK for another decoder; see cut.c. */
 PN_EXPORT int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
-
-#endif

@@ -1,6 +1,6 @@
 """Builds the native library with the machine's C compiler: `python -m penstock.pipelines.native.build`.
 
-It needs no header of Python's, so one build serves every version of it.
+It needs no Python headers, so one build serves every version of Python.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ WITHOUT = "the native library was not built: images are decoded by the slower pa
 
 
 class BuildError(RuntimeError):
-    """Report that the library could not be built; the text is one line, the compiler's own words follow it."""
+    """Report that the library could not be built; the text is one line, followed by the compiler's messages."""
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: $CC, or the first of those that are installed. Raises BuildError."""
+    """Return the command of the C compiler: $CC, or the first one that is installed. Raises BuildError."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
         if shutil.which(command[0]):
@@ -51,7 +51,7 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> Path:
 
 
 def main(library: Path = LIBRARY) -> None:
-    """Build the library; where that fails say so, and leave the Python path to do the work."""
+    """Build the library; if that fails, print a line: the Python path does the work then."""
     try:
         build(library)
     except BuildError as error:

@@ -1,19 +1,20 @@
-/* Prepares rows for another decoder: whole files are judged, and what a crop needs of a cache is cut out. */
+/* Prepares rows for another decoder: checks whole files, and cuts out of a cache the part that a crop needs. */
 #include <string.h>
 
 #include "batch.h"
 
-/* Whether every decoder makes the same of a whole file: what Python's crop_task asks of a baseline JPEG. */
-static pn_result judge_file(pn_worker *worker, const pn_task *task, const pn_row *row) {
-  const uint8_t *data = pn_file_bytes(worker, task, row), *end = data + row->size;
+/* Whether all decoders return the same pixels for a whole file: the checks of Python's crop_task on baseline JPEGs. */
+static pn_result check_file(pn_worker *worker, const pn_task *task, const pn_row *row) {
+  const uint8_t *data = pn_find_file_bytes(worker, task, row), *end = data + row->size;
   const pn_jpeg *jpeg = &worker->jpeg;
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, &worker->jpeg);
   if (result != PN_OK) return result;
-  if (!jpeg->surely_ycc || !pn_leads_to_end(data + jpeg->scan_offset, end, jpeg->restart_interval > 0)) return PN_ODD;
+  if (!jpeg->certainly_ycc || !pn_leads_to_end(data + jpeg->scan_offset, end, jpeg->restart_interval > 0))
+    return PN_UNSUPPORTED;
   return PN_OK;
 }
 
-/* A rectangle of segments: rows of MCUs, and segments of each of these; see plan_cut of strips.py. */
+/* A rectangle of segments: rows of MCUs, and segments of each row; see plan_cut in strips.py. */
 typedef struct {
   int32_t row, row_end, segment, segment_end, segments;
   pn_window covers; /* in pixels */
@@ -21,7 +22,7 @@ typedef struct {
 
 static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* The segments that a window needs, with the neighbours that the upsampling of halved chroma reads. */
+/* Find the segments that a window needs, with the neighbours that the upsampling of halved chroma reads. */
 static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window) {
   int32_t margin_x = jpeg->mcu_width > 8, margin_y = jpeg->mcu_height > 8;
   int32_t step_x = segment_mcus * jpeg->mcu_width, step_y = jpeg->mcu_height;
@@ -37,14 +38,14 @@ static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window)
   return found;
 }
 
-/* Append the segments of `part` to `to`, markers renumbered, the last made an end of image; NULL for markers that are
- * not those of the image's size. There is room for all of the scan and a marker. */
+/* Append the segments of `part` to `to`, with markers renumbered and the last one replaced by an end of image. NULL if
+ * the markers do not match the image's size. There is room for the whole scan and a marker. */
 static uint8_t *join_segments(const pn_jpeg *jpeg, const pn_scan *scan, const cut *part, uint8_t *to) {
   const uint8_t *at = scan->data, *end = at + scan->size;
   int32_t joined = 0;
   for (int32_t row = scan->first_row; row < part->row_end; row++) {
     for (int32_t segment = 0; segment < part->segments; segment++) {
-      const uint8_t *stop = pn_segment_end(at, end);
+      const uint8_t *stop = pn_find_segment_end(at, end);
       int is_last = row == jpeg->mcus_high - 1 && segment == part->segments - 1;
       if ((stop == NULL) != is_last) return NULL;
       if (is_last) stop = end;
@@ -73,14 +74,14 @@ static pn_result cut_strips(pn_worker *worker, pn_task *task, pn_row *row, uint8
   pn_result result = pn_read_strips(worker, task, row, window, &strips);
   if (result != PN_OK) return result;
   const pn_jpeg *jpeg = &worker->jpeg;
-  if (row->segment_mcus < 1 || jpeg->mcus_wide % row->segment_mcus != 0) return PN_ODD;
+  if (row->segment_mcus < 1 || jpeg->mcus_wide % row->segment_mcus != 0) return PN_UNSUPPORTED;
   if (strips.header_bytes + strips.scan.size + 2 > room) return PN_NO_MEMORY;
   cut part = plan_cut(jpeg, row->segment_mcus, window);
   memcpy(to, strips.header, strips.header_bytes);
   put_word(to + jpeg->height_offset, part.covers.height);
   put_word(to + jpeg->height_offset + 2, part.covers.width);
   const uint8_t *end = join_segments(jpeg, &strips.scan, &part, to + strips.header_bytes);
-  if (end == NULL) return PN_ODD;
+  if (end == NULL) return PN_UNSUPPORTED;
   *size = (size_t)(end - to);
   row->window.x -= part.covers.x;
   row->window.y -= part.covers.y;
@@ -102,9 +103,9 @@ static pn_result cut_pixels(pn_worker *worker, pn_task *task, pn_row *row, uint8
 
 static pn_result cut_row(pn_worker *worker, pn_task *task, pn_row *row, size_t *used) {
   pn_window window;
-  if (!pn_stored_window(row, &window)) return PN_ODD;
-  if (window.width < 2 || row->orientation != 1) return PN_ODD; /* Python decodes these itself */
-  if (pn_is_whole(row)) return judge_file(worker, task, row);
+  if (!pn_find_stored_window(row, &window)) return PN_UNSUPPORTED;
+  if (window.width < 2 || row->orientation != 1) return PN_UNSUPPORTED; /* Python decodes these itself */
+  if (pn_is_whole(row)) return check_file(worker, task, row);
   uint8_t *to = task->parts + *used;
   size_t room = (size_t)task->parts_bytes - *used, size = 0;
   pn_result result = row->kind == PN_STRIPS ? cut_strips(worker, task, row, to, room, &size)
@@ -120,7 +121,7 @@ int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   size_t used = 0;
   for (int32_t i = 0; i < count; i++) {
     if (rows[i].result != PN_OK) continue;
-    if (!pn_goes_on(task, &rows[i])) return PN_STOPPED;
+    if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
     rows[i].result = cut_row(worker, task, &rows[i], &used);
   }
   return PN_OK;

@@ -1,13 +1,12 @@
 /* Huffman decoding of the blocks of a baseline JPEG. */
-#ifndef PENSTOCK_HUFFMAN_H
-#define PENSTOCK_HUFFMAN_H
+#pragma once
 
 #include "jpeg_header.h"
 #include "scan_bits.h"
 
-#define PN_FAST_BITS 10 /* with 11 or 12 as fast, but two threads of a core share 48 KB of its cache */
+#define PN_LOOKUP_BITS 10 /* 11 and 12 are as fast, but two threads of a core share 48 KB of cache */
 
-/* The codes of a pn_code in their order, to find those that a lookup of PN_FAST_BITS bits does not tell. */
+/* The codes of a pn_code in order, to find those that are longer than a lookup of PN_LOOKUP_BITS bits. */
 typedef struct {
   uint32_t ends[17]; /* behind the last code of a length, as the first of 16 bits; codes of at most that length */
   int32_t first[17]; /* add this to a code of that length for its symbol's place */
@@ -28,24 +27,24 @@ static inline int pn_find_code(const pn_code_order *order, uint64_t bits, int *s
   return 0;
 }
 
-/* A table made for decoding from a pn_code. Each entry of `fast` tells all of the code that begins its bits. */
+/* A lookup table for decoding, made from a pn_code. The index into `fast` is the next PN_LOOKUP_BITS bits. */
 typedef struct {
-  uint64_t fast[1 << PN_FAST_BITS];
-  uint16_t skip[1 << PN_FAST_BITS]; /* all the codes that are told in full, for passing over an AC coefficient */
+  uint64_t fast[1 << PN_LOOKUP_BITS];
+  uint16_t skip[1 << PN_LOOKUP_BITS]; /* the same for passing over AC coefficients: bits, then advance << 8 */
   pn_code_order order;
   int is_ac;
 } pn_huffman;
 
-/* Coefficients of a block in natural order (T.81 A.3.6 undone), not dequantised. What is behind the 64th is scratch:
- * blocks that follow each other may be decoded in turn into memory that has 8 elements more than they have. */
+/* Coefficients of a block in natural order (T.81 A.3.6 undone), not dequantised. The elements behind the 64th are
+ * scratch: consecutive blocks may be decoded one after the other into memory that has 8 elements more than they. */
 typedef int16_t pn_coefficients[64 + 8];
 
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table);
 
 /* Decode a block to `block`, whose 64 coefficients must be zero before. `prediction` is the last DC coefficient of the
  * component. Returns the zigzag index of the last coefficient, 0 to 63 (one that follows zeros may be called last), or
- * -1 for what no encoder writes. pn_bits_ready must have been called for the MCU; what was read beyond the end of
- * the data is told by it or by pn_bits_done. */
+ * -1 for a code that no encoder writes. Call pn_bits_ready once for each MCU before; it and pn_bits_done report reads
+ * beyond the end of the data. */
 int pn_decode_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction, int16_t *block);
 
 /* Pass over a block as pn_decode_block does, with the same result. */
@@ -55,5 +54,3 @@ int pn_skip_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int
 int pn_decode_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction,
                          int16_t *block);
 int pn_skip_block_fast(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction);
-
-#endif

@@ -15,7 +15,7 @@ static int is_before(const item *a, const item *b) {
   return a->weight != b->weight ? a->weight < b->weight : a->symbol > b->symbol;
 }
 
-/* Sort by weight, rarest first; of equal ones the higher symbol comes first, and so gets the longer code. */
+/* Sort by weight, rarest first; of equal weights the higher symbol comes first and so gets the longer code. */
 static void sort_leaves(item *leaves, int count) {
   for (int gap = 121; gap > 0; gap /= 3) {
     for (int i = gap; i < count; i++) {
@@ -27,7 +27,7 @@ static void sort_leaves(item *leaves, int count) {
   }
 }
 
-/* Merge the leaves with pairs of items of the list before; note which are packages. Returns the number of items. */
+/* Merge the leaves with pairs of items of the previous list; note which are packages. Returns the number of items. */
 static int merge(const item *leaves, int count, const uint64_t *before, int before_count, uint64_t *list,
                  uint8_t *is_package) {
   int leaf = 0, pair = 0, pairs = before_count / 2, size = 0;
@@ -40,8 +40,8 @@ static int merge(const item *leaves, int count, const uint64_t *before, int befo
   return size;
 }
 
-/* The package-merge method: each list holds the leaves and the pairs of the list before, lightest first; a leaf's code
- * is as long as the number of lists in which it is among those that the last list's first 2n - 2 items are made of. */
+/* The package-merge method: each list holds the leaves and the pairs of the previous list, lightest first. The first
+ * 2n - 2 items of the last list are made of leaves; a leaf's code is as long as the number of lists that it is in. */
 static void find_lengths(const item *leaves, int count, uint8_t *lengths) {
   uint64_t lists[2][2 * MAX_LEAVES];
   uint8_t packages[MAX_LENGTH][2 * MAX_LEAVES];
@@ -67,7 +67,7 @@ void pn_optimal_code(const uint32_t counts[256], pn_code *code) {
   find_lengths(leaves, count, lengths);
   memset(code, 0, sizeof *code);
   code->defined = 1;
-  for (int i = count - 1; i > 0; i--) { /* the first is the one that never occurs: the last of the longest codes */
+  for (int i = count - 1; i > 0; i--) { /* leaf 0 never occurs: it takes the last of the longest codes */
     code->counts[lengths[i] - 1]++;
     code->symbols[count - 1 - i] = (uint8_t)leaves[i].symbol;
   }
@@ -118,8 +118,8 @@ uint8_t *pn_write_symbols(const pn_symbol *symbols, const pn_symbol *end, const 
   return write(symbols, end, words, to);
 }
 
-PN_FAST uint8_t *pn_write_symbols_fast(const pn_symbol *symbols, const pn_symbol *end, const pn_code_words words,
-                                    uint8_t *to) {
+PN_TARGET_AVX2 uint8_t *pn_write_symbols_fast(const pn_symbol *symbols, const pn_symbol *end, const pn_code_words words,
+                                              uint8_t *to) {
   return write(symbols, end, words, to);
 }
 

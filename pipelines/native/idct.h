@@ -1,16 +1,15 @@
 /* The inverse DCT of libjpeg's accurate integer method ("islow"), dequantisation and clamping included. */
-#ifndef PENSTOCK_IDCT_H
-#define PENSTOCK_IDCT_H
+#pragma once
 
 #include "native.h"
 
 /* A quantisation table in natural order. */
 typedef struct {
   int16_t step[64];
-  int16_t most[64]; /* absolute values that coefficients may have, lest 16-bit arithmetic overflow */
+  int16_t max[64]; /* largest absolute values of coefficients with which 16-bit arithmetic does not overflow */
 } pn_quantiser;
 
-/* 1 / 8192: the constants of both passes, see idct.c. */
+/* Fractional bits of the constants (of both passes) and of the values between the passes, see idct.c. */
 #define PN_IDCT_BITS 13
 #define PN_PASS1_BITS 2
 
@@ -27,7 +26,5 @@ int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *qu
 #define pn_idct_pair_avx2 pn_idct_pair
 #endif
 
-/* The same for one block of which only the DC coefficient is not zero. */
+/* The same for one block in which only the DC coefficient is not zero. */
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride);
-
-#endif

@@ -100,19 +100,19 @@ AVX2 int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantise
   __m256i extreme = _mm256_setzero_si256();
   for (int i = 0; i < 8; i++) {
     __m256i loaded = load_two(a + 8 * i, b + 8 * i);
-    __m256i excess = _mm256_subs_epu16(_mm256_abs_epi16(loaded), load_twice(quantiser->most + 8 * i));
+    __m256i excess = _mm256_subs_epu16(_mm256_abs_epi16(loaded), load_twice(quantiser->max + 8 * i));
     extreme = _mm256_or_si256(extreme, excess);
     values.row[i] = _mm256_mullo_epi16(loaded, load_twice(quantiser->step + 8 * i));
   }
   transform(&values, PN_IDCT_BITS - PN_PASS1_BITS);
-  __m256i most = _mm256_setzero_si256(); /* bits that absolute values have set; 16384 and above are too much */
-  for (int i = 0; i < 8; i++) most = _mm256_or_si256(most, _mm256_abs_epi16(values.row[i]));
+  __m256i magnitudes = _mm256_setzero_si256(); /* bits set in any absolute value; 16384 and above are too large */
+  for (int i = 0; i < 8; i++) magnitudes = _mm256_or_si256(magnitudes, _mm256_abs_epi16(values.row[i]));
   transpose(&values);
   transform(&values, PN_IDCT_BITS + PN_PASS1_BITS + 3);
   __m256i beyond = _mm256_setzero_si256();
   for (int i = 0; i < 8; i++) beyond = _mm256_or_si256(beyond, _mm256_add_epi16(values.row[i], _mm256_set1_epi16(512)));
   store(&values, to_a, to_b, stride);
-  extreme = _mm256_or_si256(extreme, _mm256_and_si256(most, _mm256_set1_epi16((short)0xC000)));
+  extreme = _mm256_or_si256(extreme, _mm256_and_si256(magnitudes, _mm256_set1_epi16((short)0xC000)));
   extreme = _mm256_or_si256(extreme, _mm256_and_si256(beyond, _mm256_set1_epi16((short)0xFC00)));
   return _mm256_testz_si256(extreme, extreme);
 }

@@ -1,4 +1,4 @@
-/* The header of a baseline JPEG (ITU-T T.81, Annex B), read so that nothing in it is left to a guess. */
+/* The header of a baseline JPEG (ITU-T T.81, Annex B), read strictly: a header that needs a guess is unsupported. */
 #include "jpeg_header.h"
 
 #include <string.h>
@@ -9,12 +9,10 @@
 #define MAX_QUANTISER 2047
 #define MAX_SIDE 65500 /* libjpeg's, in pixels */
 
-enum {
-  SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD,
-  APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE
-};
+enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD };
+enum { APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 
-/* What the segments say that is needed only until the last of them is read. */
+/* What is needed only until the last segment is read. */
 typedef struct {
   int frame, jfif, adobe, exif; /* adobe: the last transform, -1 for none */
   int adobe_rgb;                /* whether any of them is 0 */
@@ -24,7 +22,7 @@ typedef struct {
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
 
-/* Read quantisation tables; `body` and `size` are those of the segment behind its length, here and below. */
+/* Read quantisation tables. Here and below, `body` and `size` are of the segment behind its length. */
 static int read_quantisers(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
   while (size > 0) {
     int wide = body[0] >> 4, number = body[0] & 15;
@@ -41,8 +39,8 @@ static int read_quantisers(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
   return 1;
 }
 
-/* Whether the codes fit: as many as there are, none of all ones, in the order of T.81 C.2. */
-static int sound_code(const pn_code *code, int total, int max_symbol) {
+/* Whether the codes fit: not too many of a length, and none of all ones, in the order of T.81 C.2. */
+static int is_valid_code(const pn_code *code, int total, int max_symbol) {
   int32_t next = 0;
   for (int length = 1; length <= 16; length++) {
     next += code->counts[length - 1];
@@ -64,7 +62,7 @@ static int read_codes(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
     memset(code, 0, sizeof *code);
     memcpy(code->counts, body + 1, 16);
     memcpy(code->symbols, body + 17, (size_t)total);
-    if (!sound_code(code, total, is_ac ? 255 : 15)) return 0;
+    if (!is_valid_code(code, total, is_ac ? 255 : 15)) return 0;
     code->defined = 1;
     body += 17 + total;
     size -= 17 + (size_t)total;
@@ -117,14 +115,14 @@ static int read_frame(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *se
   return lay_out(jpeg);
 }
 
-/* Whether three components are YCbCr, as libjpeg guesses it; where it would warn of its guess, or guess RGB, not. */
+/* Whether libjpeg takes three components for YCbCr without a warning. */
 static int is_ycc(const state *seen) {
   if (seen->adobe >= 0) return seen->adobe == 1;
   return seen->jfif || memcmp(seen->ids, "RGB", 3) != 0;
 }
 
-/* Whether no decoder can take three components for RGB, whatever it guesses from; dali_can_decode asks the same. */
-static int is_surely_ycc(const state *seen) {
+/* Whether no decoder takes three components for RGB, whatever it guesses from; same as dali_can_decode in Python. */
+static int is_certainly_ycc(const state *seen) {
   return seen->adobe >= 0 ? !seen->adobe_rgb : seen->jfif || memcmp(seen->ids, "\1\2\3", 3) == 0;
 }
 
@@ -141,11 +139,11 @@ static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const stat
   }
   const uint8_t *last = body + 1 + 2 * count;
   if (last[0] != 0 || last[1] != 63 || last[2] != 0) return 0;
-  jpeg->surely_ycc = count == 1 || is_surely_ycc(seen);
+  jpeg->certainly_ycc = count == 1 || is_certainly_ycc(seen);
   return (count == 1 || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
 }
 
-/* Note a colour profile's chunk; libjpeg warns unless all come, once, and this asks that they come in order. */
+/* Note a colour profile's chunk. libjpeg warns unless each comes once; here they must also come in order. */
 static int note_profile(const uint8_t *body, size_t size, state *seen) {
   if (size < 14 || memcmp(body, "ICC_PROFILE\0", 12) != 0) return 1;
   if (seen->icc_chunks == 0) seen->icc_chunks = body[13];
@@ -153,8 +151,8 @@ static int note_profile(const uint8_t *body, size_t size, state *seen) {
   return size > 14 && seen->icc_chunks == body[13] && seen->icc_seen == body[12];
 }
 
-/* Note an EXIF block. Python takes the first segment with "Exif" among its first 64 bytes, from its marker on: the
- * segment's length may be the first two letters. */
+/* Note an EXIF block. As in Python, it is the first segment with "Exif" among its first 64 bytes, counted from its
+ * marker, so that the segment's length may be the first two letters. */
 static void note_exif(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
   const uint8_t *segment = body - 4;
   size_t searched = size < 60 ? size + 4 : 64;
@@ -162,8 +160,8 @@ static void note_exif(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *se
     if (memcmp(segment + at, "Exif\0\0", 6) != 0) continue;
     seen->exif = 1;
     jpeg->orientation = at == 4 ? pn_exif_orientation(body, size) : 0;
-    jpeg->exif_odd = jpeg->orientation == 0;
-    if (jpeg->exif_odd) jpeg->orientation = 1;
+    jpeg->exif_unsupported = jpeg->orientation == 0;
+    if (jpeg->exif_unsupported) jpeg->orientation = 1;
   }
 }
 
@@ -199,34 +197,35 @@ pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg) {
   state seen = {.adobe = -1};
   memset(jpeg, 0, sizeof *jpeg);
   jpeg->orientation = 1;
-  if (size < 4 || data[0] != 0xFF || data[1] != SOI) return PN_ODD;
+  if (size < 4 || data[0] != 0xFF || data[1] != SOI) return PN_UNSUPPORTED;
   size_t at = 2;
   for (int segment = 0; segment < MAX_SEGMENTS; segment++) {
-    if (size - at < 4 || data[at] != 0xFF) return PN_ODD;
+    if (size - at < 4 || data[at] != 0xFF) return PN_UNSUPPORTED;
     int marker = data[at + 1];
     size_t length = (size_t)word(data + at + 2);
-    if (length < 2 || length > size - at - 2) return PN_ODD;
+    if (length < 2 || length > size - at - 2) return PN_UNSUPPORTED;
     if (marker == SOF0 || marker == SOF1) jpeg->height_offset = at + 5;
-    if (!read_segment(marker, data + at + 4, length - 2, jpeg, &seen)) return PN_ODD;
+    if (!read_segment(marker, data + at + 4, length - 2, jpeg, &seen)) return PN_UNSUPPORTED;
     at += 2 + length;
     if (marker == SOS) {
       jpeg->scan_offset = at;
       return PN_OK;
     }
   }
-  return PN_ODD;
+  return PN_UNSUPPORTED;
 }
 
 PN_EXPORT int pn_jpeg_info(const uint8_t *data, size_t size, int64_t *info);
-/* For tests: read a header and give width, height, components, MCU width and height, restart interval, orientation,
- * whether that is Python's to tell, offsets of the height and of the scan. */
+/* For tests: read a header and return width, height, components, MCU width and height, restart interval, orientation,
+ * whether Python must read it, offsets of the height and of the scan. */
 int pn_jpeg_info(const uint8_t *data, size_t size, int64_t *info) {
   pn_jpeg jpeg;
   pn_result result = pn_parse_jpeg(data, size, &jpeg);
   if (result != PN_OK) return result;
-  const int64_t found[10] = {jpeg.width, jpeg.height, jpeg.components, jpeg.mcu_width, jpeg.mcu_height,
-                             jpeg.restart_interval, jpeg.orientation, jpeg.exif_odd, (int64_t)jpeg.height_offset,
-                             (int64_t)jpeg.scan_offset};
-  memcpy(info, found, sizeof found);
+  const int32_t found[8] = {jpeg.width,      jpeg.height,           jpeg.components,  jpeg.mcu_width,
+                            jpeg.mcu_height, jpeg.restart_interval, jpeg.orientation, jpeg.exif_unsupported};
+  for (int i = 0; i < 8; i++) info[i] = found[i];
+  info[8] = (int64_t)jpeg.height_offset;
+  info[9] = (int64_t)jpeg.scan_offset;
   return PN_OK;
 }

@@ -1,6 +1,5 @@
-/* The header of a baseline JPEG: what a decoder must know before the first entropy-coded byte. */
-#ifndef PENSTOCK_JPEG_HEADER_H
-#define PENSTOCK_JPEG_HEADER_H
+/* The header of a baseline JPEG: everything that a decoder must know before the first entropy-coded byte. */
+#pragma once
 
 #include "native.h"
 
@@ -12,7 +11,7 @@ typedef struct {
 } pn_code;
 
 typedef struct {
-  int32_t h, v;       /* sampling factors; 1, 1 where there is one component */
+  int32_t h, v;       /* sampling factors; 1, 1 if there is one component */
   int quant, dc, ac;  /* numbers of its tables, below 4 */
   int32_t wide, high; /* size of its plane without padding, in samples */
 } pn_component;
@@ -25,17 +24,16 @@ typedef struct {
   int32_t restart_interval; /* in MCUs; 0 for no restart markers */
   size_t height_offset;     /* where the frame header holds the height (16 bits), then the width */
   size_t scan_offset;       /* where the entropy-coded data begin */
-  int32_t orientation;      /* EXIF orientation, 1 to 8; 1 where none is given */
-  int32_t exif_odd;         /* whether only Python can tell the orientation */
-  int32_t surely_ycc;       /* whether no decoder can take it for RGB: grey, or markers or component numbers say YCbCr */
-  uint16_t quant[4][64];    /* quantisation tables in zigzag order; 0, 0, ... where none is given */
+  int32_t orientation;      /* EXIF orientation, 1 to 8; 1 if none is given */
+  int32_t exif_unsupported; /* whether Python must read the orientation */
+  int32_t certainly_ycc;    /* whether no decoder takes it for RGB: grey, or markers or component numbers say YCbCr */
+  uint16_t quant[4][64];    /* quantisation tables in zigzag order; 0, 0, ... if none is given */
   pn_code dc[4], ac[4];
 } pn_jpeg;
 
-/* Read the header of a JPEG. `size` may end with the header, for the entropy-coded data are not looked at.
+/* Read the header of a JPEG. The data may end with the header, because the entropy-coded data are not read.
  *
  * PN_OK only for 8 bits, Huffman coding (SOF0, SOF1), a single scan of one component or of YCbCr with luma factors
- * 1x1, 2x1, 1x2 or 2x2 and chroma factors 1x1, sound tables, and nothing that libjpeg would warn of; else PN_ODD. */
+ * 1x1, 2x1, 1x2 or 2x2 and chroma factors 1x1, valid tables, and nothing that libjpeg would warn about; otherwise
+ * PN_UNSUPPORTED. */
 pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg);
-
-#endif

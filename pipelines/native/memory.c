@@ -1,12 +1,12 @@
-/* Memory that grows and is kept, and what the processor can do. */
+/* Memory that grows and is reused, the processor's instructions, and the version of the library. */
 #include <stdlib.h>
 
 #include "native.h"
 
 #define PN_ALIGNMENT 64
-#define PN_KEPT ((size_t)150000000) /* larger memory is given back with the image that needed it */
+#define PN_KEPT ((size_t)150000000) /* larger memory is freed with the image that needed it */
 
-uint8_t *pn_take(pn_memory *memory, size_t size) {
+uint8_t *pn_reserve(pn_memory *memory, size_t size) {
   if (memory->data != NULL && memory->size >= size && (memory->size <= PN_KEPT || size > PN_KEPT)) return memory->data;
   pn_release(memory);
   if (size > SIZE_MAX - (size >> 2) - PN_ALIGNMENT) return NULL;

@@ -1,6 +1,5 @@
 /* Declarations that the files of the native library share: results of calls, memory that grows, images and windows. */
-#ifndef PENSTOCK_NATIVE_H
-#define PENSTOCK_NATIVE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -8,26 +7,26 @@
 #define PN_ABI 5 /* raised with every change of what Python calls; library.py holds the same number */
 #define PN_EXPORT __attribute__((visibility("default")))
 
-/* What a call makes of an image. Everything but PN_OK leaves the image to the Python path, which alone decides what is
- * wrong with it: so the verdicts of both cannot differ. */
+/* The result for one image. Every other result than PN_OK leaves the image to the Python path, which alone decides what
+ * is wrong with it: so the two paths never disagree. */
 typedef enum {
   PN_OK = 0,
-  PN_ODD = 1,       /* not a plain, sound baseline JPEG, or not one that this library decodes */
-  PN_NO_MEMORY = 2, /* malloc failed */
-  PN_STOPPED = 3,   /* the stop flag was set */
-  PN_UNREADABLE = 4 /* the file is gone, changed, or could not be read */
+  PN_UNSUPPORTED = 1, /* damaged, or not a baseline JPEG that this library decodes */
+  PN_NO_MEMORY = 2,   /* malloc failed */
+  PN_STOPPED = 3,     /* the batch is no longer wanted */
+  PN_UNREADABLE = 4   /* the file is gone, changed, or could not be read */
 } pn_result;
 
 static inline int32_t pn_divide_up(int32_t n, int32_t by) { return (int32_t)(((int64_t)n + by - 1) / by); }
 
-/* Memory of one thread that is used again for the next image. */
+/* Memory of one thread that is reused for the next image. */
 typedef struct {
   uint8_t *data;
   size_t size;
 } pn_memory;
 
-/* Return at least `size` bytes, aligned to 64, whose content is undefined; NULL where there are none. */
-uint8_t *pn_take(pn_memory *memory, size_t size);
+/* Return at least `size` bytes, aligned to 64, with undefined content; NULL if malloc fails. */
+uint8_t *pn_reserve(pn_memory *memory, size_t size);
 PN_EXPORT void pn_release(pn_memory *memory);
 
 /* A rectangle of an image, in pixels. */
@@ -35,16 +34,15 @@ typedef struct {
   int32_t x, y, width, height;
 } pn_window;
 
-/* Whether this processor has AVX2 (and BMI2, which came with it) and the library may use it: pn_use_avx2(0) turns it
- * off, for tests. */
+/* Whether this processor has AVX2 (and BMI2, which came with it) and the library may use it. Tests switch it off with
+ * pn_use_avx2(0). */
 PN_EXPORT int pn_has_avx2(void);
 PN_EXPORT void pn_use_avx2(int allowed);
 
-/* Code for processors of which pn_has_avx2 tells: their BMI2 has shifts by a variable in one operation, not three. */
+/* Compiles a function for the processors that pn_has_avx2 accepts: BMI2 shifts by a variable in one operation, not
+ * three. */
 #if defined(__x86_64__)
-#define PN_FAST __attribute__((target("avx2,bmi,bmi2")))
+#define PN_TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2")))
 #else
-#define PN_FAST
-#endif
-
+#define PN_TARGET_AVX2
 #endif

@@ -1,14 +1,15 @@
-/* Philox4x32-10 for the draws of a batch: the words of pipelines/plan/philox.py, without numpy's call for each step. */
+/* Philox4x32-10 for the random draws of a batch: the same words as plan/philox.py, without a numpy call per step. */
 #include "native.h"
 
 #define ROUNDS 10
 #define WORDS 4
 
-/* Write the words of the counter to `words`, in place. */
+/* Replace the counter in `words` by its random words. */
 static void philox(uint32_t words[WORDS], uint32_t key0, uint32_t key1) {
   for (int round = 0; round < ROUNDS; round++) {
     uint64_t first = (uint64_t)0xD2511F53 * words[0], second = (uint64_t)0xCD9E8D57 * words[2];
-    uint32_t of_second = (uint32_t)(second >> 32) ^ words[1] ^ key0, of_first = (uint32_t)(first >> 32) ^ words[3] ^ key1;
+    uint32_t of_second = (uint32_t)(second >> 32) ^ words[1] ^ key0,
+             of_first = (uint32_t)(first >> 32) ^ words[3] ^ key1;
     words[0] = of_second;
     words[1] = (uint32_t)second;
     words[2] = of_first;
@@ -18,7 +19,7 @@ static void philox(uint32_t words[WORDS], uint32_t key0, uint32_t key1) {
   }
 }
 
-/* Write `count` words for each of `n` samples, which lie one after the other in `out`. */
+/* Write `count` words for each of `n` samples to `out`, one sample after the other. */
 PN_EXPORT void pn_random_words(uint64_t seed, uint32_t epoch, uint32_t stream, const int64_t *samples, int32_t n,
                                int32_t count, uint64_t *out) {
   for (int32_t i = 0; i < n; i++) {

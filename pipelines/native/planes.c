@@ -1,17 +1,17 @@
-/* The planes of a window: what of them is needed, and how their blocks and pixels are made. */
+/* The planes of a window: finds the blocks that it needs, decodes them, and makes rows of pixels. */
 #include "planes.h"
 
-#include "pixels.h"
+#include "upsample.h"
 
-static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Find the samples on one axis that the pixels [from, to) need, as blocks [*first, *end). */
-static void needed(int32_t from, int32_t to, int32_t halved, int32_t mixed, int32_t samples, int32_t *first,
-                   int32_t *end) {
-  int32_t low = halved ? larger(from - mixed, 0) >> 1 : from, high = halved ? (to - 1 + mixed) >> 1 : to - 1;
+/* Find the blocks [*first, *end) on one axis that the pixels [from, to) need. */
+static void find_blocks(int32_t from, int32_t to, int32_t halved, int32_t mixed, int32_t samples, int32_t *first,
+                        int32_t *end) {
+  int32_t low = halved ? max(from - mixed, 0) >> 1 : from, high = halved ? (to - 1 + mixed) >> 1 : to - 1;
   *first = low / 8;
-  *end = smaller(high, samples - 1) / 8 + 1;
+  *end = min(high, samples - 1) / 8 + 1;
 }
 
 void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
@@ -29,39 +29,40 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     plane->high = component->high;
     plane->halved_x = luma->h > component->h;
     plane->halved_y = luma->v > component->v;
-    /* libjpeg repeats chroma samples where there are two in a row at most, and does not look at other rows then */
+    /* libjpeg repeats chroma samples if a row has at most two, and does not mix rows then */
     plane->mixed = !plane->halved_x || component->wide > 2;
-    needed(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
-           &plane->column_end);
-    needed(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row,
-           &plane->row_end);
+    find_blocks(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
+                &plane->column_end);
+    find_blocks(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row,
+                &plane->row_end);
     plane->ring_rows = 2 * 8 * component->v;
     pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
-    planes->row = smaller(planes->row, plane->row / component->v);
-    planes->row_end = larger(planes->row_end, (plane->row_end - 1) / component->v + 1);
+    planes->row = min(planes->row, plane->row / component->v);
+    planes->row_end = max(planes->row_end, (plane->row_end - 1) / component->v + 1);
   }
 }
 
-static size_t rounded(size_t size) { return (size + 63) / 64 * 64; }
+static size_t round_up(size_t size) { return (size + 63) / 64 * 64; }
 
-static size_t plane_stride(const pn_plane *plane) {
-  return rounded((size_t)(plane->column_end - plane->column) * 8 + 2 * PN_ROW_SLACK);
+static size_t stride_of(const pn_plane *plane) {
+  return round_up((size_t)(plane->column_end - plane->column) * 8 + 2 * PN_ROW_SLACK);
 }
 
-static size_t chroma_size(const pn_planes *planes) { return rounded((size_t)planes->window.width + 2 * PN_ROW_SLACK); }
+static size_t chroma_bytes(const pn_planes *planes) {
+  return round_up((size_t)planes->window.width + 2 * PN_ROW_SLACK);
+}
 
-size_t pn_planes_size(const pn_planes *planes) {
-  size_t size = 2 * chroma_size(planes);
-  for (int c = 0; c < planes->count; c++)
-    size += plane_stride(&planes->plane[c]) * (size_t)planes->plane[c].ring_rows;
+size_t pn_size_of_planes(const pn_planes *planes) {
+  size_t size = 2 * chroma_bytes(planes);
+  for (int c = 0; c < planes->count; c++) size += stride_of(&planes->plane[c]) * (size_t)planes->plane[c].ring_rows;
   return size;
 }
 
 void pn_place_planes(pn_planes *planes, uint8_t *memory) {
-  for (int i = 0; i < 2; i++, memory += chroma_size(planes)) planes->chroma[i] = memory;
+  for (int i = 0; i < 2; i++, memory += chroma_bytes(planes)) planes->chroma[i] = memory;
   for (int c = 0; c < planes->count; c++) {
     pn_plane *plane = &planes->plane[c];
-    plane->stride = plane_stride(plane);
+    plane->stride = stride_of(plane);
     plane->samples = memory + PN_ROW_SLACK;
     memory += plane->stride * (size_t)plane->ring_rows;
   }
@@ -151,16 +152,16 @@ int pn_finish_row(pn_planes *planes, int32_t row) {
   return 1;
 }
 
-int32_t pn_rows_ready(const pn_planes *planes, int32_t row) {
+int32_t pn_count_ready_rows(const pn_planes *planes, int32_t row) {
   int32_t bottom = planes->window.y + planes->window.height, last = planes->count - 1;
   if (row + 1 >= planes->row_end) return bottom;
-  return smaller(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].halved_y);
+  return min(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].halved_y);
 }
 
 /* Return a row of chroma as wide as the image; its first sample belongs to the window's first pixel. */
-static const uint8_t *upsampled(const pn_planes *planes, const pn_plane *plane, int32_t y, uint8_t *to) {
+static const uint8_t *upsample_row(const pn_planes *planes, const pn_plane *plane, int32_t y, uint8_t *to) {
   int32_t x = planes->window.x, x_end = x + planes->window.width;
-  int32_t row = y >> plane->halved_y, next = y & 1 ? smaller(row + 1, plane->high - 1) : larger(row - 1, 0);
+  int32_t row = y >> plane->halved_y, next = y & 1 ? min(row + 1, plane->high - 1) : max(row - 1, 0);
   int32_t first = x >> plane->halved_x, skipped = first - 8 * plane->column;
   const uint8_t *nearest = row_of(plane, row) + skipped, *beside = row_of(plane, next) + skipped;
   if (!plane->halved_x && !plane->halved_y) return nearest;
@@ -181,7 +182,7 @@ void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb) {
     pn_grey_to_rgb(light, rgb, planes->window.width);
     return;
   }
-  const uint8_t *blue = upsampled(planes, &planes->plane[1], y, planes->chroma[0]);
-  const uint8_t *red = upsampled(planes, &planes->plane[2], y, planes->chroma[1]);
+  const uint8_t *blue = upsample_row(planes, &planes->plane[1], y, planes->chroma[0]);
+  const uint8_t *red = upsample_row(planes, &planes->plane[2], y, planes->chroma[1]);
   (planes->avx2 ? pn_ycc_to_rgb_avx2 : pn_ycc_to_rgb)(light, blue, red, rgb, planes->window.width);
 }

@@ -1,23 +1,22 @@
-/* The planes of a window: blocks decoded into a ring of two rows of MCUs, and rows of pixels made of them. */
-#ifndef PENSTOCK_PLANES_H
-#define PENSTOCK_PLANES_H
+/* The planes of a window: blocks decoded into a ring of two rows of MCUs, and rows of pixels made from them. */
+#pragma once
 
 #include "huffman.h"
 #include "idct.h"
 
-/* What of one component is needed. Columns and rows count blocks. */
+/* The part of one component that a window needs. Columns and rows count blocks. */
 typedef struct {
   int32_t column, column_end, row, row_end;
-  int32_t wide, high;       /* size of the whole plane, in samples */
-  int32_t halved_x, halved_y; /* 1 where the plane has half as many samples as the image, on that axis */
-  int32_t mixed;            /* whether upsampling mixes neighbours */
-  int32_t ring_rows;        /* rows of samples kept: a power of two */
+  int32_t wide, high;         /* size of the whole plane, in samples */
+  int32_t halved_x, halved_y; /* 1 if the plane has half as many samples as the image on that axis */
+  int32_t mixed;              /* whether upsampling mixes neighbours */
+  int32_t ring_rows;          /* rows of samples kept: a power of two */
   size_t stride;
-  uint8_t *samples;         /* row 0 of the ring, sample 8 * column */
+  uint8_t *samples; /* row 0 of the ring, sample 8 * column */
   const pn_huffman *dc, *ac;
   pn_quantiser quantiser;
   int32_t prediction;
-  int32_t waiting;          /* whether blocks[0] waits for its neighbour to be transformed with */
+  int32_t waiting; /* whether blocks[0] waits: two blocks are transformed together */
   uint8_t *waiting_to;
   pn_coefficients blocks[2];
 } pn_plane;
@@ -29,30 +28,28 @@ typedef struct {
   int32_t count;        /* planes */
   pn_plane plane[3];
   int avx2;
-  uint8_t *chroma[2];   /* rows of upsampled chroma */
+  uint8_t *chroma[2]; /* rows of upsampled chroma */
 } pn_planes;
 
 /* Find what a window needs; the memory comes later. */
 void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes);
 
-/* Return how many bytes the planes take; lay them out in that memory, aligned to 64. */
-size_t pn_planes_size(const pn_planes *planes);
+/* Return how many bytes the planes take; lay them out in memory of that size, aligned to 64. */
+size_t pn_size_of_planes(const pn_planes *planes);
 void pn_place_planes(pn_planes *planes, uint8_t *memory);
 
-/* Decode MCUs [mcu, mcu_end) of row `row`: those blocks that the window needs to samples, the others are passed over. 0
- * for damage. */
+/* Decode MCUs [mcu, mcu_end) of row `row`: the blocks that the window needs become samples, the others are skipped. 0
+ * for damaged data. */
 int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, int32_t mcu_end);
 
 /* Begin a segment: DC coefficients are coded as differences to 0 again. */
 void pn_reset_predictions(pn_planes *planes);
 
-/* End row `row` of MCUs: transform the blocks that wait, repeat the samples at the image's edges. 0 for damage. */
+/* End row `row` of MCUs: transform the waiting blocks, repeat the samples at the image's edges. 0 for damaged data. */
 int pn_finish_row(pn_planes *planes, int32_t row);
 
-/* Return the row of pixels behind the last that can be made once row `row` of MCUs is finished. */
-int32_t pn_rows_ready(const pn_planes *planes, int32_t row);
+/* Return how many rows of pixels of the image, from its top, can be made once row `row` of MCUs is finished. */
+int32_t pn_count_ready_rows(const pn_planes *planes, int32_t row);
 
 /* Make the window's pixels of row `y` of the image. */
 void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb);
-
-#endif

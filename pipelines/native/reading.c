@@ -1,4 +1,4 @@
-/* Reads files of a folder and parts of a cache; whatever fails is left to Python, which tries again and says why. */
+/* Reads files of a folder and parts of a cache. Failures are left to Python, which tries again and reports why. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,11 +15,12 @@ int64_t pn_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Read `size` bytes into `out`; `offset` is -1 to read on. */
+/* Read `size` bytes into `out`; an `offset` of -1 continues at the file's position. */
 static pn_result read_all(int fd, int64_t offset, size_t size, uint8_t *out) {
   size_t done = 0;
   while (done < size) {
-    ssize_t got = offset < 0 ? read(fd, out + done, size - done) : pread(fd, out + done, size - done, offset + (int64_t)done);
+    ssize_t got =
+        offset < 0 ? read(fd, out + done, size - done) : pread(fd, out + done, size - done, offset + (int64_t)done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return PN_UNREADABLE;
     done += (size_t)got;
@@ -31,7 +32,7 @@ pn_result pn_read_at(int fd, int64_t offset, size_t size, uint8_t *out) {
   return offset < 0 ? PN_UNREADABLE : read_all(fd, offset, size, out);
 }
 
-/* Join root, folder and name to a path that ends in 0; it must fit, and hold no other 0. */
+/* Join root, folder and name to a path that ends in 0. Returns 0 if it is too long or contains another 0. */
 static int join_path(const pn_task *task, const pn_row *row, char *path) {
   if (task->root_bytes < 0 || row->folder_bytes < 0 || row->name_bytes <= 0) return 0;
   if ((int64_t)task->root_bytes + row->folder_bytes + row->name_bytes + 2 > PATH_MAX) return 0;
@@ -52,7 +53,7 @@ static int join_path(const pn_task *task, const pn_row *row, char *path) {
 static int is_as_scanned(int fd, const pn_row *row) {
   struct stat status;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != row->size) return 0;
-  /* A file system holds times that 64 bits do not: unsigned, they wrap. */
+  /* A file system can hold times that do not fit 64 bits; unsigned numbers wrap. */
   return (uint64_t)status.st_mtim.tv_sec * 1000000000 + (uint64_t)status.st_mtim.tv_nsec == (uint64_t)row->mtime_ns;
 }
 
@@ -61,8 +62,8 @@ pn_result pn_read_file(const pn_task *task, const pn_row *row, uint8_t *out) {
   if (!join_path(task, row, path)) return PN_UNREADABLE;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return PN_UNREADABLE;
-  pn_result result = PN_UNREADABLE; /* also where it is written to meanwhile */
-  if (is_as_scanned(fd, row) && read_all(fd, -1, (size_t)row->size, out) == PN_OK && is_as_scanned(fd, row)) result = PN_OK;
+  size_t size = (size_t)row->size;
+  int is_unchanged = is_as_scanned(fd, row) && read_all(fd, -1, size, out) == PN_OK && is_as_scanned(fd, row);
   close(fd);
-  return result;
+  return is_unchanged ? PN_OK : PN_UNREADABLE;
 }

@@ -1,21 +1,21 @@
-/* Lossless re-coding of a baseline JPEG. A first pass reads the symbols of all blocks, a second writes them with the
- * codes that are best for them: what follows a symbol's code does not change but for DC coefficients, which are
- * differences to the block before in the segment. */
+/* Lossless re-coding of a baseline JPEG. The first pass reads the symbols of all blocks, the second writes them with
+ * optimal codes. The value bits behind a symbol's code stay the same, except for DC coefficients, which are differences
+ * to the previous block of the segment. */
 #include "recode.h"
 
 #include "huffman_write.h"
 #include "window.h"
 
-#define MAX_BLOCKS 6       /* of an MCU */
-#define READ_BEYOND 1024   /* symbols that may be read beyond the end of damaged data before pn_bits_ready tells it */
-#define MAX_HEADER 1600    /* three quantisation tables of 16 bits, four Huffman tables, and 80 bytes */
+#define MAX_BLOCKS 6     /* of an MCU */
+#define READ_BEYOND 1024 /* symbols that may be read beyond the end of damaged data before pn_bits_ready notices */
+#define MAX_HEADER 1600  /* three quantisation tables of 16 bits, four Huffman tables, and 80 bytes */
 
 enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, RST0 = 0xD0, SOI = 0xD8, EOI, SOS, DQT, DRI = 0xDD, APP0 = 0xE0 };
 
 typedef struct {
   pn_jpeg jpeg;
   pn_symbol_table dc[3], ac[3]; /* of each component */
-  int component[MAX_BLOCKS];    /* to which each block of an MCU belongs */
+  int component[MAX_BLOCKS];    /* of each block of an MCU */
   int num_blocks, avx2;
   pn_predictions before[3];
   pn_code codes[PN_SYMBOL_TABLES];
@@ -46,7 +46,7 @@ static pn_symbol *read_mcu(workspace *space, pn_bits *bits, pn_symbol *to) {
   return to;
 }
 
-/* Read the symbols of all segments of the copy; `ends` gets how many there are up to the end of each. */
+/* Read the symbols of all segments of the copy; `ends` receives how many there are up to the end of each. */
 static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int32_t segment_mcus, pn_symbol *symbols,
                         uint32_t *ends) {
   const uint8_t *end = scan + size;
@@ -73,7 +73,7 @@ static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int3
   return pn_bits_done(&bits) && bits.marker == EOI;
 }
 
-/* Count the symbols, in two tables in turn: a processor waits where it counts the same one twice in a row. */
+/* Count the symbols, alternating between two tables: a processor waits if it counts the same one twice in a row. */
 static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_symbol *end) {
   const uint32_t mask = (1u << PN_SYMBOL_BITS) - 1;
   uint32_t *counts = &space->counts[0][0], *more = space->words; /* which are not made yet */
@@ -87,7 +87,7 @@ static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_s
   for (uint32_t i = 0; i <= mask; i++) counts[i] += more[i];
 }
 
-/* Find the codes; returns how many bytes the coded symbols take at most, stuffed zeros and markers aside. */
+/* Find the codes; returns how many bytes the coded symbols take at most, without stuffed zeros and markers. */
 static uint64_t find_codes(workspace *space) {
   uint64_t bits = 0;
   memset(space->words, 0, sizeof space->words);
@@ -106,7 +106,7 @@ static uint8_t *put_word(uint8_t *to, int value) {
   return to;
 }
 
-/* Begin a segment of the header; its length comes when it is ended. */
+/* Begin a segment of the header; end_segment writes its length. */
 static uint8_t *begin_segment(uint8_t *to, int marker) {
   *to++ = 0xFF;
   *to++ = (uint8_t)marker;
@@ -201,10 +201,10 @@ static uint8_t *write_segments(const workspace *space, const pn_symbol *symbols,
   return to;
 }
 
-static size_t rounded(uint64_t size) { return (size_t)((size + 63) / 64 * 64); }
+static size_t round_up(uint64_t size) { return (size_t)((size + 63) / 64 * 64); }
 
-/* Return how many symbols the file can hold; 0 for more than are taken. */
-static uint64_t most_symbols(const pn_jpeg *jpeg, size_t scan_size) {
+/* Return how many symbols the file can hold; 0 for too many. */
+static uint64_t max_symbols(const pn_jpeg *jpeg, size_t scan_size) {
   uint64_t blocks = 0;
   for (int c = 0; c < jpeg->components; c++) blocks += (uint64_t)(jpeg->component[c].h * jpeg->component[c].v);
   blocks *= (uint64_t)jpeg->mcus_wide * (uint64_t)jpeg->mcus_high;
@@ -216,24 +216,24 @@ static uint64_t most_symbols(const pn_jpeg *jpeg, size_t scan_size) {
 int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *ends, int64_t segments,
               pn_recoder *recoder, pn_recoded *made) {
   pn_jpeg jpeg;
-  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_ODD;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_UNSUPPORTED;
   int64_t mcus = (int64_t)jpeg.mcus_wide * jpeg.mcus_high;
-  if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_ODD;
-  size_t scan_size = size - jpeg.scan_offset, fixed = rounded(sizeof(workspace));
-  uint64_t most = most_symbols(&jpeg, scan_size);
-  if (most == 0) return PN_ODD;
-  uint8_t *memory = pn_take(&recoder->scratch, fixed + (size_t)most * sizeof(pn_symbol));
+  if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_UNSUPPORTED;
+  size_t scan_size = size - jpeg.scan_offset, fixed = round_up(sizeof(workspace));
+  uint64_t most = max_symbols(&jpeg, scan_size);
+  if (most == 0) return PN_UNSUPPORTED;
+  uint8_t *memory = pn_reserve(&recoder->scratch, fixed + (size_t)most * sizeof(pn_symbol));
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
   pn_symbol *symbols = (pn_symbol *)(memory + fixed);
   space->jpeg = jpeg;
   plan(space);
-  if (!read_symbols(space, data + jpeg.scan_offset, scan_size, segment_mcus, symbols, ends)) return PN_ODD;
+  if (!read_symbols(space, data + jpeg.scan_offset, scan_size, segment_mcus, symbols, ends)) return PN_UNSUPPORTED;
   count_symbols(space, symbols, symbols + ends[segments - 1]);
   uint64_t plain = find_codes(space) + (uint64_t)segments + PN_WRITE_SLACK; /* each segment's last byte is filled */
-  uint64_t whole = rounded(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
-  if (whole > UINT32_MAX) return PN_ODD;
-  uint8_t *copy = pn_take(&recoder->copy, (size_t)(whole + plain));
+  uint64_t whole = round_up(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
+  if (whole > UINT32_MAX) return PN_UNSUPPORTED;
+  uint8_t *copy = pn_reserve(&recoder->copy, (size_t)(whole + plain));
   if (copy == NULL) return PN_NO_MEMORY;
   uint8_t *scan = put_header(space, segment_mcus, copy);
   made->scan_offset = (uint64_t)(scan - copy);
@@ -244,12 +244,12 @@ int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *
 int pn_same_pixels(const uint8_t *data, size_t size, int32_t width, int32_t height, const uint8_t *rgb,
                    pn_recoder *recoder) {
   pn_jpeg jpeg;
-  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || jpeg.width != width || jpeg.height != height) return PN_ODD;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || jpeg.width != width || jpeg.height != height) return PN_UNSUPPORTED;
   pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
   size_t stride = 3 * (size_t)width;
-  uint8_t *found = pn_take(&recoder->pixels, stride * (size_t)height);
+  uint8_t *found = pn_reserve(&recoder->pixels, stride * (size_t)height);
   if (found == NULL) return PN_NO_MEMORY;
   pn_window all = {0, 0, width, height};
   pn_result result = pn_decode_window(&jpeg, &scan, all, found, stride, &recoder->scratch);
-  return result == PN_OK && memcmp(found, rgb, stride * (size_t)height) != 0 ? PN_ODD : (int)result;
+  return result == PN_OK && memcmp(found, rgb, stride * (size_t)height) != 0 ? PN_UNSUPPORTED : (int)result;
 }

@@ -36,7 +36,7 @@ class Recoded(NamedTuple):
 
     Attributes:
         data: the JPEG file.
-        segment_ends: offsets from its scan's begin at which its segments end, markers included, int64 [segments].
+        segment_ends: where its segments end, markers included, as offsets from the start of its scan, int64 [segments].
     """
 
     data: bytes
@@ -44,7 +44,7 @@ class Recoded(NamedTuple):
 
 
 class NativeRecoder:
-    """Re-code JPEGs; belongs to one thread, whose memory it uses again."""
+    """Re-code JPEGs; belongs to one thread, whose memory it reuses."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self._memory = library, _Recoder()
@@ -53,27 +53,24 @@ class NativeRecoder:
     def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
         """Make the copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in all.
 
-        None for what the library does not take: a progressive JPEG, one that libjpeg would warn of. Raises MemoryError.
+        None for unsupported images: a progressive JPEG, or one that libjpeg would warn about. Raises MemoryError.
         """
         ends, made = np.empty(segments, np.uint32), _Recoded()
-        place = ctypes.c_void_p(ends.ctypes.data)
-        size, number, memory = ctypes.c_size_t(len(data)), ctypes.c_int64(segments), ctypes.byref(self._memory)
-        result = self._library.pn_recode(data, size, segment_mcus, place, number, memory, ctypes.byref(made))
-        if not _taken(result):
+        place, memory, found = ends.ctypes.data, ctypes.byref(self._memory), ctypes.byref(made)
+        if not _is_ok(self._library.pn_recode(data, len(data), segment_mcus, place, segments, memory, found)):
             return None
         return Recoded(ctypes.string_at(self._memory.copy.data, made.size), ends.astype(np.int64))
 
     def same_pixels(self, data: bytes, pixels: Pixels) -> bool:
-        """Return whether the library's own decoder makes these pixels of the JPEG `data`. Raises MemoryError."""
+        """Return whether the library's own decoder returns these pixels for the JPEG `data`. Raises MemoryError."""
         height, width = pixels.shape[:2]
-        place = ctypes.c_void_p(np.ascontiguousarray(pixels).ctypes.data)
-        size, memory = ctypes.c_size_t(len(data)), ctypes.byref(self._memory)
-        return _taken(self._library.pn_same_pixels(data, size, width, height, place, memory))
+        contiguous, memory = np.ascontiguousarray(pixels), ctypes.byref(self._memory)
+        return _is_ok(self._library.pn_same_pixels(data, len(data), width, height, contiguous.ctypes.data, memory))
 
 
-def _taken(result: int) -> bool:
+def _is_ok(result: int) -> bool:
     if result == NO_MEMORY:
-        raise MemoryError("the native library got no memory for an image")
+        raise MemoryError("the native library could not allocate memory for an image")
     return result == OK
 
 

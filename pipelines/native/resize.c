@@ -1,39 +1,41 @@
-/* The resize's weights, and its two passes over the rows of an image.
+/* The resize: its weights, and its two passes over the rows of an image.
  *
- * It is torch's arithmetic for uint8: weights of a triangle as wide as the scale, computed in double and rounded to 15 bits
- * at most; the horizontal pass first, rounded to uint8 between the two; a side that keeps its length is not touched. */
+ * The arithmetic is torch's for uint8. Weights are of a triangle as wide as the scale, computed in double and rounded
+ * to at most 15 bits. The horizontal pass comes first, and its result is rounded to uint8. A side that keeps its length
+ * is left alone. */
 #include "resize.h"
 
 #include <string.h>
 
 #define ALIGNED(size) (((size) + 63) / 64 * 64)
-#define GROUP 4        /* outputs that the AVX2 kernel makes together: the tables are padded to a multiple of it */
+#define GROUP 4 /* outputs that the AVX2 kernel makes together: the tables are padded to a multiple of it */
 #define MAX_PRECISION 22
 
-static double support_of(int32_t in, int32_t out) {
+static double find_support(int32_t in, int32_t out) {
   double scale = (double)in / out;
   return scale >= 1 ? scale : 1;
 }
 
-/* The most taps that a sample can have, made even. */
-static size_t most_taps(int32_t in, int32_t out) {
-  double support = support_of(in, out);
+/* Return the largest number of taps that a sample can have, rounded up to an even one. */
+static size_t max_taps(int32_t in, int32_t out) {
+  double support = find_support(in, out);
   size_t up = (size_t)support;
   if ((double)up < support) up++;
   return 2 * up + 2;
 }
 
-static size_t padded(int32_t length) { return ((size_t)length + GROUP - 1) / GROUP * GROUP; }
+static size_t pad_length(int32_t length) { return ((size_t)length + GROUP - 1) / GROUP * GROUP; }
 
 static size_t axis_bytes(int32_t in, int32_t out) {
-  return ALIGNED(2 * padded(out) * sizeof(int32_t)) + ALIGNED(padded(out) * most_taps(in, out) * sizeof(int16_t));
+  return ALIGNED(2 * pad_length(out) * sizeof(int32_t)) +
+         ALIGNED(pad_length(out) * max_taps(in, out) * sizeof(int16_t));
 }
 
-/* Bytes of the weights as doubles, before they are rounded: those of both sides use the same memory. */
-static size_t exact_bytes(int32_t in, int32_t out) { return (size_t)out * most_taps(in, out) * sizeof(double); }
+/* Return the bytes of the weights as doubles, before they are rounded; both sides use the same memory. */
+static size_t exact_bytes(int32_t in, int32_t out) { return (size_t)out * max_taps(in, out) * sizeof(double); }
 
-/* The weights of one sample, which add up to 1; their maximum. */
-static double exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse) {
+/* Set the weights of one sample, which add up to 1, and return the largest. */
+static double set_exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse) {
   double total = 0, largest = 0;
   for (int32_t k = 0; k < size; k++) {
     double distance = ((double)(first + k) - center + 0.5) * inverse;
@@ -51,18 +53,19 @@ static double exact_weights(double *weights, int32_t first, int32_t size, double
 
 /* Make the tables of one side in `memory`, of axis_bytes; `mirror`: from the last sample to the first. */
 static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, double *exact) {
-  double scale = (double)in / out, support = support_of(in, out), inverse = scale >= 1 ? 1 / scale : 1;
-  int32_t most = (int32_t)most_taps(in, out), longest = 1;
+  double scale = (double)in / out, support = find_support(in, out), inverse = scale >= 1 ? 1 / scale : 1;
+  int32_t most = (int32_t)max_taps(in, out), longest = 1;
   pn_axis axis = {.first = (int32_t *)memory, .length = out};
-  axis.size = axis.first + padded(out);
-  axis.weights = (int16_t *)(memory + ALIGNED(2 * padded(out) * sizeof(int32_t)));
+  axis.size = axis.first + pad_length(out);
+  axis.weights = (int16_t *)(memory + ALIGNED(2 * pad_length(out) * sizeof(int32_t)));
   double largest = 0;
   for (int32_t i = 0; i < out; i++) {
     double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
     int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
-    /* Below `most`, for `high` - `low` is twice the support; not 0, for that is 2 at least, and `low` is below `in`. */
+    /* Below `most`, because high - low is twice the support; above 0, because that is at least 2 and `low` is below
+     * `in`. */
     int32_t size = (high < in ? (int32_t)high : in) - first;
-    double weight = exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
+    double weight = set_exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
     largest = weight > largest ? weight : largest;
     longest = size > longest ? size : longest;
     axis.first[at] = first;
@@ -70,20 +73,20 @@ static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, d
   }
   axis.taps = (longest + 1) & ~1;
   while (axis.precision < MAX_PRECISION && 0.5 + largest * (1 << (axis.precision + 1)) < 1 << 15) axis.precision++;
-  memset(axis.weights, 0, padded(out) * (size_t)axis.taps * sizeof(int16_t));
+  memset(axis.weights, 0, pad_length(out) * (size_t)axis.taps * sizeof(int16_t));
   for (int32_t i = 0; i < out; i++) {
     const double *from = exact + (size_t)i * (size_t)most;
     int16_t *to = axis.weights + (size_t)i * (size_t)axis.taps;
     for (int32_t k = 0; k < axis.size[i]; k++) to[k] = (int16_t)(0.5 + from[k] * (1 << axis.precision));
   }
-  for (size_t i = (size_t)out; i < padded(out); i++) {
+  for (size_t i = (size_t)out; i < pad_length(out); i++) {
     axis.first[i] = axis.first[out - 1];
     axis.size[i] = 0;
   }
   return axis;
 }
 
-static uint8_t rounded(int32_t sum, int precision) {
+static uint8_t round_sum(int32_t sum, int precision) {
   int32_t value = sum >> precision;
   return (uint8_t)(value > 255 ? 255 : value);
 }
@@ -100,9 +103,9 @@ void pn_horizontal_generic(const pn_axis *axis, const uint8_t *const in[PN_ROWS]
         blue += weights[k] * from[2];
       }
       uint8_t *to = out[row] + 3 * (size_t)i;
-      to[0] = rounded(red, axis->precision);
-      to[1] = rounded(green, axis->precision);
-      to[2] = rounded(blue, axis->precision);
+      to[0] = round_sum(red, axis->precision);
+      to[1] = round_sum(green, axis->precision);
+      to[2] = round_sum(blue, axis->precision);
     }
   }
 }
@@ -118,7 +121,7 @@ void pn_vertical_generic(const uint8_t *const *rows, const int16_t *weights, int
       const uint8_t *from = rows[k] + start;
       for (size_t i = 0; i < count; i++) sums[i] += weights[k] * from[i];
     }
-    for (size_t i = 0; i < count; i++) out[start + i] = rounded(sums[i], precision);
+    for (size_t i = 0; i < count; i++) out[start + i] = round_sum(sums[i], precision);
   }
 }
 
@@ -129,12 +132,13 @@ static void mirror_row(const uint8_t *in, uint8_t *out, int32_t width) {
   }
 }
 
-/* A resize under way: the source's rows go through the horizontal pass in order, into a ring that the vertical one reads. */
+/* A running resize: the source's rows go through the horizontal pass in order, into a ring that the vertical pass
+ * reads. */
 typedef struct {
   const uint8_t *rgb;
-  size_t stride, reach; /* reach: bytes from a row's start that the horizontal pass reads */
-  int32_t width, height, done;     /* done: rows that went through the horizontal pass */
-  int across, flip;                /* across: whether the width changes */
+  size_t stride, reach;        /* reach: bytes from a row's start that the horizontal pass reads */
+  int32_t width, height, done; /* done: rows that went through the horizontal pass */
+  int across, flip;            /* across: whether the width changes */
   pn_axis axis;
   pn_horizontal *horizontal;
   uint8_t *ring, *copies; /* copies: rows that would be read beyond the pixels' end */
@@ -147,21 +151,21 @@ static const uint8_t *row_at(const job *job, int32_t row) {
   return job->ring + (size_t)(row % job->slots) * job->slot_bytes;
 }
 
-static const uint8_t *readable(const job *job, int32_t row, int which) {
+static const uint8_t *find_readable_row(const job *job, int32_t row, int which) {
   size_t start = (size_t)row * job->stride, end = (size_t)(job->height - 1) * job->stride + 3 * (size_t)job->width;
   if (start + job->reach <= end) return job->rgb + start;
   return memcpy(job->copies + (size_t)which * ALIGNED(job->reach), job->rgb + start, 3 * (size_t)job->width);
 }
 
 /* Take rows through the horizontal pass until `needed` of them are in the ring. */
-static void advance(job *job, int32_t needed) {
+static void fill_ring(job *job, int32_t needed) {
   if (!job->across && !job->flip) return;
   for (; job->done < needed; job->done += PN_ROWS) {
     const uint8_t *in[PN_ROWS];
     uint8_t *out[PN_ROWS];
     for (int i = 0; i < PN_ROWS; i++) {
       int32_t row = job->done + i < job->height ? job->done + i : job->height - 1;
-      in[i] = readable(job, row, i);
+      in[i] = find_readable_row(job, row, i);
       out[i] = job->ring + (size_t)((job->done + i) % job->slots) * job->slot_bytes;
       if (!job->across) mirror_row(in[i], out[i], job->width);
     }
@@ -169,7 +173,7 @@ static void advance(job *job, int32_t needed) {
   }
 }
 
-static size_t reach_of(const pn_axis *axis, int32_t width) {
+static size_t find_reach(const pn_axis *axis, int32_t width) {
   size_t reach = 3 * (size_t)width;
   for (int32_t i = 0; i < axis->length; i++) {
     size_t end = 3 * ((size_t)axis->first[i] + (size_t)axis->taps) + PN_OVERREAD;
@@ -178,35 +182,35 @@ static size_t reach_of(const pn_axis *axis, int32_t width) {
   return reach;
 }
 
-/* Lay out the memory of a resize: what each part needs, and where it begins once there is memory. */
+/* The parts of a resize's memory. */
 enum { TURNED, AXIS_X, AXIS_Y, EXACT, ROWS, COPIES, RING, PARTS };
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out, int32_t out_width,
                     int32_t out_height, int flip, int32_t orientation, pn_memory *scratch) {
   const int32_t sides[4] = {width, height, out_width, out_height};
   for (int i = 0; i < 4; i++) {
-    if (sides[i] < 1 || sides[i] > PN_LONGEST_SIDE) return PN_ODD;
+    if (sides[i] < 1 || sides[i] > PN_MAX_SIDE) return PN_UNSUPPORTED;
   }
-  if (orientation < 1 || orientation > 8 || stride < 3 * (size_t)width) return PN_ODD;
+  if (orientation < 1 || orientation > 8 || stride < 3 * (size_t)width) return PN_UNSUPPORTED;
   if (orientation > 4) width = sides[1], height = sides[0];
   const int across = width != out_width, down = height != out_height, avx2 = pn_has_avx2();
 
-  size_t parts[PARTS] = {0}, total = 0, rows = down ? most_taps(height, out_height) : 1;
+  size_t parts[PARTS] = {0}, total = 0, rows = down ? max_taps(height, out_height) : 1;
   size_t slots = (rows < (size_t)height ? rows : (size_t)height) + PN_ROWS;
-  size_t slot_bytes = ALIGNED(3 * padded(out_width) + PN_OVERWRITE);
-  size_t most_reach = 3 * ((size_t)width + most_taps(width, out_width)) + PN_OVERREAD;
+  size_t slot_bytes = ALIGNED(3 * pad_length(out_width) + PN_OVERWRITE);
+  size_t max_reach = 3 * ((size_t)width + max_taps(width, out_width)) + PN_OVERREAD;
   if (orientation > 1) parts[TURNED] = 3 * (size_t)width * (size_t)height;
   if (across) parts[AXIS_X] = axis_bytes(width, out_width);
   if (down) parts[AXIS_Y] = axis_bytes(height, out_height);
   if (across) parts[EXACT] = exact_bytes(width, out_width);
-  if (down) parts[EXACT] = larger(parts[EXACT], exact_bytes(height, out_height));
+  if (down) parts[EXACT] = max(parts[EXACT], exact_bytes(height, out_height));
   parts[ROWS] = rows * sizeof(uint8_t *);
-  parts[COPIES] = across ? PN_ROWS * ALIGNED(most_reach) : 0;
+  parts[COPIES] = across ? PN_ROWS * ALIGNED(max_reach) : 0;
   parts[RING] = across || flip ? slots * slot_bytes : 0;
   for (int i = 0; i < PARTS; i++) total += ALIGNED(parts[i]);
-  uint8_t *places[PARTS], *place = pn_take(scratch, total);
+  uint8_t *places[PARTS], *place = pn_reserve(scratch, total);
   if (place == NULL) return PN_NO_MEMORY;
   for (int i = 0; i < PARTS; place += ALIGNED(parts[i++])) places[i] = place;
 
@@ -221,7 +225,7 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   pn_vertical *vertical = avx2 ? pn_vertical_avx2 : pn_vertical_generic;
   if (across) {
     job.axis = make_axis(width, out_width, flip, places[AXIS_X], (double *)places[EXACT]);
-    job.reach = reach_of(&job.axis, width);
+    job.reach = find_reach(&job.axis, width);
   }
   pn_axis axis = {0};
   if (down) axis = make_axis(height, out_height, 0, places[AXIS_Y], (double *)places[EXACT]);
@@ -229,12 +233,12 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   const size_t row_bytes = 3 * (size_t)out_width;
   for (int32_t y = 0; y < out_height; y++, out += row_bytes) {
     if (!down) {
-      advance(&job, y + 1);
+      fill_ring(&job, y + 1);
       memcpy(out, row_at(&job, y), row_bytes);
       continue;
     }
     int32_t last = axis.first[y] + axis.size[y] - 1;
-    advance(&job, last + 1);
+    fill_ring(&job, last + 1);
     for (int32_t k = 0; k < axis.taps; k++) {
       int32_t row = axis.first[y] + k;
       from[k] = row_at(&job, row < last ? row : last);

@@ -1,23 +1,23 @@
 /* The antialiased bilinear resize of uint8 pixels, equal to torch's bit for bit, with mirror and EXIF orientation. */
-#ifndef PENSTOCK_RESIZE_H
-#define PENSTOCK_RESIZE_H
+#pragma once
 
 #include "native.h"
 
-#define PN_LONGEST_SIDE ((int32_t)1 << 20)
+#define PN_MAX_SIDE ((int32_t)1 << 20)
 
 /* Resize `rgb`, uint8 [height, width, 3] with `stride` bytes from row to row, to `out`, contiguous uint8
- * [out_height, out_width, 3]; first turned upright as EXIF `orientation` (1 to 8) says, at last mirrored left to right if
- * `flip`. No byte outside the pixels is read, but those between the rows may be. PN_ODD: sizes that make no sense. */
+ * [out_height, out_width, 3]; first turned upright as EXIF `orientation` (1 to 8) says, at last mirrored left to right
+ * if `flip`. No byte outside the pixels is read, except between the rows. PN_UNSUPPORTED for invalid sizes. */
 PN_EXPORT pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
                               int32_t out_width, int32_t out_height, int flip, int32_t orientation, pn_memory *scratch);
 
-/* Copy stored pixels to `out`, contiguous, turned upright: the sides are swapped for an `orientation` of 5 and above. */
+/* Copy stored pixels to `out`, contiguous, turned upright: an `orientation` of 5 and above swaps the sides. */
 PN_EXPORT void pn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
                           uint8_t *out);
 
-/* How one side is resized: sample i is the sum of `weights[i * taps + k]` times source sample `first[i] + k`, over k below
- * `size[i]`, shifted right by `precision`. The weights behind those are 0: `taps`, an even number, is the same for all. */
+/* How one side is resized: sample i is the sum of `weights[i * taps + k]` times source sample `first[i] + k`, over k
+ * below `size[i]`, shifted right by `precision`. The weights behind these are 0: `taps`, an even number, is the same
+ * for all samples. */
 typedef struct {
   int32_t *first, *size;
   int16_t *weights;
@@ -25,10 +25,10 @@ typedef struct {
   int precision;
 } pn_axis;
 
-/* The two passes, with the instructions of every processor and with AVX2.
- * Horizontal: PN_ROWS rows at a time, each to `axis->length` pixels. AVX2 reads PN_OVERREAD bytes behind its taps, and writes
- * 4 pixels and 4 bytes behind the last one.
- * Vertical: one row of `bytes` from `taps` rows of as many. */
+/* The two passes, in plain C and with AVX2.
+ * Horizontal: PN_ROWS rows at a time, each to `axis->length` pixels. AVX2 reads PN_OVERREAD bytes behind its taps, and
+ * writes 4 pixels and 4 bytes behind the last one.
+ * Vertical: one row of `bytes` bytes from `taps` rows of the same length. */
 #define PN_ROWS 4
 #define PN_OVERREAD 16
 #define PN_OVERWRITE 16
@@ -37,5 +37,3 @@ typedef void pn_vertical(const uint8_t *const *rows, const int16_t *weights, int
                          size_t bytes);
 pn_horizontal pn_horizontal_generic, pn_horizontal_avx2;
 pn_vertical pn_vertical_generic, pn_vertical_avx2;
-
-#endif

@@ -1,48 +1,27 @@
-"""Describes to the native library where the images of a batch lie, and calls it: once to read, once to make pixels."""
+"""Describes to the native library where the images of a batch are, and calls it: once to read, once to make pixels."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.native.library import OK
 
-# How the bytes of a row are stored; batch.h says more.
+# How the bytes of a row are stored, explained in batch.h.
 ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY = range(6)
-# pn_row of batch.h.
-ROW = np.dtype(
-    [
-        ("sample", "<i8"),
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("mtime_ns", "<i8"),
-        ("folder", "<i8"),
-        ("name", "<i8"),
-        ("at", "<i8"),
-        ("folder_bytes", "<i4"),
-        ("name_bytes", "<i4"),
-        ("fd", "<i4"),
-        ("width", "<i4"),
-        ("height", "<i4"),
-        ("row", "<i4"),
-        ("result", "<i4"),
-        ("window", "<i4", (4,)),
-        ("head", "<u4"),
-        ("crc", "<u4"),
-        ("segment_mcus", "<u2"),
-        ("strip_rows", "<u2"),
-        ("height_offset", "<u2"),
-        ("kind", "u1"),
-        ("orientation", "u1"),
-        ("mcu_width", "u1"),
-        ("mcu_height", "u1"),
-        ("flip", "u1"),
-    ],
-    align=True,
+# The fields of pn_row in batch.h, in their order, by type.
+_ROW_FIELDS = (
+    ("<i8", "sample offset size mtime_ns folder name at"),
+    ("<i4", "folder_bytes name_bytes fd width height row result"),
+    ("(4,)<i4", "window"),
+    ("<u4", "head crc"),
+    ("<u2", "segment_mcus strip_rows height_offset"),
+    ("u1", "kind orientation mcu_width mcu_height flip"),
 )
+ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]
 
 
@@ -64,12 +43,12 @@ NO_NAMES = Names(b"", np.zeros(1, np.uint8), np.zeros(1, np.uint8))
 
 
 class Progress(NamedTuple):
-    """Say where the library notes what it works on, and finds out whether that is still wanted; addresses of int64.
+    """Hold addresses (of int64) at which the library reports its progress, and learns whether its work is still wanted.
 
     Attributes:
-        sample: of the number of the sample that is worked on.
-        since_ns: of the time at which it was begun.
-        generation: of the generation of work that is wanted.
+        sample: address of the index of the current sample.
+        since_ns: address of the time at which work on it began.
+        generation: address of the generation of work that is wanted.
         wanted: the generation of this batch.
     """
 
@@ -79,33 +58,22 @@ class Progress(NamedTuple):
     wanted: int
 
 
-class _Task(ctypes.Structure):
-    """pn_task of batch.h."""
+_TASK_FIELDS: tuple[tuple[Any, str], ...] = (
+    (ctypes.c_char_p, "root"),
+    (ctypes.c_void_p, "folders names images files parts sample_now since_ns generation"),
+    (ctypes.c_int64, "wanted max_pixels read_ns files_bytes parts_bytes"),
+    (ctypes.c_int32, "root_bytes apply_exif width height"),
+)
 
-    _fields_ = (
-        ("root", ctypes.c_char_p),
-        ("folders", ctypes.c_void_p),
-        ("names", ctypes.c_void_p),
-        ("images", ctypes.c_void_p),
-        ("files", ctypes.c_void_p),
-        ("parts", ctypes.c_void_p),
-        ("sample_now", ctypes.c_void_p),
-        ("since_ns", ctypes.c_void_p),
-        ("generation", ctypes.c_void_p),
-        ("wanted", ctypes.c_int64),
-        ("max_pixels", ctypes.c_int64),
-        ("read_ns", ctypes.c_int64),
-        ("files_bytes", ctypes.c_int64),
-        ("parts_bytes", ctypes.c_int64),
-        ("root_bytes", ctypes.c_int32),
-        ("apply_exif", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-    )
+
+class _Task(ctypes.Structure):
+    """Mirror pn_task of batch.h."""
+
+    _fields_ = tuple((name, kind) for kind, names in _TASK_FIELDS for name in names.split())
 
 
 class NativeStage:
-    """Make the pixels of batches with the native library; belongs to one thread, whose memory it uses again.
+    """Make the pixels of batches with the native library; belongs to one thread, whose memory it reuses.
 
     Args:
         size: height and width of the output images, in pixels.
@@ -114,20 +82,14 @@ class NativeStage:
     """
 
     def __init__(self, library: ctypes.CDLL, size: tuple[int, int], max_pixels: int, *, apply_exif: bool) -> None:
-        library.pn_worker_new.restype = ctypes.c_void_p
-        library.pn_row_bytes.restype = library.pn_task_bytes.restype = ctypes.c_size_t
-        for call in (library.pn_load, library.pn_fill, library.pn_cut):
-            call.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Task), ctypes.c_void_p, ctypes.c_int32]
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)
-        library.pn_worker_free.argtypes = [ctypes.c_void_p]
-        library.pn_resizing_memory.restype = ctypes.c_void_p
         self._library, self._worker = library, library.pn_worker_new()
         if not self._worker:
             raise MemoryError
-        self._own = np.zeros(3, np.int64)  # progress that nobody asks for
+        self._own = np.zeros(3, np.int64)  # where progress goes if no caller wants it
         at = self._own.ctypes.data
-        self._nobody = Progress(at, at + 8, at + 16, 0)
+        self._unwatched = Progress(at, at + 8, at + 16, 0)
         self._task = _Task(max_pixels=max_pixels, apply_exif=apply_exif, height=size[0], width=size[1])
 
     def __del__(self) -> None:
@@ -137,12 +99,12 @@ class NativeStage:
     def load(
         self, rows: Rows, names: Names, progress: Progress | None = None, files: npt.NDArray[np.uint8] | None = None
     ) -> bool:
-        """Read whole files, and find the sizes of their images: `width`, `height`, `orientation`; False when stopped.
+        """Read whole files, and set their images' `width`, `height` and `orientation`; False if the work was stopped.
 
-        rows: ROW [n] as a source has filled it. `result` is 0 for a row that goes on to fill() or cut(). The files'
-        bytes go to `files`, uint8, row["size"] of them from row["at"] on; by default to memory of the stage's own.
+        rows: ROW [n] as filled by a source; a `result` of 0 means that fill() or cut() can continue with the row. The
+        files' bytes go to `files`, uint8, row["size"] of them from row["at"] on; by default to the stage's own memory.
         """
-        task, watched = self._task, progress or self._nobody
+        task, watched = self._task, progress or self._unwatched
         task.files, task.files_bytes = (None, 0) if files is None else (files.ctypes.data, files.size)
         task.root, task.root_bytes = names.root, len(names.root)
         task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
@@ -151,10 +113,10 @@ class NativeStage:
         return self._call(self._library.pn_load, rows)
 
     def fill(self, rows: Rows, images: npt.NDArray[np.uint8] | None) -> bool:
-        """Write each row of `result` 0 to images[row["row"]]; as load. images: uint8 [batch, height, width, 3].
+        """Write each row with `result` 0 to images[row["row"]], uint8 [batch, height, width, 3]; False if stopped.
 
-        rows: as load() left them, with `window` in the upright image, `flip` and `row`. A row whose `result` is not 0
-        afterwards has undefined pixels. Without `images` the crops are decoded, and nothing else.
+        rows: as load() left them, with `window` (in the upright image), `flip` and `row` set. A row whose `result` is
+        not 0 afterwards has undefined pixels. Without `images` the crops are only decoded.
         """
         if images is not None:
             assert images.shape[1:] == (self._task.height, self._task.width, 3)
@@ -164,11 +126,11 @@ class NativeStage:
         return self._call(self._library.pn_fill, rows)
 
     def cut(self, rows: Rows, parts: npt.NDArray[np.uint8]) -> bool:
-        """Prepare each row of `result` 0 for another decoder; as load, which was given `files`.
+        """Prepare each row with `result` 0 for another decoder, after load() with `files`; False if stopped.
 
-        rows: as load() left them, with `window`. Of the rows of kind FILE and STORED nothing changes, for the others
-        `parts`, uint8, holds row["size"] bytes from row["at"] on: of STRIPS a JPEG in which the window begins at
-        row["window"], else the window's pixels. A row whose `result` is not 0 afterwards is left to Python.
+        rows: as load() left them, with `window` set. Rows of kind FILE and STORED are only checked. For the others
+        `parts`, uint8, holds row["size"] bytes from row["at"] on: for STRIPS a JPEG in which the window begins at
+        row["window"], otherwise the window's pixels. A row whose `result` is not 0 afterwards is left to Python.
         """
         self._task.parts, self._task.parts_bytes = parts.ctypes.data, parts.size
         return self._call(self._library.pn_cut, rows)
@@ -178,17 +140,10 @@ class NativeStage:
         assert pixels.strides[1:] == (3, 1)
         assert out.flags.c_contiguous
         height, width = pixels.shape[:2]
+        memory = self._library.pn_resizing_memory(self._worker)
+        to, out_height, out_width = out.ctypes.data, *out.shape[:2]
         self._library.pn_resize(
-            ctypes.c_void_p(pixels.ctypes.data),
-            ctypes.c_size_t(pixels.strides[0]),
-            ctypes.c_int32(width),
-            ctypes.c_int32(height),
-            ctypes.c_void_p(out.ctypes.data),
-            ctypes.c_int32(out.shape[1]),
-            ctypes.c_int32(out.shape[0]),
-            ctypes.c_int(flip),
-            ctypes.c_int32(1),
-            ctypes.c_void_p(self._library.pn_resizing_memory(ctypes.c_void_p(self._worker))),
+            pixels.ctypes.data, pixels.strides[0], width, height, to, out_width, out_height, flip, 1, memory
         )
 
     def _call(self, function: ctypes._NamedFuncPointer, rows: Rows) -> bool:
@@ -204,7 +159,7 @@ class NativeStage:
 
 
 def upright_sizes(rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return widths and heights (int64 [n], pixels) of the upright images that load() has found."""
+    """Return widths and heights (int64 [n], pixels) of the upright images, after load()."""
     widths, heights = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
     turned = rows["orientation"] >= 5
     return np.where(turned, heights, widths), np.where(turned, widths, heights)

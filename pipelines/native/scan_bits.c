@@ -44,7 +44,7 @@ void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buf
 
 static ptrdiff_t bits_left(const pn_bits *bits) { return 8 * (bits->filled - bits->next) + bits->count; }
 
-int pn_bits_sound(const pn_bits *bits) { return bits_left(bits) >= 0; }
+int pn_bits_in_range(const pn_bits *bits) { return bits_left(bits) >= 0; }
 
 int pn_bits_done(pn_bits *bits) {
   if (bits->marker == 0 && bits->filled - bits->next < PN_RESERVE) pn_bits_more(bits);

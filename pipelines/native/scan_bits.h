@@ -1,42 +1,40 @@
-/* The bits of a segment of entropy-coded data, between two markers: stuffed zeros are taken out ahead, in chunks. */
-#ifndef PENSTOCK_SCAN_BITS_H
-#define PENSTOCK_SCAN_BITS_H
+/* The bits of a segment of entropy-coded data, between two markers; stuffed zeros are removed ahead, in chunks. */
+#pragma once
 
 #include <string.h>
 
 #include "native.h"
 
-/* More bytes than an MCU takes, with those that a reader looks ahead: 6 blocks of 64 codes, 16 + 11 bits at most. */
+/* More bytes than an MCU takes, with those that a reader looks ahead: 6 blocks of 64 codes of at most 16 + 11 bits. */
 #define PN_RESERVE 1408
-#define PN_LOOK_BACK 16 /* bytes before `next` that stay, for a reader that goes back to bits which it has taken */
+#define PN_LOOK_BACK 16 /* bytes kept before `next`, for a reader that goes back */
 #define PN_CHUNK 8192
 #define PN_SCAN_BUFFER (PN_CHUNK + PN_RESERVE)
 #define PN_NO_MARKER (-1)
 
 typedef struct {
-  uint64_t bits;        /* the next bits, from the highest on; those behind `count` may be set already */
-  int32_t count;        /* how many of them are there, at most 63 */
-  int32_t marker;       /* second byte of the marker that ends the segment; PN_NO_MARKER at the end of the data; or 0,
-                           while it is not reached */
+  uint64_t bits;        /* the next bits, from the highest on; bits behind `count` may already be set */
+  int32_t count;        /* number of these bits, at most 63 */
+  int32_t marker;       /* second byte of the marker that ends the segment; PN_NO_MARKER at the end of the data; 0 while
+                           neither is reached */
   const uint8_t *next;  /* the unstuffed byte behind them */
-  const uint8_t *limit; /* where `next` may be at most when an MCU begins */
-  const uint8_t *at;    /* what is still to be unstuffed; where `marker` is set, the marker's first byte */
+  const uint8_t *limit; /* the highest `next` at which an MCU may begin */
+  const uint8_t *at;    /* the next byte to unstuff; once `marker` is set, the marker's first byte */
   const uint8_t *end;
   uint8_t *buffer;
-  uint8_t *filled; /* end of the unstuffed bytes; a reader may go on into what is behind, and is told so afterwards */
+  uint8_t *filled; /* end of the unstuffed bytes; a reader may go beyond it, and pn_bits_in_range says so afterwards */
 } pn_bits;
 
-/* Begin a segment: `size` bytes at `data` at most. `buffer` has PN_SCAN_BUFFER bytes,
- * which may hold anything. */
+/* Begin a segment of at most `size` bytes at `data`. `buffer` has PN_SCAN_BUFFER bytes of any content. */
 void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buffer);
 
-/* Unstuff more; 0 where more bits were read than there are. Call pn_bits_ready, before each MCU. */
+/* Unstuff more bytes; 0 if more bits were read than there are. Readers call pn_bits_ready before each MCU instead. */
 int pn_bits_more(pn_bits *bits);
 
-/* Whether not more bits were read than there are. */
-int pn_bits_sound(const pn_bits *bits);
+/* Whether all bits read so far were there. */
+int pn_bits_in_range(const pn_bits *bits);
 
-/* Whether all bytes of the segment were read, and not more. */
+/* Whether all bytes of the segment were read, and no more. */
 int pn_bits_done(pn_bits *bits);
 
 static inline int pn_bits_ready(pn_bits *bits) { return bits->next <= bits->limit || pn_bits_more(bits); }
@@ -49,5 +47,3 @@ static inline uint64_t pn_load64(const uint8_t *at) {
 #endif
   return value;
 }
-
-#endif

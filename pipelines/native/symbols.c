@@ -1,11 +1,17 @@
-/* Reading the Huffman symbols of blocks (T.81 F.2.2): a lookup of PN_FAST_BITS bits gives one or two of them. */
+/* Reading the Huffman symbols of blocks (T.81 F.2.2): a lookup of PN_LOOKUP_BITS bits gives one or two of them. */
 #include "symbols.h"
 
-/* Fields of an entry. Bits 0 to 5 how many bits it stands for, 6 to 9 how many of these follow the code of a symbol and
- * are not told by the entry, 10 to 17 how far the index moves on, 18 to 19 how many symbols it tells. Then, from 20 on,
- * the first symbol, in an entry of a pair with the bits behind its code; from 42 on the second, always with them. */
+/* An entry of a lookup table:
+ *
+ *   bits     field
+ *   0 - 5    number of input bits that the entry consumes
+ *   6 - 9    how many of these are value bits that the entry does not hold
+ *   10 - 17  advance: how far the zigzag index moves
+ *   18 - 19  number of symbols, 1 or 2
+ *   20 - 41  the first symbol; entries of `pairs` hold its value bits too
+ *   42 - 63  the second symbol with its value bits */
 #define END_OF_BLOCK 128 /* as in huffman.c */
-#define NOT_TOLD 192     /* the only entry of no bits: a code that is longer, wrong, or none */
+#define INCOMPLETE 192   /* the only entry of 0 bits: a code that is too long or invalid */
 #define LAST 63
 #define SYMBOL_MASK ((1u << (PN_SYMBOL_BITS + PN_MAX_DC_BITS)) - 1)
 
@@ -18,42 +24,42 @@ static uint64_t make_entry(uint32_t bits, uint32_t rest, int advance, uint32_t c
   return bits | rest << 6 | (uint32_t)advance << 10 | count << 18;
 }
 
-static const uint32_t not_told = NOT_TOLD << 10;
+static const uint32_t incomplete = INCOMPLETE << 10;
 
-/* Return the entry of a symbol whose code has `length` bits; its bits are not told. It has 30 bits. */
+/* Return the entry of a symbol whose code has `length` bits, without its value bits. It has 30 bits. */
 static uint32_t single_entry(const pn_symbol_table *table, uint32_t symbol, uint32_t length) {
   int is_ac = table->number >= 2u << 8;
   uint32_t extra = is_ac ? symbol & 15 : symbol, run = is_ac ? symbol >> 4 : 0;
-  if (extra > (is_ac ? PN_MAX_AC_BITS : PN_MAX_DC_BITS)) return not_told;
+  if (extra > (is_ac ? PN_MAX_AC_BITS : PN_MAX_DC_BITS)) return incomplete;
   int advance = (int)run + 1;
-  if (is_ac && extra == 0 && run != 15) advance = run == 0 ? END_OF_BLOCK : NOT_TOLD;
-  if (advance == NOT_TOLD) return not_told;
+  if (is_ac && extra == 0 && run != 15) advance = run == 0 ? END_OF_BLOCK : INCOMPLETE;
+  if (advance == INCOMPLETE) return incomplete;
   return (uint32_t)make_entry(length + extra, extra, advance, 1) | (table->number | symbol) << 20;
 }
 
-/* Return the symbol that an entry tells first, its code being at the front of `bits`. */
+/* Return the first symbol of an entry with its value bits; `bits` begins with its code. */
 static inline __attribute__((always_inline)) pn_symbol first_symbol(uint64_t entry, uint64_t bits) {
   uint32_t rest = entry_rest(entry);
   uint64_t value = bits << (entry_bits(entry) - rest) >> 1 >> (63 - rest);
   return (pn_symbol)(entry >> 20 & SYMBOL_MASK) | (pn_symbol)(value << PN_SYMBOL_BITS);
 }
 
-/* Put the bits of symbols into the entries, and two symbols into one, where PN_FAST_BITS bits tell them. */
+/* Put the value bits of symbols into the entries, and two symbols into one where both fit into PN_LOOKUP_BITS bits. */
 static void make_pairs(pn_symbol_table *table) {
-  for (uint32_t i = 0; i < 1 << PN_FAST_BITS; i++) {
+  for (uint32_t i = 0; i < 1 << PN_LOOKUP_BITS; i++) {
     uint64_t entry = table->singles[i];
     uint32_t length = entry_bits(entry);
-    table->pairs[i] = not_told;
-    if (length > PN_FAST_BITS || length == 0) continue;
-    uint64_t told = first_symbol(entry, (uint64_t)i << (64 - PN_FAST_BITS)), joined = told << 20;
-    uint32_t behind = i << length & ((1 << PN_FAST_BITS) - 1);
+    table->pairs[i] = incomplete;
+    if (length > PN_LOOKUP_BITS || length == 0) continue;
+    uint64_t first = first_symbol(entry, (uint64_t)i << (64 - PN_LOOKUP_BITS)), joined = first << 20;
+    uint32_t behind = i << length & ((1 << PN_LOOKUP_BITS) - 1);
     uint64_t second = table->singles[behind];
     uint32_t both = length + entry_bits(second);
-    if (entry_advance(entry) == END_OF_BLOCK || entry_bits(second) == 0 || both > PN_FAST_BITS) {
+    if (entry_advance(entry) == END_OF_BLOCK || entry_bits(second) == 0 || both > PN_LOOKUP_BITS) {
       table->pairs[i] = joined | make_entry(length, 0, entry_advance(entry), 1);
       continue;
     }
-    joined |= (uint64_t)first_symbol(second, (uint64_t)behind << (64 - PN_FAST_BITS)) << 42;
+    joined |= (uint64_t)first_symbol(second, (uint64_t)behind << (64 - PN_LOOKUP_BITS)) << 42;
     table->pairs[i] = joined | make_entry(both, 0, entry_advance(entry) + entry_advance(second), 2);
   }
 }
@@ -63,55 +69,55 @@ void pn_make_symbol_table(const pn_code *code, int number, pn_symbol_table *tabl
   const uint8_t *symbol = code->symbols;
   table->number = (uint32_t)number << 8;
   pn_order_codes(code, &table->order);
-  for (uint32_t length = 1; length <= PN_FAST_BITS; length++) {
+  for (uint32_t length = 1; length <= PN_LOOKUP_BITS; length++) {
     for (int i = 0; i < code->counts[length - 1]; i++) {
       uint32_t entry = single_entry(table, *symbol++, length);
-      for (int n = 1 << (PN_FAST_BITS - length); n > 0; n--) table->singles[filled++] = entry;
+      for (int n = 1 << (PN_LOOKUP_BITS - length); n > 0; n--) table->singles[filled++] = entry;
     }
   }
-  while (filled < 1 << PN_FAST_BITS) table->singles[filled++] = not_told;
+  while (filled < 1 << PN_LOOKUP_BITS) table->singles[filled++] = incomplete;
   if (number >= 2) make_pairs(table);
 }
 
-/* Return the entry of the code at the front of `bits`; of no bits where there is none. */
-static uint32_t long_entry(const pn_symbol_table *table, uint64_t bits) {
+/* Return the entry of the code at the front of `bits`; `incomplete` if there is none. */
+static uint32_t find_long_code(const pn_symbol_table *table, uint64_t bits) {
   int symbol = 0, length = pn_find_code(&table->order, bits, &symbol);
-  return length == 0 ? not_told : single_entry(table, (uint32_t)symbol, (uint32_t)length);
+  return length == 0 ? incomplete : single_entry(table, (uint32_t)symbol, (uint32_t)length);
 }
 
-#define REFILL()                         \
-  do {                                   \
-    bits |= pn_load64(next) >> count;    \
-    next += (63 - count) >> 3;           \
-    count |= 56;                         \
+#define REFILL()                      \
+  do {                                \
+    bits |= pn_load64(next) >> count; \
+    next += (63 - count) >> 3;        \
+    count |= 56;                      \
   } while (0)
 #define CONSUME(entry)                   \
   do {                                   \
     bits <<= entry_bits(entry);          \
     count -= (int32_t)entry_bits(entry); \
   } while (0)
-#define TAKE_ONE_OR_TWO()                     \
-  do {                                        \
-    entry = ac->pairs[bits >> (64 - PN_FAST_BITS)]; \
-    before = bits;                            \
-    to[0] = (pn_symbol)(entry >> 20) & SYMBOL_MASK;        \
-    to[1] = (pn_symbol)(entry >> 42);         \
-    to += entry_count(entry);                 \
-    k += entry_advance(entry);                \
-    CONSUME(entry);                           \
+#define TAKE_ONE_OR_TWO()                             \
+  do {                                                \
+    entry = ac->pairs[bits >> (64 - PN_LOOKUP_BITS)]; \
+    before = bits;                                    \
+    to[0] = (pn_symbol)(entry >> 20) & SYMBOL_MASK;   \
+    to[1] = (pn_symbol)(entry >> 42);                 \
+    to += entry_count(entry);                         \
+    k += entry_advance(entry);                        \
+    CONSUME(entry);                                   \
   } while (0)
 
-/* Read one symbol; in `follow` alone, whose variables it shares. */
-#define ENTRY_OF_ONE(table)                             \
-  do {                                                  \
-    entry = (table)->singles[bits >> (64 - PN_FAST_BITS)]; \
-    if (__builtin_expect(entry_bits(entry) == 0, 0)) entry = long_entry(table, bits); \
-    if (entry_bits(entry) == 0) return NULL;            \
+/* Look up one symbol; for `read_block`, whose variables it shares. */
+#define ENTRY_OF_ONE(table)                                                               \
+  do {                                                                                    \
+    entry = (table)->singles[bits >> (64 - PN_LOOKUP_BITS)];                              \
+    if (__builtin_expect(entry_bits(entry) == 0, 0)) entry = find_long_code(table, bits); \
+    if (entry_bits(entry) == 0) return NULL;                                              \
   } while (0)
 
-static inline __attribute__((always_inline)) pn_symbol *follow(pn_bits *reader, const pn_symbol_table *dc,
-                                                               const pn_symbol_table *ac, pn_predictions *predictions,
-                                                               pn_symbol *to) {
+static inline __attribute__((always_inline))
+pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, const pn_symbol_table *ac,
+                      pn_predictions *predictions, pn_symbol *to) {
   uint64_t bits = reader->bits, entry, before;
   int32_t count = reader->count;
   const uint8_t *next = reader->next;
@@ -141,7 +147,7 @@ static inline __attribute__((always_inline)) pn_symbol *follow(pn_bits *reader, 
       TAKE_ONE_OR_TWO();
     } while (k < LAST);
     if (k == LAST || (k >= END_OF_BLOCK && k < END_OF_BLOCK + LAST)) break;
-    /* Either the code is not told; or the entry went beyond the block's last coefficient: back, and one symbol. */
+    /* The entry was incomplete, or went beyond the block's last coefficient: go back and take one symbol alone. */
     k -= entry_advance(entry);
     to -= entry_count(entry);
     count += (int32_t)entry_bits(entry);
@@ -163,10 +169,10 @@ static inline __attribute__((always_inline)) pn_symbol *follow(pn_bits *reader, 
 
 pn_symbol *pn_read_symbols(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac, pn_predictions *before,
                            pn_symbol *to) {
-  return follow(bits, dc, ac, before, to);
+  return read_block(bits, dc, ac, before, to);
 }
 
-PN_FAST pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
-                                     pn_predictions *before, pn_symbol *to) {
-  return follow(bits, dc, ac, before, to);
+PN_TARGET_AVX2 pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,
+                                               pn_predictions *before, pn_symbol *to) {
+  return read_block(bits, dc, ac, before, to);
 }

@@ -1,4 +1,4 @@
-/* Decoding a window of a baseline JPEG: which segments of entropy-coded data are followed, and what ends them. */
+/* Decoding a window of a baseline JPEG: chooses the segments of entropy-coded data to read, and checks their ends. */
 #include "window.h"
 
 #include "planes.h"
@@ -21,7 +21,7 @@ static int finish_row(task *work, int32_t row) {
   const pn_window *window = &work->planes.window;
   if (row < work->planes.row || row >= work->planes.row_end) return 1;
   if (!pn_finish_row(&work->planes, row)) return 0;
-  for (int32_t ready = pn_rows_ready(&work->planes, row); work->made < ready; work->made++)
+  for (int32_t ready = pn_count_ready_rows(&work->planes, row); work->made < ready; work->made++)
     pn_make_pixels(&work->planes, work->made, work->rgb + (size_t)(work->made - window->y) * work->stride);
   return 1;
 }
@@ -35,7 +35,7 @@ int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
   return 0;
 }
 
-/* Follow a whole file's MCUs from its first to the last that a decoder would read that stops below the window. */
+/* Read a whole file's MCUs, from the first to the last that a decoder reads if it stops below the window. */
 static pn_result decode_file(task *work) {
   const pn_jpeg *jpeg = work->planes.jpeg;
   const uint8_t *end = work->scan->data + work->scan->size;
@@ -47,7 +47,7 @@ static pn_result decode_file(task *work) {
   for (int32_t row = 0; row < rows; row++) {
     for (int32_t mcu = 0, run; mcu < jpeg->mcus_wide; mcu += run) {
       if (interval > 0 && left == 0) {
-        if (!pn_bits_done(&bits) || bits.marker != PN_RST0 + (restarts++ & 7)) return PN_ODD;
+        if (!pn_bits_done(&bits) || bits.marker != PN_RST0 + (restarts++ & 7)) return PN_UNSUPPORTED;
         pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), work->bytes);
         pn_reset_predictions(&work->planes);
         left = interval;
@@ -55,15 +55,15 @@ static pn_result decode_file(task *work) {
       run = jpeg->mcus_wide - mcu;
       if (interval > 0 && run > left) run = left;
       left -= interval > 0 ? run : 0;
-      if (!pn_decode_mcus(&work->planes, &bits, row, mcu, mcu + run)) return PN_ODD;
+      if (!pn_decode_mcus(&work->planes, &bits, row, mcu, mcu + run)) return PN_UNSUPPORTED;
     }
-    if (!finish_row(work, row)) return PN_ODD;
+    if (!finish_row(work, row)) return PN_UNSUPPORTED;
   }
-  if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == PN_EOI ? PN_OK : PN_ODD;
-  return pn_bits_sound(&bits) && pn_leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_ODD;
+  if (rows == jpeg->mcus_high) return pn_bits_done(&bits) && bits.marker == PN_EOI ? PN_OK : PN_UNSUPPORTED;
+  return pn_bits_in_range(&bits) && pn_leads_to_end(bits.at, end, interval > 0) ? PN_OK : PN_UNSUPPORTED;
 }
 
-const uint8_t *pn_segment_end(const uint8_t *at, const uint8_t *end) {
+const uint8_t *pn_find_segment_end(const uint8_t *at, const uint8_t *end) {
   while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
     if ((at[1] & 0xF8) == PN_RST0) return at;
     at++;
@@ -79,7 +79,7 @@ static int decode_segment(task *work, const uint8_t *data, size_t size, int32_t 
   return pn_bits_done(&bits) && bits.marker == PN_NO_MARKER && bits.at == bits.end;
 }
 
-/* Decode those segments of restart strips that the window needs; the same as plan_cut of strips.py finds. */
+/* Decode the segments of restart strips that the window needs, the same as plan_cut in strips.py finds. */
 static pn_result decode_strips(task *work) {
   const pn_jpeg *jpeg = work->planes.jpeg;
   const pn_planes *planes = &work->planes;
@@ -88,27 +88,26 @@ static pn_result decode_strips(task *work) {
   int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
   int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
   int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
-  /* libjpeg would not mix chroma as narrow as that of the part that the Python path cuts out, which, in an image as
-   * narrow, also holds the rows above and below. */
-  if (last->halved_x && wide <= 4) return PN_ODD;
+  /* The Python path cuts out a part so narrow that libjpeg would not mix its chroma; this path would. */
+  if (last->halved_x && wide <= 4) return PN_UNSUPPORTED;
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     for (int32_t segment = 0; segment < segments; segment++) {
-      const uint8_t *stop = pn_segment_end(at, end);
+      const uint8_t *stop = pn_find_segment_end(at, end);
       int is_last = row == jpeg->mcus_high - 1 && segment == segments - 1;
-      if ((stop == NULL) != is_last || (is_last && !work->scan->at_end)) return PN_ODD;
+      if ((stop == NULL) != is_last || (is_last && !work->scan->at_end)) return PN_UNSUPPORTED;
       if (is_last) stop = end;
       int wanted = row >= planes->row && segment >= first && segment < first_end;
-      if (wanted && !decode_segment(work, at, (size_t)(stop - at), row, segment * length)) return PN_ODD;
+      if (wanted && !decode_segment(work, at, (size_t)(stop - at), row, segment * length)) return PN_UNSUPPORTED;
       if (!is_last) at = stop + 2;
     }
-    if (!finish_row(work, row)) return PN_ODD;
+    if (!finish_row(work, row)) return PN_UNSUPPORTED;
   }
   return PN_OK;
 }
 
-/* Whether the window lies in the image, and the data can be what they are said to be: a block takes a bit at least. */
-static int makes_sense(const pn_jpeg *jpeg, const pn_scan *scan, const pn_planes *planes) {
+/* Whether the scan fits the image, and has enough data: a block takes at least one bit. */
+static int is_plausible(const pn_jpeg *jpeg, const pn_scan *scan, const pn_planes *planes) {
   int64_t blocks = 0, rows = scan->whole_file ? jpeg->mcus_high : planes->row_end - planes->row;
   for (int c = 0; c < jpeg->components; c++) blocks += jpeg->component[c].h * jpeg->component[c].v;
   if (scan->whole_file) return (uint64_t)(blocks * jpeg->mcus_wide * rows) <= 8 * (uint64_t)scan->size;
@@ -132,17 +131,17 @@ static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes
 
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
                            pn_memory *scratch) {
-  if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_ODD;
-  if (window.x > jpeg->width - window.width || window.y > jpeg->height - window.height) return PN_ODD;
+  if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_UNSUPPORTED;
+  if (window.x > jpeg->width - window.width || window.y > jpeg->height - window.height) return PN_UNSUPPORTED;
   task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y};
   pn_plan_planes(jpeg, window, &work.planes);
-  if (!makes_sense(jpeg, scan, &work.planes)) return PN_ODD;
+  if (!is_plausible(jpeg, scan, &work.planes)) return PN_UNSUPPORTED;
   size_t fixed = (sizeof(workspace) + 63) / 64 * 64;
-  uint8_t *memory = pn_take(scratch, fixed + pn_planes_size(&work.planes));
+  uint8_t *memory = pn_reserve(scratch, fixed + pn_size_of_planes(&work.planes));
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
   work.bytes = space->bytes;
-  memset(space->bytes, 0, sizeof space->bytes); /* damaged data are read beyond their end, but nothing undefined */
+  memset(space->bytes, 0, sizeof space->bytes); /* damaged data are read beyond their end, but never undefined memory */
   make_tables(jpeg, space, &work.planes);
   pn_place_planes(&work.planes, memory + fixed);
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.plan.crops import drawn_sides
+from penstock.pipelines.plan.crops import draw_sides
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import RAND_BINS, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)
-# Columns of the draws of a sample. Each augmentation has its own, so that switching one on leaves the draws of the
-# others as they are.
+# Columns of the draws of a sample. Each augmentation has its own, so that switching one on does not change the draws of
+# the others.
 _ERASE, _ERASE_X, _ERASE_Y, _FIRST_TRY = range(4)
 _JITTER, _JITTER_ORDER = _FIRST_TRY + 2 * _TRIES, _FIRST_TRY + 2 * _TRIES + 4
 _MIX_KIND, _MIX_SHARE, _MIX_ANGLE, _MIX_X, _MIX_Y = range(_JITTER_ORDER + 1, _JITTER_ORDER + 6)
@@ -71,10 +71,10 @@ class BatchKey(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """Say how pairs of samples are mixed: element k is for rows 2k and 2k + 1 of the batch.
+    """Describe how pairs of samples are mixed: element k is for rows 2k and 2k + 1 of the batch.
 
     Attributes:
-        share: the part of itself that either of the two keeps, float64 [batch / 2]; 1 for a pair that is not mixed.
+        share: the share of itself that each of the two keeps, float64 [batch / 2]; 1 for a pair that is not mixed.
         cut: whether the two exchange a box instead of being blended, bool [batch / 2].
         boxes: left, top, right, bottom of the exchanged box, int32 [batch / 2, 4], pixels.
     """
@@ -85,15 +85,15 @@ class Mixing(NamedTuple):
 
 
 class AugmentPlan(NamedTuple):
-    """Say what the batch stage does to each sample of a batch, and to each pair of samples.
+    """Describe what the batch stage does to each sample of a batch, and to each pair of samples.
 
     Attributes:
         ops: operations (Op) on uint8 pixels, one round after another, int8 [rounds, batch].
         values: the operations' parameters, float64 [rounds, batch]: slope of a shear, pixels of a translation, degrees
             of a rotation (counter-clockwise), factor of a blend (brightness, colour, contrast, sharpness), bits that
-            posterize leaves, threshold of solarize, turn of the hue in [-0.5, 0.5] of the circle.
-        erased: left, top, right, bottom of the erased box, int32 [batch, 4], pixels; no area where nothing is erased.
-        mixing: None where no samples are mixed.
+            posterize keeps, threshold of solarize, turn of the hue in [-0.5, 0.5] of the circle.
+        erased: left, top, right, bottom of the erased box, int32 [batch, 4], pixels; an empty box if nothing is erased.
+        mixing: None if no samples are mixed.
     """
 
     ops: npt.NDArray[np.int8]
@@ -105,26 +105,26 @@ class AugmentPlan(NamedTuple):
 def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: BatchKey) -> AugmentPlan:
     """Draw the augmentations of a batch of images of `size` (height, width in pixels); padding rows have none.
 
-    Raises ValueError for a seed or an epoch that `random_words` does not take.
+    Raises ValueError for a seed or an epoch out of range, as `random_words` does.
     """
     rounds = {None: 0, "rand": augment.rand_ops, "trivial": 1}[augment.auto_augment]
     words = random_words(key.seed, key.epoch, key.indices, STREAM_BATCH, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
     draws = uniforms(words)
-    parts = [_auto_augment(augment, size, draws[:, _FIRST_OP:]), _color_jitter(augment, draws)]
+    parts = [_draw_auto_augment(augment, size, draws[:, _FIRST_OP:]), _draw_color_jitter(augment, draws)]
     ops, values = (np.concatenate(pair, 0) for pair in zip(*parts, strict=True))
     padding = key.indices < 0
     ops[:, padding] = Op.IDENTITY
-    erased = _erased_boxes(augment.erasing, size, draws)
+    erased = _draw_erased_boxes(augment.erasing, size, draws)
     erased[padding] = 0
-    mixing = _mixing(augment, size, draws[::2], padding) if augment.mixes else None
+    mixing = _draw_mixing(augment, size, draws[::2], padding) if augment.mixes else None
     return AugmentPlan(ops, values, erased, mixing)
 
 
 @lru_cache(maxsize=16)
-def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
+def _tabulate_magnitudes(kind: str, size: tuple[int, int]) -> Floats:
     """Tabulate torchvision's `_augmentation_space`: magnitude by operation and bin, float64 [14, 31].
 
-    In float64, because torchvision's float32 depends on the processor: a translation by 16 pixels is one by 15 on some.
+    In float64, because torchvision's float32 depends on the processor: a translation by 16 pixels is by 15 on some.
     """
     wide = kind == "trivial"
     height, width = size
@@ -140,7 +140,9 @@ def _magnitudes(kind: str, size: tuple[int, int]) -> Floats:
     return table
 
 
-def _auto_augment(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def _draw_auto_augment(
+    augment: Augmentations, size: tuple[int, int], draws: Floats
+) -> tuple[npt.NDArray[np.int8], Floats]:
     """Draw RandAugment's or TrivialAugmentWide's operations and their values, both [rounds, batch]."""
     kind, batch = augment.auto_augment, len(draws)
     if kind is None:
@@ -148,14 +150,14 @@ def _auto_augment(augment: Augmentations, size: tuple[int, int], draws: Floats) 
     words = draws.reshape(batch, draws.shape[1] // _WORDS_OF_AN_OP, _WORDS_OF_AN_OP).transpose(2, 1, 0)
     ops = np.floor(words[0] * _NUM_AUTO_OPS).astype(np.int8)
     bins = np.floor(words[2] * RAND_BINS).astype(np.int64) if kind == "trivial" else augment.rand_magnitude
-    values = _magnitudes(kind, size)[ops, bins]
+    values = _tabulate_magnitudes(kind, size)[ops, bins]
     values = np.where(_SIGNED[ops] & (words[1] >= 0.5), -values, values)
     values = np.where(np.isin(ops, _BLENDS), 1.0 + values, values)
     return ops, np.where(np.isin(ops, _TRANSLATIONS), np.trunc(values), values)
 
 
-def _color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Draw ColorJitter's operations, in an order of its own for each sample, and their values: both [rounds, batch]."""
+def _draw_color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Draw ColorJitter's operations, in a separate order for each sample, and their values: both [rounds, batch]."""
     batch = len(draws)
     strength = np.array(augment.color_jitter or (0.0,) * 4)
     wanted = [op for op, s in zip(_JITTER_OPS, strength.tolist(), strict=True) if s > 0]
@@ -168,11 +170,11 @@ def _color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np
     return ops.T, np.take_along_axis(value_of, ops.astype(np.int64), 1).T
 
 
-def _erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
+def _draw_erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:
     """Draw boxes as torchvision's RandomErasing does: the first of ten tries smaller than the image, or none."""
     height, width = size
     tries = draws[:, _FIRST_TRY : _FIRST_TRY + 2 * _TRIES]
-    tried_h, tried_w = drawn_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)
+    tried_h, tried_w = draw_sides(tries, height * width, _ERASING_SCALE, _ERASING_RATIO)
     fits = (tried_h < height) & (tried_w < width)
     rows, first = np.arange(len(draws)), np.argmax(fits, axis=1)
     h, w = tried_h[rows, first], tried_w[rows, first]
@@ -183,7 +185,9 @@ def _erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> n
     return boxes.astype(np.int32)
 
 
-def _mixing(augment: Augmentations, size: tuple[int, int], draws: Floats, padding: npt.NDArray[np.bool_]) -> Mixing:
+def _draw_mixing(
+    augment: Augmentations, size: tuple[int, int], draws: Floats, padding: npt.NDArray[np.bool_]
+) -> Mixing:
     """Draw mixup or cutmix of each pair: `draws` are those of its even row, `padding` is bool [batch]."""
     height, width = size
     cut = draws[:, _MIX_KIND] < 0.5 if augment.mixup and augment.cutmix else np.full(len(draws), augment.cutmix > 0)

@@ -38,7 +38,7 @@ def plan_batch(
     """Draw crop and flip of each sample of a batch.
 
     index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
-    pixels. Raises ValueError for a seed or an epoch that `random_words` does not take.
+    pixels. Raises ValueError for a seed or an epoch out of range, as `random_words` does.
     """
     if pipeline.random:
         draws = uniforms(random_words(seed, epoch, index, STREAM_CROP, _FIRST_TRY + 2 * _TRIES))
@@ -46,23 +46,23 @@ def plan_batch(
     else:
         flips = np.zeros(len(index), np.bool_)
     if pipeline.crop == "random_resized":
-        windows = _random_resized(pipeline, draws, widths, heights)
+        windows = _draw_windows(pipeline, draws, widths, heights)
     elif pipeline.crop == "center":
-        windows = _center(pipeline, widths, heights)
+        windows = _center_windows(pipeline, widths, heights)
     else:
         zeros = np.zeros_like(widths)
         windows = np.stack((zeros, zeros, widths, heights), 1)
     return BatchPlan(windows.astype(np.int32), flips)
 
 
-def _random_resized(
+def _draw_windows(
     pipeline: ImagePipeline,
     draws: npt.NDArray[np.float64],
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Draw windows as torchvision does: the first of ten tries that fits, else the largest centred one allowed."""
-    tried_w, tried_h = drawn_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
+    """Draw windows as torchvision does: the first of ten tries that fits, otherwise the largest centred one allowed."""
+    tried_w, tried_h = draw_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
     fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
     rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
     w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
@@ -77,7 +77,7 @@ def _random_resized(
     return np.stack((x, y, w, h), 1)
 
 
-def drawn_sides(
+def draw_sides(
     draws: npt.NDArray[np.float64],
     full_area: npt.NDArray[np.int64] | int,
     scale: tuple[float, float],
@@ -85,9 +85,9 @@ def drawn_sides(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Turn pairs of draws into the sides of boxes: area uniform in `scale`, aspect log-uniform in `ratio`.
 
-    draws: float64 [batch, 2 * tries] in [0, 1), for area and aspect in turn; full_area: the area in pixels that `scale`
-    is a share of. Returns two float64 [batch, tries] of whole pixels: the first side and the second, aspect the first
-    over the second.
+    draws: float64 [batch, 2 * tries] in [0, 1), alternating for area and aspect; full_area: the area in pixels that
+    `scale` is a share of. Returns two float64 [batch, tries] of whole pixels: the first and the second side; the aspect
+    is first / second.
     """
     low, high = math.log(ratio[0]), math.log(ratio[1])
     area = full_area * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2])
@@ -95,7 +95,7 @@ def drawn_sides(
     return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
 
 
-def _center(
+def _center_windows(
     pipeline: ImagePipeline, widths: npt.NDArray[np.int64], heights: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Take the centre windows with the aspect of `size`: `center_fraction` of the largest that fits the image."""

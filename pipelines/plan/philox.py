@@ -1,12 +1,10 @@
 """A counter-based random number generator: Philox4x32-10 over numpy arrays.
 
-Its words are a function of a counter and a key, so any of them can be computed without those before it.
+Its words are a function of a counter and a key, so each can be computed without the previous ones.
 Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
 from __future__ import annotations
-
-import ctypes
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +17,16 @@ _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
-# What a draw is for: order of samples; crops and flips; augmentations of the batch stage. Each has its own counters, so
-# draws for a new purpose never change those of another.
+# Purposes of draws: order of samples; crops and flips; augmentations of the batch stage. Each has its own counters, so
+# draws for a new purpose never change the others.
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH = range(3)
 
 
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDArray[np.uint64]:
     """Apply ten Philox rounds to n counters under one key.
 
-    counter: uint64 [4, n], four words below 2**32 for each; key: two words of 32 bits. Returns uint64 [4, n], likewise.
+    counter: uint64 [4, n], four words below 2**32 for each; key: two words of 32 bits. Returns four words for each
+    counter, uint64 [4, n].
     """
     multiplied, mixed = counter[::2], counter[1::2]  # words 0 and 2, 1 and 3: two rows at a time
     keys = np.array(key, np.uint64).reshape(2, 1)
@@ -48,29 +47,22 @@ def random_words(
     Raises ValueError for a seed, epoch or count out of these ranges.
     """
     if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed lies in [0, 2**64), not {seed}")
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}")
     if not 0 <= epoch < 1 << 32:
-        raise ValueError(f"epoch lies in [0, 2**32), not {epoch}")
+        raise ValueError(f"epoch must be in [0, 2**32), got {epoch}")
     if not 0 < -(-count // 4) < 1 << 16:
-        raise ValueError(f"count lies in [1, 262140], not {count}")
+        raise ValueError(f"count must be in [1, 262140], got {count}")
     numbers = np.ascontiguousarray(index, np.int64)
     library = native_library()
     if library is None:
-        return _words(seed, epoch, numbers, stream, count)
+        return _draw_words(seed, epoch, numbers, stream, count)
     words = np.empty((len(numbers), count), np.uint64)
-    library.pn_random_words(
-        ctypes.c_uint64(seed),
-        ctypes.c_uint32(epoch),
-        ctypes.c_uint32(stream),
-        ctypes.c_void_p(numbers.ctypes.data),
-        ctypes.c_int32(len(numbers)),
-        ctypes.c_int32(count),
-        ctypes.c_void_p(words.ctypes.data),
-    )
+    place = words.ctypes.data
+    library.pn_random_words(seed, epoch, stream, numbers.ctypes.data, len(numbers), count, place)
     return words
 
 
-def _words(seed: int, epoch: int, index: npt.NDArray[np.int64], stream: int, count: int) -> npt.NDArray[np.uint64]:
+def _draw_words(seed: int, epoch: int, index: npt.NDArray[np.int64], stream: int, count: int) -> npt.NDArray[np.uint64]:
     """Draw the words of random_words without the native library."""
     blocks = -(-count // 4)
     samples = np.repeat(index.astype(np.uint64), blocks)

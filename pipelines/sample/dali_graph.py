@@ -1,10 +1,10 @@
 """The sample stage as a DALI graph that our plan drives: decode a window, resize it antialiased, flip it.
 
-Parity with the other decoders: EXIF is ignored (images to be turned do not come here), chroma is upsampled as libjpeg
-does ("fancy"), the DCT is the accurate one, and the resize is antialiased and linear, of windows on whole pixels. On a
-CPU the decoded pixels are bit-exact, except for windows of one column (which do not come here either). The resize
-differs from torch's in rounding, by one level, and at the border of the crop: it repeats the outermost pixels where
-torch leaves them out, which makes a few levels in one of some thousand values.
+Parity with the other decoders: EXIF is ignored (images to be turned are decoded elsewhere), chroma is upsampled as
+libjpeg does ("fancy"), the DCT is the accurate one, and the resize is antialiased and linear, of windows on whole
+pixels. On a CPU the decoded pixels are bit-exact, except for windows of one column (which are decoded elsewhere too).
+The resize differs from torch's by one level in rounding, and at the border of the crop: it repeats the outermost pixels
+where torch leaves them out, which changes one in several thousand values by a few levels.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class CropTask(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings:
-    """Say how a graph is built; the fields after `whole` are options of the GPU decoder.
+    """Configure a graph; the fields after `whole` are options of the GPU decoder.
 
     Attributes:
         size: (height, width) of the resulting images, in pixels.
         batch_size: largest number of rows in a batch.
         threads: CPU threads of the graph.
-        depth: number of batches under way at a time.
+        depth: number of batches in flight.
         device_id: number of the GPU; None for the CPU.
-        whole: decode whole images and cut the windows out of them, instead of decoding windows alone.
+        whole: decode whole images and crop the windows afterwards, instead of decoding only the windows.
         hw_decoder_load: share of the images that the hardware decoder takes.
         preallocate: (width, height) of the largest image, in pixels; 0 for unknown.
         device_memory_padding: bytes of device memory for each thread; None for DALI's default.
@@ -122,7 +122,7 @@ def import_dali() -> ModuleType:
 
 
 def install_hint() -> str:
-    """Say how to install the DALI package that fits torch's CUDA version; a torch without CUDA can use either."""
+    """Return how to install the DALI package that matches torch's CUDA version; a torch without CUDA can use either."""
     cuda = (torch.version.cuda or "13").split(".")[0]
     extra = "dali-cuda130" if int(cuda) >= 13 else "dali-cuda120"
     wheel = f"pip install 'nvidia-{extra}>=2.2'"
@@ -135,7 +135,7 @@ def dali_can_decode(header: JpegHeader, data: bytes) -> bool:
     """Return whether DALI decodes a JPEG as the other decoders do, on every device: an ordinary one, grey or YCbCr.
 
     Three components without a JFIF marker are YCbCr if their numbers are 1, 2, 3 or Adobe's marker says so. libjpeg
-    guesses from these whether they are RGB; a GPU decoder does not.
+    uses these to detect RGB; a GPU decoder does not.
     """
     if not header.ordinary:
         return False
@@ -149,7 +149,7 @@ def dali_can_decode(header: JpegHeader, data: bytes) -> bool:
 
 
 def _segment_starts(data: bytes, header: JpegHeader, marker: int, name: bytes, length: int) -> list[int]:
-    """Return where the segments called `name` begin that have at least `length` bytes; libjpeg ignores shorter ones."""
+    """Return where segments called `name` of at least `length` bytes begin; libjpeg ignores shorter ones."""
     return [
         start
         for found, start, end in header.segments
@@ -158,10 +158,10 @@ def _segment_starts(data: bytes, header: JpegHeader, marker: int, name: bytes, l
 
 
 class DaliGraph:
-    """Run a DALI graph over batches of JPEGs (`coded`) or of pixels; results come in the order in which they were fed.
+    """Run a DALI graph over batches of JPEGs (`coded`) or of pixels; results keep the order of the batches fed.
 
-    An instance belongs to one thread; len() is the number of batches under way. Raises LoaderError E-DEPENDENCY or
-    E-MEM where DALI cannot run as the settings demand.
+    An instance belongs to one thread; len() is the number of batches in flight. Raises LoaderError E-DEPENDENCY or
+    E-MEM if DALI cannot run with these settings.
 
     Attributes:
         coded: whether tasks hold JPEGs instead of pixels.
@@ -169,7 +169,7 @@ class DaliGraph:
 
     def __init__(self, settings: GraphSettings, *, coded: bool) -> None:
         self.coded, self._settings = coded, settings
-        self._fed: deque[Any] = deque()  # memory that DALI reads without a copy, held until its batch is complete
+        self._fed: deque[Any] = deque()  # memory that DALI reads without a copy, kept until its batch is complete
         dali = import_dali()
         try:
             self._pipe: Any = self._built(dali)
@@ -260,9 +260,9 @@ class DaliGraph:
             self._pipe.feed_input(name, arrays, layout="HWC" if name == "data" and not self.coded else None)
 
     def take(self) -> torch.Tensor:
-        """Wait for the oldest batch under way and return it: uint8 [rows, height, width, 3] on the graph's device.
+        """Wait for the oldest batch in flight and return it: uint8 [rows, height, width, 3] on the graph's device.
 
-        Raises LoaderError E-CORRUPT if DALI refused any row of it, E-MEM or E-WORKER if the device failed; the graph
+        Raises LoaderError E-CORRUPT if DALI rejected any of its rows, E-MEM or E-WORKER if the device failed; the graph
         cannot be used after that.
         """
         try:
@@ -273,25 +273,25 @@ class DaliGraph:
         whole = images.as_tensor()
         if self._settings.device_id is None:
             return torch.utils.dlpack.from_dlpack(whole)
-        # -1: nothing has to be waited for. torch would name this thread's current stream, the consumer's own, and DALI
-        # would make that wait for the stream on which the next batch is being decoded.
+        # -1: do not wait. torch would pass this thread's current stream, the consumer's own, and DALI would make it
+        # wait for the stream on which the next batch is being decoded.
         return torch.utils.dlpack.from_dlpack(whole.__dlpack__(stream=-1))
 
     def close(self) -> None:
-        """Release DALI's threads and memory; batches that were taken stay valid."""
+        """Release DALI's threads and memory; batches already taken stay valid."""
         self._pipe = None
         self._fed.clear()
 
 
 def dali_message(error: Exception) -> str:
-    """Return the message of DALI's error without the lines on where in the graph it happened."""
+    """Return the message of DALI's error without the lines about its place in the graph."""
     text = " ".join(str(error).split())
     found = re.search(r"encountered: (.+?)(?: C\+\+ context| Stacktrace| Current pipeline|$)", text)
     return (found[1] if found else text).rstrip(" :")[:_MESSAGE_CHARACTERS]
 
 
 def _refused(error: Exception) -> LoaderError:
-    """Translate a failure in the middle of a run: the data is to blame unless DALI's message is about the machine."""
+    """Translate a failure during a run: the data is the cause unless DALI's message is about the machine."""
     words = dali_message(error)
     if re.search("bad_alloc|out of memory|allocat", words, re.IGNORECASE):
         return LoaderError("E-MEM", f"DALI: {words}")

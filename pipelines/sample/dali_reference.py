@@ -1,4 +1,4 @@
-"""Makes the images of DALI's tasks with our own decoder, and measures how far DALI's lie from them."""
+"""Makes the images of DALI's tasks with our own decoder, and measures how much DALI's differ from them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.pipelines.spec import ImagePipeline
 
 
 class Distance(NamedTuple):
-    """Say how far two images lie apart, in uint8 levels, or may lie.
+    """Hold how much two images differ or may differ, in uint8 levels.
 
     Attributes:
-        mean: of the absolute differences.
-        p99_9: what 99.9 % of them do not exceed.
+        mean: mean of the absolute differences.
+        p99_9: their 99.9th percentile.
     """
 
     mean: float
     p99_9: float
 
     def within(self, limit: Distance) -> bool:
-        """Return whether both figures are inside `limit`."""
+        """Return whether both figures are at most those of `limit`."""
         return self.mean <= limit.mean and self.p99_9 <= limit.p99_9
 
 
-# Of one image. On a GPU the IDCT, the upsampling and the resize are the device's own: twice what `penstock parity`
-# allows over many images. Pixels of another image, place or colour are further away.
+# Limits for one image. On a GPU the IDCT, the upsampling and the resize are the device's own: twice what `penstock
+# parity` allows over many images. Another image, crop or colour order differs by more.
 ON_CPU, ON_GPU = Distance(1.0, 4.0), Distance(4.0, 32.0)
 
 
@@ -43,9 +43,9 @@ class DaliReference:
         self._resize, self._size = RESIZERS[pipeline.resample], pipeline.size
 
     def image(self, task: CropTask) -> Pixels | None:
-        """Return the image, uint8 [height, width, 3]; None where libjpeg makes up a part, as each decoder does its own.
+        """Return the image, uint8 [height, width, 3]; None if libjpeg repaired it, since decoders repair differently.
 
-        Raises LoaderError where our decoder refuses the data.
+        Raises LoaderError if our decoder rejects the data.
         """
         if isinstance(task.data, np.ndarray) and not task.coded:
             pixels = task.data
@@ -60,6 +60,6 @@ class DaliReference:
 
 
 def distance(first: Pixels, second: Pixels) -> Distance:
-    """Return how far two images of one shape lie apart."""
+    """Return how much two images of the same shape differ."""
     levels = np.abs(first.astype(np.int16) - second)
     return Distance(float(levels.mean()), float(np.quantile(levels, 0.999)))

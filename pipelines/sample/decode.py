@@ -1,17 +1,17 @@
-"""Decoding an image file, with one contract for all decoders: the same pixels, and the same files refused.
+"""Decoding an image file, with one contract for all decoders: they return the same pixels and reject the same files.
 
 - The result is always RGB, uint8, height x width x 3. Grey is repeated, palettes are resolved, alpha is dropped, CMYK
   and YCCK (inverted by Adobe or not) are converted as Pillow does, 16-bit samples are scaled (>> 8), an animation gives
   its first frame.
-- The first bytes decide on the format (JPEG, PNG, WebP, BMP, GIF), whatever the file is called.
-- EXIF orientation is ignored or applied, as the pipeline says.
-- A size above `max_pixels` is refused before memory is allocated, and so are files made to keep a decoder busy: scans
-  by the hundred, junk by the megabyte. A file without its end is refused wherever it was cut.
+- The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF), not the file's name.
+- EXIF orientation is ignored or applied, depending on the pipeline.
+- A size above `max_pixels` is rejected before memory is allocated. Files crafted to keep a decoder busy are rejected
+  too: hundreds of scans, megabytes of junk. A truncated file is rejected wherever it was cut.
 - The chosen decoder decodes ordinary JPEGs (8 bits, Huffman, grey or YCbCr/RGB with a usual chroma sampling) with the
-  accurate DCT and fancy upsampling, which makes all decoders bit-exact. Everything else goes to Pillow, whichever
-  decoder was chosen, so the choice never decides what is accepted.
-- Damage that a decoder can repair (libjpeg's warnings) is accepted, and told of by `repair`. Stray markers in the image
-  data are refused: what libjpeg makes of them depends on the row at which it stops.
+  accurate DCT and fancy upsampling, so all decoders are bit-exact. Pillow decodes everything else, so the choice of a
+  decoder never changes which images are accepted.
+- Damage that a decoder can repair (libjpeg's warnings) is accepted, and reported by `repair`. Stray markers in the
+  image data are rejected, because libjpeg's result depends on the row at which it stops.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple, Protocol, cast
 
+from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg.strips import end_at_restart
 from penstock.pipelines.native.library import CURE, native_library
-from penstock.pipelines.sample.formats import bytes_a_pixel, check_end, file_format
+from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, read_format
+from penstock.pipelines.sample.libjpeg_warnings import find_first_message
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
-from penstock.pipelines.sample.repairs import first_message
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -41,7 +42,7 @@ class JpegDecoder(Protocol):
 
     @property
     def warning(self) -> str | None:
-        """What libjpeg warned of first in the last image; "" if nothing, None if the decoder does not tell."""
+        """First warning of libjpeg about the last image; "" for none, None if the decoder does not report it."""
         ...
 
     def rgb(self, data: bytes, height: int, width: int) -> Pixels:
@@ -56,25 +57,24 @@ class JpegDecoder(Protocol):
         ...
 
 
-# Fastest first: "auto" takes the first that works. simplejpeg leads because its wheel bundles the newest libjpeg-turbo.
+# Fastest first: "auto" takes the first that works. simplejpeg comes first: its wheel has the newest libjpeg-turbo.
 _DECODERS: dict[str, tuple[str, str]] = {
     "simplejpeg": ("penstock.pipelines.sample.decode_simplejpeg", "SimplejpegDecoder"),
     "turbojpeg": ("penstock.pipelines.sample.decode_turbojpeg", "TurbojpegDecoder"),
     "pillow": ("penstock.pipelines.sample.decode_pillow", "PillowJpegDecoder"),
 }
-# The native library decodes ordinary JPEGs a batch at a time; the decoder chosen here takes what it leaves.
+# The native library decodes ordinary JPEGs, a batch at a time; the decoder chosen here decodes the remaining images.
 NATIVE = "native"
 JPEG_DECODERS = tuple(_DECODERS)
 DECODER_NAMES = ("auto", NATIVE, *JPEG_DECODERS)
 
 
 def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
-    """Return the decoder called `name`, or for "auto" the fastest that works here, and a few words on why this one.
+    """Return the decoder called `name`, or for "auto" the fastest that works here, and the reason for the choice.
 
     Raises ValueError for an unknown name, LoaderError E-DEPENDENCY (with what to install) if it cannot be used here.
     """
-    if name not in DECODER_NAMES:
-        raise ValueError(f"decoder is one of {', '.join(DECODER_NAMES)}, not {name!r}")
+    checked_choice("decoder", name, DECODER_NAMES)
     if name == NATIVE:
         if native_library() is None:
             raise LoaderError("E-DEPENDENCY", "the native library was not built here", fix=CURE)
@@ -95,13 +95,13 @@ def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
 
 
 class ImageInfo(NamedTuple):
-    """Hold what is known about an image before it is decoded.
+    """Hold the properties of an image that are known before it is decoded.
 
     Attributes:
-        width: width of the image once it is upright (as stored, where EXIF is ignored), in pixels, above 0.
-        height: height of the image once it is upright, in pixels, above 0.
+        width: width of the upright image (of the stored one, if EXIF is ignored), in pixels, above 0.
+        height: height of the upright image, in pixels, above 0.
         format: name of the format, one of Pillow's; "" for an image whose file has not been read.
-        orientation: EXIF orientation that decoding will undo, 1 to 8; 1 where EXIF is ignored.
+        orientation: EXIF orientation that decoding will undo, 1 to 8; 1 if EXIF is ignored.
         header: parsed header of a JPEG; None for other formats.
     """
 
@@ -113,47 +113,47 @@ class ImageInfo(NamedTuple):
 
 
 class ImageDecoder:
-    """Decode any supported image as one pipeline demands; an instance belongs to one thread.
+    """Decode any supported image with the settings of one pipeline; an instance belongs to one thread.
 
     Args:
-        judge: find out what libjpeg repairs; where the decoder does not tell, that takes two thirds of a decode more.
+        judge: detect repairs by libjpeg; if the decoder does not report them, this takes two thirds of a decode more.
 
     Attributes:
         name: name of the decoder for ordinary JPEGs.
-        reason: a few words on why this decoder was chosen.
-        repair: libjpeg's warning that it made up data in the rows of the last window; "" for none, or if not judged.
-        asked: set once a window took a second look, because a warning about the header came first.
+        reason: why this decoder was chosen, a short text.
+        repair: libjpeg's warning that it filled in data in the rows of the last window; "" for none, or if not judged.
+        has_asked: whether the last window needed a second pass, because a warning about the header came first.
     """
 
     def __init__(self, pipeline: ImagePipeline, decoder: str = "auto", *, judge: bool = False) -> None:
         self._jpeg, self.reason = choose_jpeg_decoder(decoder)
         self.name = self._jpeg.name
-        self._tells = self._jpeg.warning is not None
+        self._reports_warnings = self._jpeg.warning is not None
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
-        self._judge, self.repair, self.asked = judge, "", False
+        self._judge, self.repair, self.has_asked = judge, "", False
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
         return self._jpeg.version()
 
     def probe(self, data: bytes) -> ImageInfo:
-        """Read format, size and orientation; raises LoaderError for all that can be refused before decoding."""
+        """Read format, size and orientation; raises LoaderError for everything that can be rejected before decoding."""
         header = jpeg.parse_header(data) if data.startswith(jpeg.SOI) else None
         if header is not None:
             kind, width, height = "JPEG", header.width, header.height
         else:
-            kind, width, height = file_format(data)
+            kind, width, height = read_format(data)
         if width < 1 or height < 1:
             raise LoaderError("E-CORRUPT", f"the {kind} declares a size of {width}x{height}")
-        self._check_size(width, height, bytes_a_pixel(data, kind))
+        self._check_size(width, height, bytes_per_pixel(data, kind))
         if header is None:
             check_end(data, kind)
         elif not jpeg.has_end_marker(data, header):
-            raise self._missing_end(data, header)
+            raise self._missing_end_error(data, header)
         else:
             jpeg.check_scans(data, header, self._max_pixels)
-        orientation = self._orientation(data, kind, header) if self._apply_exif else 1
+        orientation = self._read_orientation(data, kind, header) if self._apply_exif else 1
         if swaps_sides(orientation):
             width, height = height, width
         return ImageInfo(width, height, kind, orientation, header)
@@ -161,24 +161,24 @@ class ImageDecoder:
     def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Pixels:
         """Decode `window` (x, y, width, height in the upright image): uint8 [height, width, 3].
 
-        The result is a view that stays valid until the next call. Rows below the window are not decoded where the file
-        allows that. `sound` says that `sound` was asked, and found nothing to repair. Raises LoaderError E-CORRUPT,
+        The result is a view that stays valid until the next call. Rows below the window are not decoded if the file
+        allows that. Pass `sound` if the method `sound` has found nothing to repair. Raises LoaderError E-CORRUPT,
         E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
-        header, self.repair, self.asked = info.header, "", False
+        header, self.repair, self.has_asked = info.header, "", False
         if header is not None and header.ordinary:
-            pixels = self._ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
+            pixels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:
             pixels = _decode_with_pillow(data, info)
             if header is not None and not sound:
                 self._note_repair(data, header, header.height, None)
         return upright(pixels[y : y + h, x : x + w], info.orientation)
 
-    def _ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:
-        """Decode the rows above `rows`; raises LoaderError E-CORRUPT for stray markers, wherever they are."""
+    def _decode_ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:
+        """Decode the rows above `rows`; raises LoaderError E-CORRUPT for stray markers anywhere in the file."""
         stopped = jpeg.stop_below(data, header, rows)
-        if not self._tells:
+        if not self._reports_warnings:
             if not sound:
                 _refuse_stray_markers(data, header, self._note_repair(data, header, rows, None))
             return self._jpeg.rgb(stopped, rows, header.width)
@@ -187,40 +187,41 @@ class ImageDecoder:
         if sound:
             return pixels
         warning = self._note_repair(data, header, rows, self._jpeg.warning)
-        if self.repair and part is not stopped:  # libjpeg also makes use of what follows
+        if self.repair and part is not stopped:  # libjpeg also uses the data after the cut
             pixels = self._jpeg.rgb(stopped, rows, header.width)
         _refuse_stray_markers(data, header, warning if part is stopped else None)
         return pixels
 
     def _note_repair(self, data: bytes, header: jpeg.JpegHeader, rows: int, warning: str | None) -> str | None:
-        """Set `repair` to what a warning tells, or what libjpeg says where it does not; return what it was set by."""
-        if self._judge and (warning is None or jpeg.is_header_warning(warning)):
-            said = first_message(data, header, rows)
-            self.asked = True
-            warning = said if warning is None else warning
-        else:
-            said = warning
-        told = self._judge and said and jpeg.tells_of_repair(said, header, rows, len(data))
-        self.repair = said if told and said else ""
-        return warning
+        """Set `repair` from the decoder's `warning`; ask libjpeg if that is None or only about the header.
 
-    def tells(self, info: ImageInfo) -> bool:
-        """Return whether decoding the image tells what is repaired in it; if not, each window of it is judged anew."""
-        return not self._judge or info.header is None or (self._tells and info.header.ordinary)
+        Returns the decoder's warning, or libjpeg's if that is None.
+        """
+        message = warning
+        if self._judge and (warning is None or jpeg.is_header_warning(warning)):
+            message = find_first_message(data, header, rows)
+            self.has_asked = True
+        is_repair = self._judge and message and jpeg.reports_repair(message, header, rows, len(data))
+        self.repair = message if is_repair and message else ""
+        return message if warning is None else warning
+
+    def reports_repairs(self, info: ImageInfo) -> bool:
+        """Return whether decoding the image reports repairs; if not, each window of it must be judged separately."""
+        return not self._judge or info.header is None or (self._reports_warnings and info.header.ordinary)
 
     def sound(self, data: bytes, info: ImageInfo) -> bool:
-        """Return whether libjpeg repairs nothing in the whole image, or refuses it; True if nothing is judged."""
+        """Return whether libjpeg repairs nothing in the whole image, or rejects it; True if nothing is judged."""
         if not self._judge or info.header is None:
             return True
         header = info.header
-        message = first_message(data, header, header.height)
+        message = find_first_message(data, header, header.height)
         if message is None or not jpeg.is_warning(message):
             return message is not None
-        repaired = jpeg.tells_of_repair(message, header, header.height, len(data))
+        repaired = jpeg.reports_repair(message, header, header.height, len(data))
         return not repaired and jpeg.rules_out_stray_markers(message, header)
 
     def probe_stored(self, size: StoredSize) -> ImageInfo:
-        """Return what `probe` would for an image whose stored size is known without its bytes; LoaderError E-BOMB."""
+        """Return the result of `probe` for an image whose stored size is already known; raises LoaderError E-BOMB."""
         width, height, orientation = size
         self._check_size(width, height)
         if not self._apply_exif:
@@ -229,14 +230,14 @@ class ImageDecoder:
         return ImageInfo(*sides, "", orientation, None)
 
     def part(self, part: ImagePart, info: ImageInfo, window: Window) -> Pixels:
-        """Decode `window` of the stored image from a part that holds it, and turn it upright: uint8 [height, width, 3].
+        """Decode `window` of the stored image from a part that contains it, upright: uint8 [height, width, 3].
 
         The result is a view that stays valid until the next call. Raises LoaderError E-CORRUPT.
         """
         x, y, w, h = window
         pixels = part.data
         if isinstance(pixels, bytes):
-            if not self._tells:
+            if not self._reports_warnings:
                 jpeg.check_markers(pixels, jpeg.parse_header(pixels))
             pixels = self._jpeg.rgb(pixels, part.height, part.width)
             if self._jpeg.warning:
@@ -256,21 +257,23 @@ class ImageDecoder:
         return self.window(data, info, (0, 0, info.width, info.height))
 
     @staticmethod
-    def _missing_end(data: bytes, header: jpeg.JpegHeader) -> LoaderError:
+    def _missing_end_error(data: bytes, header: jpeg.JpegHeader) -> LoaderError:
         # If the file decodes without a warning once the marker is put back, nothing else is missing.
-        strict = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg").decodes_strictly
+        strict = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg").decodes_without_warning
         if header.ordinary and strict(data + jpeg.EOI):
             return LoaderError("E-EOI", "all rows are there but the end-of-image marker is missing")
-        return LoaderError("E-TRUNC", "the JPEG has no end-of-image marker: it was cut short")
+        return LoaderError("E-TRUNC", "the JPEG has no end-of-image marker: it was truncated")
 
     @staticmethod
-    def _orientation(data: bytes, kind: str, header: jpeg.JpegHeader | None) -> int:
-        payload = jpeg.exif_payload(data, header) if header is not None else None
+    def _read_orientation(data: bytes, kind: str, header: jpeg.JpegHeader | None) -> int:
+        payload = jpeg.find_exif(data, header) if header is not None else None
         if header is not None and payload is None:
             return 1
         from penstock.pipelines.sample import decode_pillow
 
-        found = decode_pillow.exif_orientation(payload) if payload else decode_pillow.file_orientation(data, kind)
+        found = (
+            decode_pillow.read_exif_orientation(payload) if payload else decode_pillow.read_file_orientation(data, kind)
+        )
         return found if 1 <= found <= 8 else 1
 
 

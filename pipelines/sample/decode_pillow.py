@@ -1,4 +1,4 @@
-"""Decoding with Pillow or Pillow-SIMD: ordinary JPEGs if this decoder is chosen, every other image always."""
+"""Decoding with Pillow or Pillow-SIMD: all unusual images, and ordinary JPEGs if this decoder is chosen."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ except ImportError as error:
 
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
-_BAND_PIXELS = 4_000_000  # of a large image, that are converted at a time
+_BAND_PIXELS = 4_000_000  # pixels of a large image that are converted at a time
 _lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
-    """Switch off Pillow's own size limit (ours was checked before) and its warnings about metadata that nobody reads.
+    """Switch off Pillow's own size limit (ours was checked before) and its warnings about metadata, which is not used.
 
-    LOAD_TRUNCATED_IMAGES is switched off too: the program around this package may have set it.
+    LOAD_TRUNCATED_IMAGES is switched off too, because the user's program may have set it.
     """
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,33 +56,34 @@ def _failure(error: BaseException) -> LoaderError:
     return LoaderError("E-CORRUPT", f"Pillow: {text}")
 
 
-# What Pillow's plug-ins raise for damaged files. Not MemoryError: the size was checked, so it is not the file's fault.
+# Errors that Pillow's plug-ins raise for damaged files. Not MemoryError: the size was checked, so the file is not to
+# blame.
 _DAMAGE = (OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EOFError, struct.error, OverflowError)
 
 
-def _as_rgb(image: Image.Image) -> Pixels:
-    """Convert an image; a large one in bands, or it would be in memory four times (100 megapixels: 1.3 GB)."""
+def _convert_to_rgb(image: Image.Image) -> Pixels:
+    """Convert an image; a large one in bands, otherwise it would be in memory four times (100 megapixels: 1.3 GB)."""
     width, height = image.size
     rows = max(1, _BAND_PIXELS // width)
     if rows >= height:
-        return _band_as_rgb(image)
+        return _convert_band(image)
     pixels = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
-        pixels[top:bottom] = _band_as_rgb(image.crop((0, top, width, bottom)))
+        pixels[top:bottom] = _convert_band(image.crop((0, top, width, bottom)))
     return pixels
 
 
-def _band_as_rgb(image: Image.Image) -> Pixels:
+def _convert_band(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16") or image.mode == "I":
-        # convert() would cut 16-bit grey off at 255 instead of scaling it.
+        # convert() would clip 16-bit grey at 255 instead of scaling it.
         grey = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 class PillowJpegDecoder:
-    """Decode ordinary JPEGs with Pillow, without its parsing of metadata (implements JpegDecoder)."""
+    """Decode ordinary JPEGs with Pillow, without letting it parse metadata (implements JpegDecoder)."""
 
     name = "pillow"
     warning = None
@@ -97,19 +98,19 @@ class PillowJpegDecoder:
         return f"{'Pillow-SIMD' if IS_SIMD else 'Pillow'} {PIL.__version__}"
 
 
-def _checked(image: Image.Image, size: tuple[int, int]) -> Pixels:
+def _convert_checked(image: Image.Image, size: tuple[int, int]) -> Pixels:
     if image.size != size:
         raise LoaderError("E-CORRUPT", f"the {image.format} declares {size} and {image.size} pixels")
-    return _as_rgb(image)
+    return _convert_to_rgb(image)
 
 
 def decode_any_jpeg(data: bytes, header: jpeg.JpegHeader) -> Pixels:
-    """Decode a JPEG, however unusual (CMYK, arithmetic coding, odd sampling), to uint8 [height, width, 3]."""
+    """Decode any JPEG, including CMYK, arithmetic coding and unusual sampling, to uint8 [height, width, 3]."""
     stripped = io.BytesIO(jpeg.strip_metadata(data, header))
     with _own_settings() if ImageFile.LOAD_TRUNCATED_IMAGES else contextlib.nullcontext():
         try:
             with JpegImageFile(stripped) as image:  # not Image.open, which applies MAX_IMAGE_PIXELS
-                return _checked(image, (header.width, header.height))
+                return _convert_checked(image, (header.width, header.height))
         except _DAMAGE as error:
             raise _failure(error) from None
 
@@ -119,12 +120,12 @@ def decode_any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
     with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-                return _checked(image, size)
+                return _convert_checked(image, size)
         except _DAMAGE as error:
             raise _failure(error) from None
 
 
-def exif_orientation(payload: bytes) -> int:
+def read_exif_orientation(payload: bytes) -> int:
     """Return the orientation tag of an EXIF block; 1 if there is none or the block is damaged."""
     with _own_settings():
         exif = Image.Exif()
@@ -135,7 +136,7 @@ def exif_orientation(payload: bytes) -> int:
             return 1
 
 
-def file_orientation(data: bytes, kind: str) -> int:
+def read_file_orientation(data: bytes, kind: str) -> int:
     """Return the EXIF orientation of a PNG, WebP, BMP or GIF; 1 if it has none."""
     with _own_settings():
         try:

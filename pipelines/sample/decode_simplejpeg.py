@@ -29,35 +29,35 @@ class SimplejpegDecoder:
         memory = self._memory.take(need)
         self.warning = ""
         try:
-            # strict for the sake of its message: the lenient mode takes an error that follows a warning for repaired
+            # strict, to get the message: the lenient mode treats an error that follows a warning as repaired
             pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory, strict=True)
         except ValueError as error:
             self.warning = str(error)
             if not jpeg.is_warning(self.warning):
                 raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
-            if jpeg.is_header_warning(self.warning):  # then simplejpeg has given up before decoding
+            if jpeg.is_header_warning(self.warning):  # then simplejpeg has stopped before decoding
                 from penstock.pipelines.sample.decode_pillow import PillowJpegDecoder
 
                 return PillowJpegDecoder().rgb(data, height, width)
             pixels = memory[:need].reshape(height, width, 3)
         if pixels.shape != (height, width, 3):
-            raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
+            raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, but the header declares {(height, width, 3)}")
         return pixels
 
     def version(self) -> str:
         return f"simplejpeg {simplejpeg.__version__}"
 
 
-def first_message(data: bytes) -> str:
+def find_first_message(data: bytes) -> str:
     """Return libjpeg's first warning or error while it decodes a JPEG; "" if it has none."""
-    try:  # at an eighth of the size, in grey: all coded data is read, few pixels are made of it
+    try:  # at an eighth of the size, in grey: all coded data is read, but few pixels are computed
         simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=8, strict=True)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def decodes_strictly(data: bytes) -> bool:
+def decodes_without_warning(data: bytes) -> bool:
     """Return whether an ordinary JPEG decodes without an error or a warning."""
     try:
         simplejpeg.decode_jpeg(data, "RGB", strict=True)

@@ -25,8 +25,8 @@ except ImportError as error:
 class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
     """Drive TurboJPEG without Python warnings; libjpeg's last warning is kept in `warning`, errors raise OSError.
 
-    Stopping below a crop makes libjpeg warn of extraneous bytes for every image. Python's `warnings` machinery is
-    neither free nor safe in threads, so the method that reports warnings is replaced.
+    Stopping below a crop makes libjpeg warn about extraneous bytes for every image. Python's `warnings` machinery is
+    neither free nor thread-safe, so the method that reports warnings is replaced.
     """
 
     warning = ""
@@ -62,7 +62,7 @@ class TurbojpegDecoder:
         except (OSError, ValueError, RuntimeError) as error:
             raise LoaderError("E-CORRUPT", f"libjpeg: {error}") from None
         if pixels.shape != (height, width, 3):
-            raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, the header said {(height, width, 3)}")
+            raise LoaderError("E-CORRUPT", f"decoded to {pixels.shape}, but the header declares {(height, width, 3)}")
         return pixels
 
     @property

@@ -1,6 +1,6 @@
-"""Recognising PNG, GIF, BMP and WebP files by their first bytes, reading their size and finding out if they were cut.
+"""Recognising PNG, GIF, BMP and WebP files by their first bytes, reading their size and detecting truncation.
 
-This is done here, not by a decoder, because a file of too large a size or without an end is refused before decoding.
+This is done here and not by a decoder, because a file that is too large or has no end is rejected before decoding.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from penstock.pipelines.errors import LoaderError
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-# Limits beyond which a file is junk, or made to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes and
-# PNG chunks of 8 kB or more. What precedes the first frame of a GIF is read by Pillow byte by byte.
+# Limits beyond which a file is junk, or crafted to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes and
+# PNG chunks of 8 kB or more. Pillow reads the data before the first frame of a GIF byte by byte.
 _GIF_BLOCKS, _GIF_BLOCK_BYTES, _GIF_LEAD_BYTES = 100_000, 64, 1 << 20
 _PNG_CHUNKS, _PNG_CHUNK_BYTES = 10_000, 1024
 _GIF_INTRODUCER = re.compile(rb"[!,;]")
@@ -23,7 +23,7 @@ _MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM")
 
 
 class FileFormat(NamedTuple):
-    """Say what the first bytes of a file declare.
+    """Hold what the first bytes of a file declare.
 
     Attributes:
         name: name of the format, one of Pillow's.
@@ -36,27 +36,27 @@ class FileFormat(NamedTuple):
     height: int
 
 
-def _short(name: str) -> LoaderError:
+def _cut_header(name: str) -> LoaderError:
     return LoaderError("E-TRUNC", f"the file ends inside its {name} header")
 
 
-def _png(data: bytes) -> tuple[int, int]:
+def _read_png_size(data: bytes) -> tuple[int, int]:
     if len(data) < 33:
-        raise _short("PNG")
+        raise _cut_header("PNG")
     if data[12:16] != b"IHDR":
         raise LoaderError("E-CORRUPT", "the PNG does not begin with an IHDR chunk")
     width, height = struct.unpack_from(">II", data, 16)
     return width, height
 
 
-def _gif_frames(data: bytes) -> Iterator[int]:
+def _find_gif_frames(data: bytes) -> Iterator[int]:
     """Yield the offset of each image descriptor; LoaderError E-TRUNC unless a trailer follows the last of them.
 
     GIF89a, appendix B. Bytes that begin no block are skipped, as Pillow does.
     """
     left = limit = _GIF_BLOCKS + len(data) // _GIF_BLOCK_BYTES
     try:
-        position = 13 + _colour_table(data[10])
+        position = 13 + _colour_table_bytes(data[10])
         while left > 0 and (introducer := data[position]) != 0x3B:
             if introducer not in b"!,":
                 found = _GIF_INTRODUCER.search(data, position)
@@ -66,7 +66,7 @@ def _gif_frames(data: bytes) -> Iterator[int]:
                 continue
             if introducer == 0x2C:
                 yield position
-                position += 11 + _colour_table(data[position + 9])
+                position += 11 + _colour_table_bytes(data[position + 9])
             else:
                 position += 2
             while left > 0 and (length := data[position]) != 0:  # of a sub-block
@@ -75,33 +75,33 @@ def _gif_frames(data: bytes) -> Iterator[int]:
             position += 1
             left -= 1
     except IndexError:
-        raise LoaderError("E-TRUNC", "the GIF has no trailer: it was cut short") from None
+        raise LoaderError("E-TRUNC", "the GIF has no trailer: it was truncated") from None
     if left <= 0:
         raise LoaderError("E-CORRUPT", f"the GIF has more than {limit:,} blocks in {len(data):,} bytes")
 
 
-def _colour_table(flags: int) -> int:
+def _colour_table_bytes(flags: int) -> int:
     """Return the length of the colour table that the flags announce, in bytes."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
-def _gif(data: bytes) -> tuple[int, int]:
+def _read_gif_size(data: bytes) -> tuple[int, int]:
     """Return the size of the screen, widened to hold the first frame as Pillow does."""
     if len(data) < 13:
-        raise _short("GIF")
+        raise _cut_header("GIF")
     width, height = struct.unpack_from("<HH", data, 6)
-    frame = next(_gif_frames(data), None)
+    frame = next(_find_gif_frames(data), None)
     if frame is None or len(data) < frame + 9:
         return width, height
     if frame > _GIF_LEAD_BYTES:
-        raise LoaderError("E-CORRUPT", f"the GIF's first frame begins behind {frame:,} bytes of something else")
+        raise LoaderError("E-CORRUPT", f"the GIF's first frame begins only after {frame:,} bytes of other data")
     x, y, frame_width, frame_height = struct.unpack_from("<HHHH", data, frame + 1)
     return max(width, x + frame_width), max(height, y + frame_height)
 
 
-def _bmp(data: bytes) -> tuple[int, int]:
+def _read_bmp_size(data: bytes) -> tuple[int, int]:
     if len(data) < (26 if _is_os2(data) else 34):
-        raise _short("BMP")
+        raise _cut_header("BMP")
     if _is_os2(data):
         width, height = struct.unpack_from("<HH", data, 18)
         return width, height
@@ -113,18 +113,18 @@ def _is_os2(data: bytes) -> bool:
     return data[14:18] == struct.pack("<I", 12)  # the bytes of its header
 
 
-def _bmp_end(data: bytes) -> int:
-    """Return where the last row ends, in bytes; 0 for run-length coding, whose end only the decoder knows."""
-    width, height = _bmp(data)
+def _find_bmp_end(data: bytes) -> int:
+    """Return where the last row ends, in bytes; 0 for run-length coding, whose end only a decoder can find."""
+    width, height = _read_bmp_size(data)
     os2, rows = _is_os2(data), struct.unpack_from("<I", data, 10)[0]
     bits = struct.unpack_from("<H", data, 24 if os2 else 28)[0]
     plain = os2 or struct.unpack_from("<I", data, 30)[0] in (0, 3)
     return rows + height * (-(-width * bits // 32) * 4) if plain else 0
 
 
-def _webp(data: bytes) -> tuple[int, int]:
+def _read_webp_size(data: bytes) -> tuple[int, int]:
     if len(data) < 30:
-        raise _short("WebP")
+        raise _cut_header("WebP")
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -134,44 +134,44 @@ def _webp(data: bytes) -> tuple[int, int]:
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", data, 26)
         return width & 0x3FFF, height & 0x3FFF
-    raise LoaderError("E-CORRUPT", "the WebP holds no VP8 image")
+    raise LoaderError("E-CORRUPT", "the WebP does not contain a VP8 image")
 
 
-def file_format(data: bytes) -> FileFormat:
-    """Read format and size of a file that is no JPEG from its content, whatever the file is called.
+def read_format(data: bytes) -> FileFormat:
+    """Read format and size of a file other than a JPEG from its content; its name does not matter.
 
-    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a header cut
-    short, E-CORRUPT for one that makes no sense.
+    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a truncated
+    header, E-CORRUPT for an invalid one.
     """
     if not data:
         raise LoaderError("E-EMPTY", "the file is empty")
     if data.startswith(_PNG_MAGIC):
-        return FileFormat("PNG", *_png(data))
+        return FileFormat("PNG", *_read_png_size(data))
     if data.startswith((b"GIF87a", b"GIF89a")):
-        return FileFormat("GIF", *_gif(data))
+        return FileFormat("GIF", *_read_gif_size(data))
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return FileFormat("WEBP", *_webp(data))
+        return FileFormat("WEBP", *_read_webp_size(data))
     if data.startswith(b"BM"):
-        return FileFormat("BMP", *_bmp(data))
+        return FileFormat("BMP", *_read_bmp_size(data))
     if len(data) < 12 and (any(m.startswith(data) for m in _MAGICS) or data.startswith(b"RIFF")):
-        raise LoaderError("E-TRUNC", f"only {len(data)} bytes of an image file")
-    raise LoaderError("E-FORMAT", f"no JPEG, PNG, WebP, BMP or GIF: the file begins with {data[:16]!r}")
+        raise LoaderError("E-TRUNC", f"the image file has only {len(data)} bytes")
+    raise LoaderError("E-FORMAT", f"not a JPEG, PNG, WebP, BMP or GIF: the file begins with {data[:16]!r}")
 
 
 def check_end(data: bytes, name: str) -> None:
-    """Raise LoaderError E-TRUNC if the end of a file is missing, as far as its format `name` shows that."""
+    """Raise LoaderError E-TRUNC if the end of a file is missing, as far as its format `name` allows to detect it."""
     if name == "GIF":
-        for _ in _gif_frames(data):
+        for _ in _find_gif_frames(data):
             pass
     elif name == "PNG":
         end = data.rfind(b"IEND")
         if end < 0 or end + 8 > len(data):
-            raise LoaderError("E-TRUNC", "the PNG has no whole IEND chunk: it was cut short")
+            raise LoaderError("E-TRUNC", "the PNG has no complete IEND chunk: it was truncated")
         _check_png_chunks(data)
     elif name == "WEBP":
         if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
-            raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header says")
-    elif _bmp_end(data) > len(data):
+            raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header declares")
+    elif _find_bmp_end(data) > len(data):
         raise LoaderError("E-TRUNC", "the BMP ends before its last row")
 
 
@@ -184,8 +184,8 @@ def _check_png_chunks(data: bytes) -> None:
     raise LoaderError("E-CORRUPT", f"the PNG has more than {limit:,} chunks in {len(data):,} bytes")
 
 
-def bytes_a_pixel(data: bytes, name: str) -> int:
-    """Return how many bytes the file declares for a pixel; at most 4 unless it is a PNG of 16 bits a sample."""
+def bytes_per_pixel(data: bytes, name: str) -> int:
+    """Return how many bytes per pixel the file declares; 4 unless it is a PNG with 16 bits per sample."""
     if name != "PNG":
         return 4
     return max(4, data[24] * _PNG_CHANNELS.get(data[25], 4) // 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.pipelines.image_types import Pixels, Window
 
-# EXIF 2.32, tag 0x0112: what turns stored pixels upright (transpose, then mirror left-right, then mirror top-bottom).
+# EXIF 2.32, tag 0x0112: how to turn stored pixels upright (transpose, then mirror left-right, then mirror top-bottom).
 _STEPS: dict[int, tuple[bool, bool, bool]] = {
     1: (False, False, False),
     2: (False, True, False),
@@ -31,7 +31,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def stored_window(window: Window, width: int, height: int, orientation: int) -> Window:
-    """Return where a window of the upright image lies in the stored one; `width` and `height` are the upright sides."""
+    """Return a window of the upright image in coordinates of the stored one; `width` and `height` are upright sides."""
     x, y, w, h = window
     transpose, mirror_x, mirror_y = _STEPS[orientation]
     y = height - y - h if mirror_y else y

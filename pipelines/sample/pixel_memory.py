@@ -1,11 +1,11 @@
-"""Memory that a decoder writes its pixels to: used again for the next image, unless it is large."""
+"""Memory that a decoder writes its pixels to: reused for the next image, unless it is large."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-_KEPT_BYTES = 150_000_000  # 50 megapixels, so a camera's; one of 100 would cost each worker 375 MB for ever
+_KEPT_BYTES = 150_000_000  # 50 megapixels, as of cameras; an image of 100 would cost each worker 375 MB forever
 
 
 class PixelMemory:

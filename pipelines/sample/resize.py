@@ -14,14 +14,14 @@ from penstock.pipelines.image_types import Pixels
 Resize = Callable[[Pixels, torch.Tensor], None]
 
 
-# The kernel that functional.interpolate dispatches to, with an `out=` argument: a private name that a future torch may
-# not have.
+# The kernel that functional.interpolate dispatches to, with an `out=` argument. It is a private name, which a future
+# torch may not have.
 _ATEN_OUT: Any | None = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa", None), "out", None)
 
 
 def as_nchw(pixels: Pixels) -> torch.Tensor:
     """Return pixels as a channels_last tensor [1, 3, height, width] that shares their memory if it is contiguous."""
-    # torch warns of read-only memory, and takes no negative stride, not even one of an axis of length 1.
+    # torch warns about read-only memory, and rejects negative strides, even of an axis of length 1.
     shared = pixels.flags.writeable and pixels.flags.c_contiguous and min(pixels.strides) >= 0
     return torch.from_numpy(pixels if shared else pixels.copy()).permute(2, 0, 1).unsqueeze(0)
 

@@ -323,7 +323,7 @@ def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(ph
     for wrong, words in (
         ({"wrkers": 3}, "no option wrkers"),
         ({"batch_size": NUM_PHOTOS + 1}, "batch"),
-        ({"decoder": "fast"}, "decoder is one of"),
+        ({"decoder": "fast"}, "decoder must be one of"),
         ({"encoding": "raw"}, "encoding must be an Encoding"),
         ({"on_bad_sample": "ignore"}, "on_bad_sample"),
     ):

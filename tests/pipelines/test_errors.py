@@ -1,4 +1,4 @@
-"""Loader errors: one line whatever happened, pickles, stable codes."""
+"""Loader errors: always one line, pickles, stable codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_line_always(text: str, where: str) -> None:
     fields: dict[str, object] = {"cause": "c"}
     fields |= {"path": text.encode("utf-8", "surrogateescape")} if where == "path as bytes" else {where: text}
     error = LoaderError("E-CORRUPT", sample=3, **fields)  # type: ignore[arg-type]
-    for line in (str(error), error.line(), str(error.located(rank=1)), str(pickle.loads(pickle.dumps(error)))):
+    for line in (str(error), error.line(), str(error.locate(rank=1)), str(pickle.loads(pickle.dumps(error)))):
         assert is_one_safe_line(line), ascii(line)
         assert line.startswith("LoaderError[E-CORRUPT] sample=3")
         assert line.encode("utf-8").count(b"\n") == 0  # surrogates would raise here
@@ -106,11 +106,21 @@ def test_pickles_with_everything() -> None:
     assert (again.args, str(again)) == (error.args, str(error))
 
 
-def test_located_fills_in_only_what_is_unknown() -> None:
+@pytest.mark.parametrize("path", [None, "a.jpg", 'it\'s "x" y.jpg', "a' rank=3 cause=x: fix=y.jpg", "\\", ""])
+def test_is_built_again_from_the_text_of_torchs_worker_error(path: str | None) -> None:
+    error = LoaderError("E-READ", "EIO: cause fix= it", sample=0, path=path, worker=9, fix="mend: it")
+    first = LoaderError("E-BOMB", "the cause of the other")
+    text = f"Caught LoaderError in DataLoader worker process 2.\nOriginal Traceback:\n{first}\nerrors.{error}\n"
+    assert vars(LoaderError(text)) == vars(error)
+    with pytest.raises(ValueError, match="without a LoaderError line"):
+        LoaderError("Caught LoaderError in DataLoader worker process 2.")
+
+
+def test_locate_fills_in_only_what_is_unknown() -> None:
     error = LoaderError("E-BOMB", "big", sample=4, fix="shrink")
-    located = error.located(sample=9, path="x.png", rank=0)
+    located = error.locate(sample=9, path="x.png", rank=0)
     assert (located.sample, located.path, located.rank, located.worker) == (4, "x.png", 0, None)
     assert (located.code, located.cause, located.fix) == ("E-BOMB", "big", "shrink")
     assert (error.path, error.rank) == (None, None)
     first = LoaderError("E-BOMB", "big", sample=0, rank=0)  # zero is known
-    assert (first.located(sample=9, rank=9).sample, first.located(sample=9, rank=9).rank) == (0, 0)
+    assert (first.locate(sample=9, rank=9).sample, first.locate(sample=9, rank=9).rank) == (0, 0)

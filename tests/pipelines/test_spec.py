@@ -1,4 +1,4 @@
-"""Settings of both stages: impossible ones raise at construction and say which."""
+"""Settings of both stages: impossible ones raise at construction, with their names."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_defaults_are_torchvisions() -> None:
         ({"crop": "full", "flip": 0}, False),
     ],
 )
-def test_random_tells_whether_anything_is_drawn(settings: dict[str, object], random: bool) -> None:
+def test_random_is_whether_anything_is_drawn(settings: dict[str, object], random: bool) -> None:
     assert ImagePipeline(**settings).random is random
 
 
@@ -149,7 +149,7 @@ def test_presets() -> None:
         ({"erasing": 0.1}, False, False),
     ],
 )
-def test_it_tells_what_is_asked_for(settings: dict[str, Any], pixels: bool, mixes: bool) -> None:
+def test_properties_of_augmentations(settings: dict[str, Any], pixels: bool, mixes: bool) -> None:
     augment = Augmentations(**settings)
     assert (augment.changes_pixels, augment.mixes) == (pixels, mixes)
     assert augment.active is (pixels or mixes or "erasing" in settings)
@@ -157,7 +157,7 @@ def test_it_tells_what_is_asked_for(settings: dict[str, Any], pixels: bool, mixe
     assert still.random is augment.active
 
 
-def test_a_training_pipeline_takes_them_by_name() -> None:
+def test_a_training_pipeline_accepts_augmentations_by_name() -> None:
     pipeline = imagenet_train(224, auto_augment="rand", mixup=0.2, flip=0.0)
     assert pipeline.augment == Augmentations(auto_augment="rand", mixup=0.2)
     assert (pipeline.flip, pipeline.size) == (0.0, (224, 224))
@@ -166,7 +166,7 @@ def test_a_training_pipeline_takes_them_by_name() -> None:
         imagenet_train(augment=Augmentations(), mixup=0.2)
 
 
-def test_an_evaluation_pipeline_refuses_them() -> None:
+def test_an_evaluation_pipeline_rejects_augmentations() -> None:
     for field in dataclasses.fields(Augmentations):
         with pytest.raises(TypeError, match=field.name):
             imagenet_eval(224, **{field.name: field.default})

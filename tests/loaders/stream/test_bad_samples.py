@@ -119,7 +119,7 @@ def test_ignore_neither_counts_nor_asks(folder: Path, engine: str, monkeypatch: 
     def never(*_: object) -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr("penstock.pipelines.sample.decode.first_message", never)
+    monkeypatch.setattr("penstock.pipelines.sample.decode.find_first_message", never)
     with open_loader(folder, on_repaired="ignore", **ENGINES[engine]) as loader:
         assert sum(len(images) for images, _ in loader) == 24
         assert loader.ledger().repaired == 0
@@ -130,8 +130,8 @@ def test_a_sound_file_is_asked_about_once(folder: Path, engine: str, monkeypatch
     from penstock.pipelines.sample import decode
 
     asked: list[int] = []
-    ask = decode.first_message
-    monkeypatch.setattr(decode, "first_message", lambda *given: asked.append(len(given[0])) or ask(*given))
+    ask = decode.find_first_message
+    monkeypatch.setattr(decode, "find_first_message", lambda *given: asked.append(len(given[0])) or ask(*given))
     with open_loader(folder, pipeline=imagenet_train(24), on_repaired="count", **ENGINES[engine]) as loader:
         numbers = []
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_a_decoder_that_does_not_tell_is_not_made_slower_unasked(
 ) -> None:
     from penstock.pipelines.sample import decode
 
-    monkeypatch.setattr(decode, "first_message", lambda *given: pytest.fail("looked at a file once more"))
+    monkeypatch.setattr(decode, "find_first_message", lambda *given: pytest.fail("looked at a file once more"))
     with open_loader(folder, pipeline=imagenet_train(24), **ENGINES[engine]) as loader:
         assert loader.describe()["on_repaired"] == "ignore"
         list(loader)
@@ -167,8 +167,8 @@ def test_a_file_whose_header_is_warned_of_is_asked_about_once(tmp_path: Path, mo
     data[at] = 9  # its revision
     (tmp_path / "only" / "a.jpg").write_bytes(bytes(data))
     asked: list[int] = []
-    ask = decode.first_message
-    monkeypatch.setattr(decode, "first_message", lambda *given: asked.append(1) or ask(*given))
+    ask = decode.find_first_message
+    monkeypatch.setattr(decode, "find_first_message", lambda *given: asked.append(1) or ask(*given))
     with open_loader(tmp_path, pipeline=imagenet_train(24), batch_size=1, workers=0) as loader:
         for _ in range(4):
             list(loader)

@@ -108,7 +108,7 @@ def test_a_batch_with_gaps_and_an_empty_one() -> None:
 
 
 def test_nothing_is_read_back_from_the_device() -> None:
-    """On the meta device there are no values: whatever asks for one raises."""
+    """On the meta device there are no values: asking for one raises."""
     plan = plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(200)))
     assert set(plan.ops.ravel().tolist()) == set(range(15))
     images = torch.empty((200, 19, 23, 3), dtype=torch.uint8, device="meta")

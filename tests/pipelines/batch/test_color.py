@@ -10,7 +10,7 @@ import torch
 from augment_images import by_pillow, share_off
 from PIL import Image
 
-from penstock.pipelines.batch.color import adjust_hue, grey, planes
+from penstock.pipelines.batch.color import adjust_hue, to_grey, to_planes
 from penstock.pipelines.plan.augmentations import Op
 
 
@@ -44,4 +44,4 @@ def test_hue_is_a_turn_of_the_circle_within_what_8_bits_of_hsv_lose() -> None:
 def test_grey_is_pillows_mode_l() -> None:
     images = every_colour(3)
     expected = np.asarray(Image.fromarray(images[0]).convert("L"))
-    assert (grey(planes(torch.from_numpy(images)))[0].numpy() == expected).all()
+    assert (to_grey(to_planes(torch.from_numpy(images)))[0].numpy() == expected).all()

@@ -62,7 +62,7 @@ def test_a_whole_plan_is_the_cpus(size: tuple[int, int], monkeypatch: pytest.Mon
     plan = plan_augmentations(FULL, size, BatchKey(3, 1, np.arange(200)))
     expected = rounds.augment(images, plan)
     monkeypatch.setattr(rounds, "_ON_CPU", rounds._ON_DEVICE)
-    monkeypatch.setattr(geometry, "_places", device_ops.places)
+    monkeypatch.setattr(geometry, "_compute_places", device_ops.compute_places)
     monkeypatch.setattr(rounds, "_CPU_PIXELS", rounds._DEVICE_PIXELS)
     assert torch.equal(rounds.augment(images, plan), expected)
 
@@ -74,11 +74,11 @@ def test_one_kernel_normalises_all_levels_as_the_cpu_does(dtype: torch.dtype) ->
     for mean, std in (((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((-1.0, 0.25, 2.0), (0.01, 3.0, 0.7))):
         stage = BatchStage(ImagePipeline(size=(16, 16), mean=mean, std=std), dtype, torch.device("cpu"))
         with KernelCount() as count:
-            found = stage._on_device(images, None)
+            found = stage._normalise_on_device(images, None)
         assert count.kernels == {"addcmul": 1}
         assert count.num_bytes == images.numel() * (1 + dtype.itemsize) + 2 * 3 * 4
-        assert torch.equal(found, stage._on_cpu(images, None))
-        assert not torch.equal(found.flip(-1), stage._on_cpu(images, None))
+        assert torch.equal(found, stage._normalise_on_cpu(images, None))
+        assert not torch.equal(found.flip(-1), stage._normalise_on_cpu(images, None))
 
 
 # What a batch of 256 of 224 x 224 costs a device, in kernels (copies to it counted) and in bytes. Before there were

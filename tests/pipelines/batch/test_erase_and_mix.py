@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.pipelines.batch import erase_and_mix as augment_boxes
-from penstock.pipelines.batch.erase_and_mix import erase, mix, soft_targets
+from penstock.pipelines.batch.erase_and_mix import erase, make_soft_targets, mix
 from penstock.pipelines.plan.augmentations import Mixing
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -43,7 +43,7 @@ def mixing_of(pairs: int, seed: int = 0) -> Mixing:
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8], ids=str)
 def test_boxes_are_erased_and_nothing_else(dtype: torch.dtype) -> None:
     images, boxes = batch_of(30, dtype), boxes_of(30)
-    boxes[-1] = (3, HEIGHT, 3, HEIGHT)  # no area, behind the last row of all
+    boxes[-1] = (3, HEIGHT, 3, HEIGHT)  # an empty box, below the last row
     colour = torch.tensor([7, 0, 200]).to(dtype)
     expected = images.clone()
     for n, (left, top, right, bottom) in enumerate(boxes.tolist()):
@@ -96,22 +96,22 @@ def test_soft_targets_are_the_shares_of_the_labels() -> None:
             expected[n, label] += share
         if share < 1:
             expected[n, partner] += 1 - share
-    found = soft_targets(torch.from_numpy(labels), mixing, 6)
+    found = make_soft_targets(torch.from_numpy(labels), mixing, 6)
     assert found.dtype == torch.float32
     assert found.numpy() == pytest.approx(expected, abs=1e-6)
     assert found.sum(1).numpy() == pytest.approx((labels >= 0).astype(float), abs=1e-6)
     assert not found[[2, 14, 15]].any()
-    assert found[3].max() == 1  # beside padding
+    assert found[3].max() == 1  # next to padding
     assert (labels[[2, 14, 15]] == -1).all()  # the labels themselves are left as they were
 
 
 def test_nothing_is_read_back_from_the_device() -> None:
-    """On the meta device there are no values: whatever asks for one raises."""
+    """On the meta device there are no values: asking for one raises."""
     images = torch.empty((40, HEIGHT, WIDTH, 3), device="meta")
     erase(images, boxes_of(40), torch.zeros(3, device="meta"))
     mix(images, mixing_of(20))
     labels = torch.empty(40, dtype=torch.int64, device="meta")
-    assert soft_targets(labels, mixing_of(20), 5).shape == (40, 5)
+    assert make_soft_targets(labels, mixing_of(20), 5).shape == (40, 5)
 
 
 @pytest.mark.gpu
@@ -123,4 +123,6 @@ def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
         mix(images, mixing_of(20))
     assert torch.allclose(here, there.cpu(), atol=1e-6, rtol=1e-6)
     labels = torch.arange(40) % 5
-    assert torch.equal(soft_targets(labels.cuda(), mixing_of(20), 5).cpu(), soft_targets(labels, mixing_of(20), 5))
+    assert torch.equal(
+        make_soft_targets(labels.cuda(), mixing_of(20), 5).cpu(), make_soft_targets(labels, mixing_of(20), 5)
+    )

@@ -48,7 +48,7 @@ class LaunchCount(KernelCount):
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_batch_costs_a_device_no_more_than_its_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     augment, dtype, launches, num_bytes = BUDGETS[name]
-    monkeypatch.setattr(batch_stage, "fused_stage", fused.FusedStage)
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused.FusedStage)
     stage = BatchStage(ImagePipeline(augment=augment), dtype, META, num_classes=1000)
     images = torch.empty((256, 224, 224, 3), dtype=torch.uint8, device=META)
     labels = torch.zeros(256, dtype=torch.int64, device=META)
@@ -93,7 +93,7 @@ class Right:
 
     def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
         type(self).calls += 1
-        return fused_check.expected_of(images, plan, self.levels)
+        return fused_check.compute_expected(images, plan, self.levels)
 
 
 class Wrong(Right):
@@ -114,10 +114,10 @@ class Failing(Right):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton is installed, and the made batch is tried on the CPU in place of the device."""
-    real = fused_check._what_is_wrong.__wrapped__
+    """Triton is installed, and the test batch runs on the CPU instead of the device."""
+    real = fused_check._find_fault.__wrapped__
     monkeypatch.setattr(fused_check, "find_spec", lambda name: name)
-    monkeypatch.setattr(fused_check, "_what_is_wrong", lambda device, dtype: real(CPU, dtype))
+    monkeypatch.setattr(fused_check, "_find_fault", lambda device, dtype: real(CPU, dtype))
     monkeypatch.delenv(fused_check.SWITCH, raising=False)
 
 
@@ -130,11 +130,11 @@ def levels_of(dtype: torch.dtype) -> torch.Tensor:
 def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", Right)
     states = (torch.get_rng_state(), np.random.get_state()[1].tolist())  # noqa: NPY002
-    assert isinstance(fused_check.fused_stage(levels_of(dtype), CUDA), Right)
+    assert isinstance(fused_check.choose_fused_stage(levels_of(dtype), CUDA), Right)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
     for refused, where in ((torch.float64, CUDA), (dtype, CPU), (dtype, META)):
-        assert fused_check.fused_stage(levels_of(refused), where) is None
+        assert fused_check.choose_fused_stage(levels_of(refused), where) is None
 
 
 @pytest.mark.usefixtures("device")
@@ -145,9 +145,9 @@ def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPa
 def test_other_kernels_are_told_of_in_one_line(kernels: type[Right], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", kernels)
     with pytest.warns(RuntimeWarning, match=why) as said:
-        assert fused_check.fused_stage(levels_of(torch.bfloat16), CUDA) is None
+        assert fused_check.choose_fused_stage(levels_of(torch.bfloat16), CUDA) is None
     assert "\n" not in str(said[0].message)
-    assert str(said[0].message).endswith("penstock doctor says what is missing, PENSTOCK_TRITON=0 tries no kernels")
+    assert str(said[0].message).endswith("penstock doctor reports what is missing, PENSTOCK_TRITON=0 skips the check")
 
 
 @pytest.mark.usefixtures("device")
@@ -157,25 +157,25 @@ def test_kernels_that_are_missing_or_switched_off_are_not_tried(monkeypatch: pyt
         warnings.simplefilter("error")
         with monkeypatch.context() as patch:
             patch.setenv(fused_check.SWITCH, "0")
-            assert fused_check.fused_stage(levels_of(torch.float16), CUDA) is None
+            assert fused_check.choose_fused_stage(levels_of(torch.float16), CUDA) is None
         monkeypatch.setattr(fused_check, "find_spec", lambda name: None)
-        assert fused_check.fused_stage(levels_of(torch.float16), CUDA) is None
+        assert fused_check.choose_fused_stage(levels_of(torch.float16), CUDA) is None
 
 
 def test_a_device_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", Right)
     monkeypatch.setattr(Right, "calls", 0)
-    fused_check._what_is_wrong.cache_clear()
+    fused_check._find_fault.cache_clear()
     try:
         for _ in range(3):
-            assert fused_check._what_is_wrong(CPU, torch.float16) == ""
+            assert fused_check._find_fault(CPU, torch.float16) == ""
     finally:
-        fused_check._what_is_wrong.cache_clear()
+        fused_check._find_fault.cache_clear()
     assert Right.calls == 2  # a mixed batch and one that is not
 
 
 def test_the_made_batch_holds_every_operation() -> None:
-    images, plan = fused_check.made_batch()
+    images, plan = fused_check.make_test_batch()
     assert all(set(ops.tolist()) == set(Op) for ops in plan.ops)
     assert plan.mixing is not None
     assert plan.erased.any(1).mean() < 1

@@ -86,7 +86,7 @@ def compiled_for(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, **options:
             patch.setattr(fused_kernels, name, kernel)
         for size in ((23, 31), (32, 48), (1, 1)):
             patch.setattr(fused_check, "_SIZE", size)
-            images, plan = fused_check.made_batch()
+            images, plan = fused_check.make_test_batch()
             stage = fused.FusedStage(torch.zeros((3, 257), dtype=dtype), torch.device("cpu"))
             stage(images, plan._replace(mixing=None))
             if dtype != torch.uint8:

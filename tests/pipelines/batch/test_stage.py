@@ -95,8 +95,8 @@ def test_the_result_can_go_into_memory_at_hand(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.int8, torch.bool])
-def test_other_dtypes_are_refused_with_the_list(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*not torch\."):
+def test_other_dtypes_are_rejected_with_the_list(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=r"uint8.*float32.*float16.*bfloat16.*got torch\."):
         BatchStage(RECIPES["imagenet"], dtype, CPU)
 
 
@@ -143,7 +143,7 @@ def test_no_float_copy_is_made_of_each_sample(number: int, dtype: torch.dtype) -
     stage, images = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(number)
     values = SIZE[0] * SIZE[1] * 3
     result = number * values * dtype.itemsize
-    # a few rows in float32, at most 128 KiB, whatever the number of samples
+    # a few rows in float32, at most 128 KiB, for any number of samples
     rows = min(number * SIZE[0], 32768 // (SIZE[1] * 3))
     scratch = 0 if dtype == torch.float32 else rows * SIZE[1] * 3 * 4
     assert allocated(lambda: stage(images)) == result + scratch
@@ -241,7 +241,7 @@ def test_targets_are_soft_with_mixing_and_labels_without() -> None:
         assert other.targets(labels, other.plan(key_of(6))) is labels
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_impossible_settings_are_rejected() -> None:
     with pytest.raises(ValueError, match="mixing needs a float dtype"):
         augmenting(Augmentations(mixup=0.2), torch.uint8)
     with pytest.raises(ValueError, match="num_classes"):
@@ -251,22 +251,13 @@ def test_what_cannot_work_is_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_augmentations_on_a_device_are_those_of_the_cpu(dtype: torch.dtype) -> None:
-    images, full = batch_of(8), FULL if dtype != torch.uint8 else replace(FULL, mixup=0.0, cutmix=0.0)
-    plan = augmenting(full, dtype).plan(key_of(8))
-    here = augmenting(full, dtype)(images, None, plan)
-    there = augmenting(full, dtype, torch.device("cuda"))(images.cuda(), None, plan)
-    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
-    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
-    device, images = torch.device("cuda"), batch_of(6)
-    here = BatchStage(RECIPES["imagenet"], dtype, CPU)(images)
-    there = BatchStage(RECIPES["imagenet"], dtype, device)(images.to(device))
+@pytest.mark.parametrize("augment", [Augmentations(), FULL], ids=["plain", "augmented"])
+@pytest.mark.parametrize("dtype", [torch.uint8, *FLOATS])
+def test_a_device_returns_what_the_cpu_does(dtype: torch.dtype, augment: Augmentations) -> None:
+    images, chosen = batch_of(8), augment if dtype != torch.uint8 else replace(augment, mixup=0.0, cutmix=0.0)
+    plan = augmenting(chosen, dtype).plan(key_of(8))
+    here = augmenting(chosen, dtype)(images, None, plan)
+    there = augmenting(chosen, dtype, torch.device("cuda"))(images.cuda(), None, plan)
     assert (there.device.type, there.dtype, there.stride()) == ("cuda", dtype, here.stride())
     tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
     assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
@@ -296,7 +287,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     torch.testing.assert_close(exact(levels, plan=plan).to(torch.float32), usual(pixels, plan=plan))
 
 
-def test_operations_on_pixels_refuse_levels_with_gradients() -> None:
+def test_operations_on_pixels_reject_levels_with_gradients() -> None:
     stage = BatchStage(ImagePipeline(size=SIZE, augment=Augmentations(auto_augment="rand")), torch.float64, CPU)
     levels = batch_of(2).to(torch.float64).requires_grad_()
     with pytest.raises(ValueError, match="no gradient"):

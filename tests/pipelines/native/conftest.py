@@ -10,5 +10,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def native() -> ctypes.CDLL:
-    """Return the native library, built from the tree's C files; skips where there is no C compiler."""
+    """Return the native library, built from the tree's C files; skips without a C compiler."""
     return native_tests.native()

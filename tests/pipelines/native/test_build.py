@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import native_tests
 import pytest
 
 from penstock.pipelines.native import build as native_build
@@ -53,6 +54,16 @@ def test_what_does_not_compile_says_the_compilers_words(tmp_path: Path, monkeypa
     with pytest.raises(native_build.BuildError, match=r"(?s)failed with exit code 1.*broken\.c:1"):
         native_build.build(tmp_path / "lib.so")
     assert [path.name for path in tmp_path.iterdir()] == ["broken.c"]
+
+
+@pytest.mark.usefixtures("native")
+def test_a_warning_fails_the_tests_but_not_a_users_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (native_build, native_tests):
+        monkeypatch.setattr(module, "SOURCES", tmp_path)
+    (tmp_path / "careless.c").write_text("int f(int unused) { return 0; }\n")
+    native_build.build(tmp_path / "lib.so")
+    with pytest.raises(native_build.BuildError, match=r"careless\.c:1.*unused"):
+        native_tests.native.__wrapped__()
 
 
 def test_library_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

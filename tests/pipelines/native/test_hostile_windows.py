@@ -1,4 +1,4 @@
-"""Damaged files: the native library takes only what the Python path takes too, unrepaired and with the same pixels."""
+"""Damaged files: the native library decodes only files that Python accepts without repairs, to equal pixels."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SMALL = {
 
 
 class Oracle:
-    """What the Python path makes of a window, and counts of what was compared."""
+    """Compares windows with the Python path, and counts them."""
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self.native, self.decoder = native, ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
         self.taken = self.left = 0
 
     def check(self, data: bytes, window: Window | None = None) -> None:
-        """The library leaves the file alone, or Python accepts it, repairs nothing, and gives the same pixels."""
+        """The file is unsupported, or Python accepts it, repairs nothing, and returns the same pixels."""
         header = info(self.native, data)
         if header is None or header.width * header.height > 100_000:
             self.left += 1
@@ -49,7 +49,7 @@ class Oracle:
         try:
             pixels = self.decoder.window(data, self.decoder.probe(data), window)
         except LoaderError as error:
-            pytest.fail(f"Python refuses it: {error}")
+            pytest.fail(f"Python rejects it: {error}")
         assert not self.decoder.repair
         assert np.array_equal(found, pixels)
 
@@ -96,7 +96,7 @@ def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 1])
-def test_what_follows_the_window_is_only_looked_through(native: ctypes.CDLL, interval: int) -> None:
+def test_data_below_the_window_are_only_searched_for_markers(native: ctypes.CDLL, interval: int) -> None:
     data = jpeg(textured(200, 64), quality=80, subsampling=2, restart_marker_blocks=interval or 10_000)
     header, oracle = info(native, data), Oracle(native)
     assert header is not None
@@ -125,8 +125,8 @@ def test_what_follows_the_window_is_only_looked_through(native: ctypes.CDLL, int
 
 
 @pytest.mark.parametrize("side", [65500, 65501, 65504])
-def test_sides_longer_than_libjpegs_limit_are_not_taken(native: ctypes.CDLL, side: int) -> None:
-    """libjpeg refuses more than 65500 pixels, though the MCUs of such a file reach to 65504."""
+def test_sides_above_libjpegs_limit_are_unsupported(native: ctypes.CDLL, side: int) -> None:
+    """libjpeg rejects more than 65500 pixels, though the MCUs of such a file reach to 65504."""
     size = side.to_bytes(2, "big")
     for height, width in ((8, 65500), (65500, 8)):
         data = simplejpeg.encode_jpeg(np.zeros((height, width, 3), np.uint8), 50, "RGB", "444")

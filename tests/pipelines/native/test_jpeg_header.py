@@ -1,4 +1,4 @@
-"""Headers as the native library reads them, beside what the Python path makes of them."""
+"""Headers as the native library reads them, compared with the Python path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UPRIGHT = ImagePipeline(exif="apply")
 
 
 @pytest.mark.parametrize("name", stoppable())
-def test_says_what_python_says(native: ctypes.CDLL, name: str) -> None:
+def test_headers_equal_those_of_python(native: ctypes.CDLL, name: str) -> None:
     data = stoppable()[name]
     found, header = info(native, data), parse_header(data)
     if name.startswith("411"):
@@ -40,23 +40,23 @@ def test_says_what_python_says(native: ctypes.CDLL, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", unstoppable())
-def test_several_scans_are_not_taken(native: ctypes.CDLL, name: str) -> None:
+def test_several_scans_are_unsupported(native: ctypes.CDLL, name: str) -> None:
     assert info(native, unstoppable()[name]) is None
 
 
 @pytest.mark.parametrize("odd", [o for o in corpus() if o.data[:2] == jp.SOI], ids=lambda odd: odd.name)
-def test_odd_images_are_left_to_python_or_the_same(native: ctypes.CDLL, odd: OddImage) -> None:
+def test_unusual_images_are_left_to_python_or_equal(native: ctypes.CDLL, odd: OddImage) -> None:
     found = info(native, odd.data)
     if found is None or found.width * found.height > 1_000_000:
         return
-    assert found.exif_odd or found.orientation == orientation(odd.data)
+    assert found.exif_unsupported or found.orientation == orientation(odd.data)
     pixels = file_window(native, odd.data, (0, 0, found.width, found.height))
     if pixels is not None:
         assert odd.code is None
         assert (pixels == simplejpeg.decode_jpeg(odd.data, "RGB", strict=True)).all()
 
 
-def test_most_odd_images_that_are_sound_are_taken(native: ctypes.CDLL) -> None:
+def test_most_unusual_but_valid_images_are_supported(native: ctypes.CDLL) -> None:
     taken = {odd.name for odd in corpus() if odd.code is None and info(native, odd.data)}
     assert {"jpeg_bare", "jpeg_odd_ids", "jpeg_adobe_ycc", "jpeg_mpo", "jpeg_icc_large", "jpeg_comment"} <= taken
     refused = {"jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_cmyk_pillow", "jpeg_ycck", "jpeg_no_dht", "jpeg_progressive"}
@@ -67,7 +67,7 @@ def test_most_odd_images_that_are_sound_are_taken(native: ctypes.CDLL) -> None:
 
 
 def orientation(data: bytes) -> int:
-    """What Python makes of the file's EXIF block; 1 for a file that it refuses."""
+    """The orientation that Python reads; 1 for a file that it rejects."""
     try:
         return ImageDecoder(UPRIGHT).probe(data).orientation
     except LoaderError:
@@ -95,7 +95,7 @@ def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
         data = exif(entries, order, rest=bytes(80))
         found = info(native, data)
         assert found is not None
-        assert not found.exif_odd
+        assert not found.exif_unsupported
         assert found.orientation == orientation(data) == (value if 1 <= value <= 8 else 1)
 
 
@@ -118,9 +118,9 @@ def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0MM\0*\0\0\0\x08\0") + jp.segment(jp.COM, bytes(3200))),
     ],
 )
-def test_an_odd_exif_block_is_for_python_to_read(native: ctypes.CDLL, data: bytes) -> None:
+def test_an_unusual_exif_block_is_left_to_python(native: ctypes.CDLL, data: bytes) -> None:
     found = info(native, data)
-    assert found is None or found.exif_odd
+    assert found is None or found.exif_unsupported
 
 
 def test_the_first_exif_block_counts(native: ctypes.CDLL) -> None:
@@ -139,14 +139,14 @@ def test_an_exif_block_that_begins_in_its_segments_length(native: ctypes.CDLL, e
     data = jp.inserted(PLAIN, struct.pack(">BBH", 0xFF, jp.APP1, size) + block + bytes(size - 2 - len(block)))
     found = info(native, data)
     assert orientation(data) == 6
-    assert found is None or found.exif_odd
+    assert found is None or found.exif_unsupported
 
 
-# ---- what is not taken
+# ---- unsupported headers
 
 
 def changed(marker: int, at: int, value: int, data: bytes = PLAIN) -> bytes:
-    """The file with byte `at` of the first segment of a kind changed; 4 is the first behind its length."""
+    """The file with byte `at` of the first segment of a kind changed; 4 is the first after its length."""
     out = bytearray(data)
     out[next(start for found, start, _ in jp.segments(data) if found == marker) + at] = value
     return bytes(out)
@@ -210,12 +210,12 @@ ADOBE = b"Adobe\0\x64\0\0\0\0"
         jp.inserted(PLAIN, b"\xff\xe5\0\1"),
     ],
 )
-def test_what_is_odd_in_a_header_is_not_taken(native: ctypes.CDLL, data: bytes) -> None:
+def test_unsupported_headers(native: ctypes.CDLL, data: bytes) -> None:
     assert info(native, PLAIN) is not None
     assert info(native, data) is None
 
 
-def test_wide_quantisers_and_other_hands(native: ctypes.CDLL) -> None:
+def test_wide_quantisers_and_unusual_component_numbers(native: ctypes.CDLL) -> None:
     tables = bytearray()
     for found, start, end in jp.segments(PLAIN):
         if found == jp.DQT:

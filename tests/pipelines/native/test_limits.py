@@ -1,4 +1,4 @@
-"""Values at the limits of what the native library takes, and one beyond: equal to libjpeg's, or left to Python."""
+"""Values at the limits of the native library, and one beyond: equal to libjpeg's, or left to Python."""
 
 from __future__ import annotations
 

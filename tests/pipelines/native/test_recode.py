@@ -1,4 +1,4 @@
-"""Lossless re-coding by the native library: the coefficients of the source, by jpegtran's word; optimal codes."""
+"""Lossless re-coding by the native library: the coefficients of the source, checked with jpegtran; optimal codes."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def kinds() -> dict[str, bytes]:
 
 
 def segments_of(data: bytes, mcus: int) -> int:
-    """Segments of a copy with a restart marker behind so many MCUs."""
+    """Number of segments of a copy with a restart marker after every `mcus` MCUs."""
     header = parse_header(data)
     width, height = mcu_size(header)
     return -(-(-(-header.width // width) * -(-header.height // height)) // mcus)
 
 
 def recoded(native: ctypes.CDLL, data: bytes, mcus: int = 2) -> Recoded | None:
-    """The copy; None where the library does not take the file."""
+    """The copy; None if the library does not support the file."""
     return NativeRecoder(native).recode(data, mcus, segments_of(data, mcus))
 
 
 def check_copy(native: ctypes.CDLL, data: bytes, mcus: int) -> int:
-    """What every copy must be; returns by how many bytes it is larger than jpegtran's."""
+    """Check a copy; returns by how many bytes it is larger than jpegtran's."""
     made = recoded(native, data, mcus)
     assert made is not None
     copy, reference = made.data, jpegtran(data, parse_header(data), mcus)
@@ -84,20 +84,17 @@ def test_every_kind(native: ctypes.CDLL, avx2: bool) -> None:
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "grey"])
 def test_qualities(native: ctypes.CDLL, sampling: str) -> None:
-    larger = total = 0
+    pixels, larger, total = textured(120, 200), 0, 0
     for quality in QUALITIES:
-        pixels = textured(120, 200)
-        if sampling == "grey":
-            data = jpeg(luma(pixels)[..., 0], quality=quality)
-        else:
-            data = simplejpeg.encode_jpeg(pixels, quality, "RGB", sampling)
+        grey = jpeg(luma(pixels)[..., 0], quality=quality)
+        data = grey if sampling == "grey" else simplejpeg.encode_jpeg(pixels, quality, "RGB", sampling)
         larger += check_copy(native, data, 2)
         total += len(data)
     assert larger < total / 1000
 
 
 def contents() -> dict[str, np.ndarray]:
-    """Images of no coefficients, of many, of the largest, of large differences."""
+    """Images with no coefficients, many, the largest, and large differences."""
     draw = np.random.default_rng(5)
     x, y = np.meshgrid(np.arange(88), np.arange(72))
     blocks = ((x // 8 + y // 8) % 2 * 255).astype(np.uint8)
@@ -148,7 +145,7 @@ def test_same_bytes_whatever_the_instructions_and_what_was_made_before(native: c
                 assert found.segment_ends.tolist() == made.segment_ends.tolist()
 
 
-def test_what_is_not_taken(native: ctypes.CDLL) -> None:
+def test_unsupported_files(native: ctypes.CDLL) -> None:
     plain = kinds()["420_83x61"]
     recoder, right = NativeRecoder(native), segments_of(plain, 2)
     assert recoder.recode(plain, 2, right) is not None
@@ -167,7 +164,7 @@ def test_what_is_not_taken(native: ctypes.CDLL) -> None:
         assert recoder.recode(data, 2, right) is None
 
 
-def test_pixels_that_differ_are_told(native: ctypes.CDLL) -> None:
+def test_different_pixels_are_noticed(native: ctypes.CDLL) -> None:
     data, recoder = kinds()["420_83x61"], NativeRecoder(native)
     pixels = simplejpeg.decode_jpeg(data)
     assert recoder.same_pixels(data, pixels)
@@ -180,16 +177,16 @@ def test_pixels_that_differ_are_told(native: ctypes.CDLL) -> None:
 
 
 class Oracle:
-    """Counts of damaged files: a copy, if one is made, decodes to what the Python path decodes the source to."""
+    """Counts damaged files; a copy, if one is made, must decode to the pixels of its source."""
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self.recoder, self.taken, self.left = NativeRecoder(native), 0, 0
 
     def check(self, data: bytes, mcus: int = 2) -> None:
-        """The library leaves the file alone, or libjpeg decodes source and copy alike, with no warning."""
+        """The file is unsupported, or libjpeg decodes source and copy to equal pixels without a warning."""
         try:
             header = parse_header(data) if data.startswith(SOI) else None
-        except Exception:  # what no reader takes
+        except Exception:  # an invalid header
             header = None
         fits = header is not None and header.components in (1, 3) and header.width * header.height <= 100_000
         made = self.recoder.recode(data, mcus, segments_of(data, mcus) if fits else 9)
@@ -225,7 +222,7 @@ def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
     assert oracle.left > 300
 
 
-def test_odd_files_are_left_or_equal(native: ctypes.CDLL) -> None:
+def test_unusual_files_are_unsupported_or_equal(native: ctypes.CDLL) -> None:
     oracle = Oracle(native)
     for odd in corpus():
         oracle.check(odd.data)
@@ -233,7 +230,7 @@ def test_odd_files_are_left_or_equal(native: ctypes.CDLL) -> None:
     assert oracle.left > 100
 
 
-def test_nothing_behind_the_data_is_read(native: ctypes.CDLL) -> None:
+def test_nothing_after_the_data_is_read(native: ctypes.CDLL) -> None:
     made, ends = native_recode._Recoded(), np.empty(1000, np.uint32)
     recoder = NativeRecoder(native)
 
@@ -250,7 +247,7 @@ def test_nothing_behind_the_data_is_read(native: ctypes.CDLL) -> None:
             assert run(data[:size], segments_of(data, 2)) == 1
 
 
-def test_memory_is_given_back(native: ctypes.CDLL) -> None:
+def test_memory_is_freed(native: ctypes.CDLL) -> None:
     recoder = NativeRecoder(native)
     data = kinds()["420_83x61"]
     memory = recoder._memory
@@ -264,7 +261,7 @@ def test_memory_is_given_back(native: ctypes.CDLL) -> None:
     assert (memory.copy.data, memory.scratch.data, memory.pixels.data) == (None, None, None)
 
 
-def test_missing_memory_is_no_property_of_the_image(native: ctypes.CDLL) -> None:
+def test_missing_memory_raises(native: ctypes.CDLL) -> None:
     class Without:
         pn_release = native.pn_release
 

@@ -16,7 +16,7 @@ from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.orientation import upright
 from penstock.pipelines.sample.resize import resize_torch, write_sample
 
-PN_OK, PN_ODD, PN_NO_MEMORY = 0, 1, 2
+PN_OK, PN_UNSUPPORTED, PN_NO_MEMORY = 0, 1, 2
 GUARD = 64
 Resize = Callable[..., Pixels]
 
@@ -37,7 +37,7 @@ def library(native: ctypes.CDLL, request: pytest.FixtureRequest) -> Iterator[cty
 
 @pytest.fixture
 def resize(library: ctypes.CDLL) -> Iterator[Resize]:
-    """Resize in memory that ends where the pixels end; nothing is written beside the result."""
+    """Resize in memory that ends where the pixels end; nothing is written outside the result."""
     memory = native_tests.Memory()
 
     def call(pixels: Pixels, size: tuple[int, int], flip: bool = False, orientation: int = 1) -> Pixels:
@@ -57,7 +57,7 @@ def resize(library: ctypes.CDLL) -> Iterator[Resize]:
 
 
 def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -> Pixels:
-    """Pixels of one of several kinds, in rows of `stride` bytes, behind which no byte can be read."""
+    """Pixels of one of several kinds, in rows of `stride` bytes, after which no byte can be read."""
     rows = draw.integers(0, 256, (height, max(stride, 3 * width)), dtype=np.uint8)
     kind = draw.integers(4)
     if kind == 1:
@@ -154,7 +154,7 @@ def test_sizes_that_make_no_sense_touch_nothing(
     nowhere = ctypes.c_void_p(0)
     width, height, *size = sides
     arguments = (nowhere, ctypes.c_size_t(stride), width, height, nowhere, *size, 0, orientation, ctypes.byref(memory))
-    assert native.pn_resize(*arguments) == PN_ODD
+    assert native.pn_resize(*arguments) == PN_UNSUPPORTED
     assert memory.data is None
 
 

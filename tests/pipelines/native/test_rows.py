@@ -1,4 +1,4 @@
-"""Rows of batches that lie about what is stored, where and how: the library leaves them to Python."""
+"""Rows of batches with wrong descriptions of the stored data: the library leaves them to Python."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage, Progress
 from penstock.pipelines.sample.orientation import upright
 
-OK, ODD, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
+OK, UNSUPPORTED, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
 MCUS, STRIP_ROWS, SIDES = 2, 2, (90, 128)  # of one segment, of one strip, height and width of the image
 WINDOW = (3, 35, 40, 20)
 
 
 class Stored:
-    """A file with an image of one kind as a cache stores it, and the row that tells of it."""
+    """A file with an image of one kind as a cache stores it, and the row that describes it."""
 
     def __init__(self, folder: Path, native: ctypes.CDLL, kind: int) -> None:
         self.pixels, self.row = textured(*SIDES), np.zeros(1, ROW)
@@ -59,14 +59,14 @@ class Stored:
         self.seal()
 
     def seal(self) -> None:
-        """Write table, header and parts, and set what follows from them in the row."""
+        """Write table, header and parts, and set the row fields that follow from them."""
         head = b"".join(self.entry.pack(*words) for words in self.table) + self.header
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, head + self.parts, 5)
         self.row["head"], self.row["crc"], self.row["size"] = len(head), zlib.crc32(head), len(head + self.parts)
 
     def result(self, window: Any = WINDOW, max_pixels: int = 2**62, **lies: Any) -> int:
-        """The result of the row with other fields; of an image that is made the pixels are compared."""
+        """The result of the row with other fields; if an image is made, its pixels are compared."""
         stage = NativeStage(self.library, (window[3], window[2]), max_pixels, apply_exif=False)
         rows = self.row.copy()
         for name, value in lies.items():
@@ -90,38 +90,38 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path, native: ctypes.CDLL) 
 # Field, value, results of strips and of pixels; None: the same image.
 LIES: list[tuple[str, int, int | None, int | None]] = [
     ("size", 1 << 45, None, None),
-    ("size", 0, ODD, ODD),
-    ("size", -1, ODD, ODD),
-    ("size", 900, ODD, ODD),
-    ("head", 0, ODD, ODD),
-    ("head", 11, ODD, ODD),
-    ("head", 2**32 - 1, ODD, ODD),
-    ("crc", 77, ODD, ODD),
+    ("size", 0, UNSUPPORTED, UNSUPPORTED),
+    ("size", -1, UNSUPPORTED, UNSUPPORTED),
+    ("size", 900, UNSUPPORTED, UNSUPPORTED),
+    ("head", 0, UNSUPPORTED, UNSUPPORTED),
+    ("head", 11, UNSUPPORTED, UNSUPPORTED),
+    ("head", 2**32 - 1, UNSUPPORTED, UNSUPPORTED),
+    ("crc", 77, UNSUPPORTED, UNSUPPORTED),
     ("fd", -1, UNREADABLE, UNREADABLE),
     ("offset", -1, UNREADABLE, UNREADABLE),
     ("offset", 2**63 - 1, UNREADABLE, UNREADABLE),
     ("offset", 1 << 40, UNREADABLE, UNREADABLE),
-    ("offset", 6, ODD, ODD),
-    ("width", 0, ODD, ODD),
-    ("width", -(2**31), ODD, ODD),
-    ("width", 129, ODD, ODD),
-    ("height", 0, ODD, ODD),
-    ("height", -(2**31), ODD, ODD),
-    ("height", 2**31 - 1, ODD, ODD),
-    ("height", 91, ODD, ODD),
-    ("strip_rows", 0, ODD, ODD),
-    ("strip_rows", 1, ODD, ODD),
-    ("mcu_height", 0, ODD, None),
-    ("mcu_height", 255, ODD, None),
-    ("mcu_width", 0, ODD, None),
-    ("segment_mcus", 1, ODD, None),
-    ("height_offset", 0, ODD, None),
+    ("offset", 6, UNSUPPORTED, UNSUPPORTED),
+    ("width", 0, UNSUPPORTED, UNSUPPORTED),
+    ("width", -(2**31), UNSUPPORTED, UNSUPPORTED),
+    ("width", 129, UNSUPPORTED, UNSUPPORTED),
+    ("height", 0, UNSUPPORTED, UNSUPPORTED),
+    ("height", -(2**31), UNSUPPORTED, UNSUPPORTED),
+    ("height", 2**31 - 1, UNSUPPORTED, UNSUPPORTED),
+    ("height", 91, UNSUPPORTED, UNSUPPORTED),
+    ("strip_rows", 0, UNSUPPORTED, UNSUPPORTED),
+    ("strip_rows", 1, UNSUPPORTED, UNSUPPORTED),
+    ("mcu_height", 0, UNSUPPORTED, None),
+    ("mcu_height", 255, UNSUPPORTED, None),
+    ("mcu_width", 0, UNSUPPORTED, None),
+    ("segment_mcus", 1, UNSUPPORTED, None),
+    ("height_offset", 0, UNSUPPORTED, None),
     ("orientation", 77, None, None),
 ]
 
 
 @pytest.mark.parametrize(("field", "value", "of_strips", "of_pixels"), LIES)
-def test_a_record_that_lies_is_not_believed(
+def test_a_wrong_record_is_detected(
     stored: Stored, field: str, value: int, of_strips: int | None, of_pixels: int | None
 ) -> None:
     expected = of_strips if stored.kind == STRIPS else of_pixels
@@ -133,13 +133,17 @@ def test_a_record_that_lies_is_not_believed(
     "window",
     [(-1, 0, 4, 4), (0, -1, 4, 4), (0, 0, 0, 4), (0, 0, 4, 0), (125, 0, 4, 4), (0, 87, 4, 4), (2**31 - 1, 0, 4, 4)],
 )
-def test_a_window_outside_is_not_made(stored: Stored, window: tuple[int, int, int, int]) -> None:
-    assert stored.result(window) == ODD
+def test_a_window_outside_is_unsupported(stored: Stored, window: tuple[int, int, int, int]) -> None:
+    assert stored.result(window) == UNSUPPORTED
 
 
-def test_what_is_cut_has_the_bounds_of_what_is_filled(stored: Stored) -> None:
-    """An image as high as its record says would overflow where its rows are rounded up: tell UBSan by $CFLAGS."""
-    for height, window, expected in ((SIDES[0], WINDOW, OK), (2**31 - 1, WINDOW, ODD), (SIDES[0], (0, 87, 4, 4), ODD)):
+def test_cut_has_the_bounds_of_fill(stored: Stored) -> None:
+    """An image as high as its record says would overflow where its rows are rounded up: pass UBSan by $CFLAGS."""
+    for height, window, expected in (
+        (SIDES[0], WINDOW, OK),
+        (2**31 - 1, WINDOW, UNSUPPORTED),
+        (SIDES[0], (0, 87, 4, 4), UNSUPPORTED),
+    ):
         stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
         rows["height"] = height
         assert stage.load(rows, NO_NAMES)
@@ -161,7 +165,7 @@ def test_a_window_is_of_the_upright_image(stored: Stored, orientation: int) -> N
 
 
 def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[np.void, np.ndarray]:
-    """The row of a window that was cut into `room` bytes, and these bytes; nothing is written behind them."""
+    """The row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
     stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
     parts = np.full(room + 64, 0xA5, np.uint8)
     assert stage.load(rows, NO_NAMES)
@@ -172,7 +176,7 @@ def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[n
 
 
 @pytest.mark.parametrize("window", [WINDOW, (0, 0, SIDES[1], SIDES[0]), (32, 16, 33, 17)])
-def test_what_is_cut_holds_the_window_and_fits(stored: Stored, window: tuple[int, int, int, int]) -> None:
+def test_a_cut_contains_the_window_and_fits(stored: Stored, window: tuple[int, int, int, int]) -> None:
     x, y, w, h = window
     row, parts = cut(stored, window, 1 << 17)
     assert row["result"] == OK
@@ -187,7 +191,7 @@ def test_what_is_cut_holds_the_window_and_fits(stored: Stored, window: tuple[int
         assert cut(stored, window, int(row["size"]) - 1)[0]["result"] == NO_MEMORY
 
 
-def test_memory_that_cannot_be_had(tmp_path: Path, native: ctypes.CDLL) -> None:
+def test_memory_that_cannot_be_allocated(tmp_path: Path, native: ctypes.CDLL) -> None:
     stored, side = Stored(tmp_path, native, PIXELS), 1 << 20
     stage, rows = NativeStage(native, (8, 8), 2**62, apply_exif=False), stored.row.copy()
     rows["width"] = rows["height"] = side
@@ -199,8 +203,8 @@ def test_memory_that_cannot_be_had(tmp_path: Path, native: ctypes.CDLL) -> None:
     os.close(stored.descriptor)
 
 
-def test_images_of_too_many_pixels_are_left(stored: Stored) -> None:
-    assert stored.result(max_pixels=90 * 128 - 1) == ODD
+def test_images_of_too_many_pixels_are_unsupported(stored: Stored) -> None:
+    assert stored.result(max_pixels=90 * 128 - 1) == UNSUPPORTED
     assert stored.result(max_pixels=90 * 128) == OK
 
 
@@ -208,8 +212,8 @@ def test_damage_is_left_to_python(stored: Stored) -> None:
     whole = 5 + int(stored.row["size"][0])
     assert stored.result((0, 80, 9, 10)) == stored.result((0, 0, 128, 90)) == OK
     os.pwrite(stored.descriptor, b"\xa5", whole - 40)
-    assert stored.result((0, 80, 9, 10)) == ODD
-    assert stored.result((0, 0, 9, 9)) == OK  # it is not looked at
+    assert stored.result((0, 80, 9, 10)) == UNSUPPORTED
+    assert stored.result((0, 0, 9, 9)) == OK  # the damage is not read
     os.ftruncate(stored.descriptor, whole - 40)
     assert stored.result((0, 80, 9, 10)) == UNREADABLE
     os.ftruncate(stored.descriptor, 9)
@@ -217,25 +221,25 @@ def test_damage_is_left_to_python(stored: Stored) -> None:
 
 
 def test_strips_that_end_where_they_should_not(tmp_path: Path, native: ctypes.CDLL) -> None:
-    """The checksum says that a table is whole, not that its maker meant well."""
+    """A checksum proves that a table is complete, not that it is honest."""
     stored = Stored(tmp_path, native, STRIPS)
     table = list(stored.table)
     for number, end in ((0, 2**32 - 1), (0, table[2][0] + 1), (2, 0), (2, 2**32 - 1), (2, len(stored.parts) + 1)):
         stored.table = list(table)
         stored.table[number] = (end, table[number][1])
         stored.seal()
-        assert stored.result((0, 40, 128, 50)) == ODD, (number, end)
+        assert stored.result((0, 40, 128, 50)) == UNSUPPORTED, (number, end)
     os.close(stored.descriptor)
 
 
-def test_a_marker_too_many_is_told(tmp_path: Path, native: ctypes.CDLL) -> None:
+def test_an_extra_marker_is_noticed(tmp_path: Path, native: ctypes.CDLL) -> None:
     stored = Stored(tmp_path, native, STRIPS)
     whole = (0, 0, *SIDES[::-1])
     assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == OK
     stored.parts += b"\xff\xd0"
     stored.table[-1] = (len(stored.parts), zlib.crc32(stored.parts))
     stored.seal()
-    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == ODD
+    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == UNSUPPORTED
     os.close(stored.descriptor)
 
 
@@ -266,7 +270,7 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
     for field, values in lies.items():
         for value in values:
             assert result(**{field: value}) == UNREADABLE, (field, value)
-    assert result(size=3) == result(size=-1) == result(size=1 << 40) == ODD
+    assert result(size=3) == result(size=-1) == result(size=1 << 40) == UNSUPPORTED
     assert result(names=names._replace(root=root + b"x" * 5000)) == UNREADABLE
     os.utime(tmp_path / "name", (12 * 10**9, 12 * 10**9))  # in ns more than 64 bits
     assert result() == UNREADABLE
@@ -279,7 +283,11 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
     claimed = data[: huge.height_offset] + struct.pack(">HH", 60000, 1600) + data[huge.height_offset + 4 :]
     (tmp_path / "cache").write_bytes(data + claimed)
     descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, (8, 8), 10**8, apply_exif=False)
-    for offset, crc, expected in ((0, zlib.crc32(data), OK), (0, 1, ODD), (len(data), zlib.crc32(claimed), ODD)):
+    for offset, crc, expected in (
+        (0, zlib.crc32(data), OK),
+        (0, 1, UNSUPPORTED),
+        (len(data), zlib.crc32(claimed), UNSUPPORTED),
+    ):
         rows = np.zeros(1, ROW)
         rows["kind"], rows["fd"], rows["size"], rows["offset"], rows["crc"] = STORED, descriptor, len(data), offset, crc
         assert stage.load(rows, NO_NAMES)
@@ -295,7 +303,7 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
     progress = np.array([0, 0, 8])
     at = progress.ctypes.data
     assert stage.load(rows, NO_NAMES, Progress(at, at + 8, at + 16, 8))
-    assert not stage.load(rows, NO_NAMES, Progress(at, at + 8, at + 16, 7))  # no more wanted
+    assert not stage.load(rows, NO_NAMES, Progress(at, at + 8, at + 16, 7))  # no longer wanted
     os.close(descriptor)
 
 
@@ -312,12 +320,12 @@ ODD_EXIF = jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")
     ("data", "exif", "loaded", "prepared"),
     [
         (coded(b"\1\2\3"), True, OK, OK),
-        (coded(b"abc"), True, OK, ODD),  # another decoder may take it for RGB
+        (coded(b"abc"), True, OK, UNSUPPORTED),  # another decoder may take it for RGB
         (coded(b"\1\2\3", ODD_EXIF), False, OK, OK),
-        (coded(b"\1\2\3", ODD_EXIF), True, ODD, ODD),
+        (coded(b"\1\2\3", ODD_EXIF), True, UNSUPPORTED, UNSUPPORTED),
     ],
 )
-def test_what_others_may_see_otherwise_is_left(
+def test_files_that_other_decoders_may_read_differently_are_unsupported(
     tmp_path: Path, native: ctypes.CDLL, data: bytes, exif: bool, loaded: int, prepared: int
 ) -> None:
     (tmp_path / "cache").write_bytes(data)

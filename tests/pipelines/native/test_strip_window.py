@@ -22,7 +22,7 @@ SEGMENTS = ((241, 160, 2), (241, 163, 1), (64, 96, 3), (70, 33, 1), (48, 64, 4))
 
 
 class Strips:
-    """A JPEG with a restart marker behind each `mcus` MCUs, and where its segments end."""
+    """A JPEG with a restart marker after every `mcus` MCUs, and where its segments end."""
 
     def __init__(self, kind: str, height: int, width: int, mcus: int) -> None:
         pixels = textured(height, width)
@@ -65,7 +65,7 @@ def strips(kind: str, height: int, width: int, mcus: int) -> Strips:
 
 
 def decoded(native: ctypes.CDLL, image: Strips, window: Window, coded: bytes, first: int, **changes: int):  # type: ignore[no-untyped-def]
-    """What the library makes of strips."""
+    """The pixels that the library decodes from strips."""
     fields = {"first_row": first, "segment_mcus": image.geometry.segment_mcus, "at_end": 1, "whole_file": 0, **changes}
     return strips_window(native, image.header, Scan(data=coded, size=len(coded), **fields), window)
 
@@ -118,7 +118,7 @@ def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> N
     assert decoded(native, image, window, coded, first, at_end=0) is None
 
 
-def test_damage_in_what_is_needed_is_told_and_beside_it_is_not(native: ctypes.CDLL) -> None:
+def test_damage_in_needed_segments_is_noticed_and_elsewhere_is_not(native: ctypes.CDLL) -> None:
     image = strips("420", 241, 160, 2)
     window = (70, 0, 20, 241)  # in the third segment of each row
     ends = [0, *segment_ends(np.frombuffer(image.scan, np.uint8)).tolist()]
@@ -139,7 +139,7 @@ def test_damage_in_what_is_needed_is_told_and_beside_it_is_not(native: ctypes.CD
 @pytest.mark.parametrize(
     "changes", [{"segment_mcus": 0}, {"segment_mcus": 5}, {"segment_mcus": 3}, {"first_row": -1}, {"first_row": 9}]
 )
-def test_geometry_that_is_not_the_headers_is_not_taken(native: ctypes.CDLL, changes: dict[str, int]) -> None:
+def test_geometry_that_differs_from_the_header_is_unsupported(native: ctypes.CDLL, changes: dict[str, int]) -> None:
     image = strips("420", 241, 160, 2)
     assert decoded(native, image, (0, 0, 9, 9), image.scan, 0) is not None
     assert decoded(native, image, (0, 0, 9, 9), image.scan, **{"first": 0, **changes}) is None
@@ -150,7 +150,7 @@ def test_geometry_that_is_not_the_headers_is_not_taken(native: ctypes.CDLL, chan
 
 
 def test_damage_above_a_window_of_a_very_narrow_image(native: ctypes.CDLL) -> None:
-    """Python's part holds the row of MCUs above, although chroma this narrow is not mixed, and tells of its damage."""
+    """Python's part holds the row of MCUs above, although chroma this narrow is not mixed, and reports its damage."""
     image, window = strips("420", 48, 4, 1), (0, 16, 4, 16)
     damaged = image.scan[: image.ends[0] - 2] + bytes(2) + image.scan[image.ends[0] - 2 :]
     with pytest.raises(ValueError, match="extraneous bytes"):

@@ -26,7 +26,7 @@ PARTS = {
     "cutmix": Augmentations(cutmix=1.0),
     "all": ALL,
 }
-# First word of each purpose, as it must stay: see _words.
+# First word of each purpose, as it must stay: see _draw_words.
 ERASE, JITTER, MIX, AUTO = 0, 23, 28, 33
 
 
@@ -188,7 +188,7 @@ def test_beta_at_the_ends_of_the_uniforms_is_a_number() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
-    """In any order of pairs and beside any others: workers, ranks and batch sizes change nothing."""
+    """In any order of pairs and next to any others: workers, ranks and batch sizes change nothing."""
     augment = PARTS[name]
     whole = plan_of(augment, 60)
     pairs = np.random.default_rng(0).permutation(30)[:11]
@@ -237,7 +237,7 @@ def test_padding_is_left_alone_and_so_is_its_partner_in_mixing() -> None:
     assert (plan.mixing.share[~alone] < 1).all()
 
 
-def test_nothing_asked_for_is_nothing_planned() -> None:
+def test_without_augmentations_nothing_is_planned() -> None:
     plan = plan_of(Augmentations(), 10)
     assert plan.ops.shape == plan.values.shape == (0, 10)
     assert not plan.erased.any()

@@ -101,13 +101,13 @@ def test_no_two_of_seed_epoch_index_stream_share_a_draw() -> None:
 @pytest.mark.parametrize(
     ("seed", "epoch", "count"), [(-1, 0, 1), (2**64, 0, 1), (0, -1, 1), (0, 2**32, 1), (0, 0, 0), (0, 0, 2**18)]
 )
-def test_what_does_not_fit_is_refused(seed: int, epoch: int, count: int) -> None:
-    with pytest.raises(ValueError, match="lies in"):
+def test_values_out_of_range_are_rejected(seed: int, epoch: int, count: int) -> None:
+    with pytest.raises(ValueError, match="must be in"):
         random_words(seed, epoch, np.arange(2), STREAM_CROP, count)
 
 
 def test_the_ends_of_the_ranges_work() -> None:
-    index = np.array([0, 2**63 - 1, -1])  # -1 is padding: its draws matter to nobody, but it must not raise
+    index = np.array([0, 2**63 - 1, -1])  # -1 is padding: its draws are not used, but it must not raise
     words = random_words(2**64 - 1, 2**32 - 1, index, STREAM_BATCH, 4)
     assert len(np.unique(words)) == 12
     assert words.max() <= LOW

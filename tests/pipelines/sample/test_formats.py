@@ -1,4 +1,4 @@
-"""Formats by magic bytes: declared sizes, and the refusal of files that were cut anywhere."""
+"""Formats by magic bytes: declared sizes, and errors for files truncated anywhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from odd_images import OddImage, corpus, encoded, scene
 from PIL import Image
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.sample.formats import check_end, file_format
+from penstock.pipelines.sample.formats import check_end, read_format
 
 OTHERS = [odd for odd in corpus() if odd.code is None and not odd.data.startswith(b"\xff\xd8")]
 
 
 def code_of(data: bytes) -> str | None:
     try:
-        check_end(data, file_format(data).name)
+        check_end(data, read_format(data).name)
     except LoaderError as error:
         return error.code
     return None
@@ -27,14 +27,14 @@ def code_of(data: bytes) -> str | None:
 @pytest.mark.parametrize("odd", OTHERS, ids=lambda odd: odd.name)
 def test_format_and_size_as_pillow_has_them(odd: OddImage) -> None:
     with Image.open(io.BytesIO(odd.data)) as image:
-        assert file_format(odd.data) == (image.format, *image.size)
+        assert read_format(odd.data) == (image.format, *image.size)
     assert odd.reference is not None
-    assert file_format(odd.data)[1:] == odd.reference.shape[1::-1]
-    check_end(odd.data, file_format(odd.data).name)
+    assert read_format(odd.data)[1:] == odd.reference.shape[1::-1]
+    check_end(odd.data, read_format(odd.data).name)
 
 
 def test_all_formats_are_among_them() -> None:
-    assert {file_format(odd.data).name for odd in OTHERS} == {"PNG", "WEBP", "BMP", "GIF"}
+    assert {read_format(odd.data).name for odd in OTHERS} == {"PNG", "WEBP", "BMP", "GIF"}
 
 
 @pytest.mark.parametrize("odd", [o for o in OTHERS if not o.name.endswith("_tail")], ids=lambda odd: odd.name)
@@ -46,15 +46,15 @@ def test_a_file_cut_anywhere_is_truncated(odd: OddImage) -> None:
 
 
 @pytest.mark.parametrize("odd", [o for o in corpus() if o.name.startswith("foreign")], ids=lambda odd: odd.name)
-def test_foreign_files_are_told_by_their_first_bytes(odd: OddImage) -> None:
+def test_foreign_files_are_recognised_by_their_first_bytes(odd: OddImage) -> None:
     with pytest.raises(LoaderError) as caught:
-        file_format(odd.data)
+        read_format(odd.data)
     assert caught.value.code == "E-FORMAT"
     assert " ".join(repr(odd.data[:16]).split()) in caught.value.cause
 
 
 @pytest.mark.parametrize("data", [b"RIFX", b"GIF90a......", b"\x89PNX", b"BN", b"RIFF....WAVE", b"\xfe\xd8", b"GIF88a"])
-def test_near_misses_are_no_images(data: bytes) -> None:
+def test_near_misses_are_not_images(data: bytes) -> None:
     assert code_of(data) == "E-FORMAT"
 
 
@@ -72,7 +72,7 @@ def gif(frame: tuple[int, int, int, int], screen: tuple[int, int] = (8, 6), extr
 )
 def test_a_gif_frame_widens_the_screen_as_in_pillow(frame: tuple[int, int, int, int], size: tuple[int, int]) -> None:
     data = gif(frame)
-    assert file_format(data) == ("GIF", *size)
+    assert read_format(data) == ("GIF", *size)
     with Image.open(io.BytesIO(data)) as image:
         assert image.size == size
 
@@ -81,13 +81,13 @@ def test_gif_blocks_that_look_like_others_are_stepped_over() -> None:
     comment = b"!\xfe\x05\x2c;\0;,\x03;;;\0" + b"!\xff\x0bNETSCAPE2.0\x03\x01\0\0\0" + b"\0\0"
     data = gif((0, 0, 8, 6), extra=comment)
     assert code_of(data) is None
-    assert file_format(data) == ("GIF", 8, 6)
+    assert read_format(data) == ("GIF", 8, 6)
     assert {code_of(data[:cut]) for cut in range(1, len(data))} == {"E-TRUNC"}
 
 
 def test_a_gif_without_frames_has_its_screen_size() -> None:
     data = b"GIF89a" + struct.pack("<HHBBB", 8, 6, 0, 0, 0)
-    assert file_format(data + b";") == ("GIF", 8, 6)
+    assert read_format(data + b";") == ("GIF", 8, 6)
     assert code_of(data) == "E-TRUNC"
 
 
@@ -100,7 +100,7 @@ def test_an_os2_bitmap_has_16_bit_sides(bits: int, width: int, height: int) -> N
         b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + struct.pack("<IHHHH", 12, width, height, 1, bits)
     )
     data = head + palette + rows
-    assert file_format(data) == ("BMP", width, height)
+    assert read_format(data) == ("BMP", width, height)
     assert code_of(data) is None
     assert {code_of(data[:end]) for end in range(2, len(data))} == {"E-TRUNC"}
     with Image.open(io.BytesIO(data)) as image:
@@ -111,7 +111,7 @@ def test_an_os2_bitmap_has_16_bit_sides(bits: int, width: int, height: int) -> N
 def test_a_bitmap_is_cut_short_wherever_it_ends_too_early(palette: bool) -> None:
     image = Image.fromarray(scene(1, 1))
     data = encoded(image.quantize(2) if palette else image, "BMP")
-    assert file_format(data) == ("BMP", 1, 1)
+    assert read_format(data) == ("BMP", 1, 1)
     assert code_of(data) is None
     assert {code_of(data[:end]) for end in range(2, len(data))} == {"E-TRUNC"}
 

@@ -1,4 +1,4 @@
-"""Files made to keep a decoder busy, or to fill its memory: refused early, whichever decoder is chosen."""
+"""Files crafted to keep a decoder busy or to fill its memory: every decoder rejects them early."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import check_markers, check_scans, parse_header
 from penstock.pipelines.sample import decode_pillow, pixel_memory
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.sample.formats import check_end, file_format
+from penstock.pipelines.sample.formats import check_end, read_format
 from penstock.pipelines.spec import ImagePipeline
 
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
@@ -71,7 +71,7 @@ def test_a_larger_image_may_have_fewer_scans(max_pixels: int, allowed: int) -> N
         check_scans(with_scans(PROGRESSIVE, allowed + 1), header, max_pixels)
     assert caught.value.code == "E-BOMB"
     hidden = most[:-2] + jp.segment(jp.COM, b"\xff\xda" * 600) + jp.EOI + PROGRESSIVE * 60
-    check_scans(hidden, header, max_pixels)  # neither in a segment nor behind the end
+    check_scans(hidden, header, max_pixels)  # neither in a segment nor after the end
     junk = most[:-2] + jp.segment(jp.COM, b"") + b"\0" + with_scans(PROGRESSIVE, 900)[-9000:]
     with pytest.raises(LoaderError, match="stray bytes"):
         check_scans(junk, header, max_pixels)
@@ -80,7 +80,7 @@ def test_a_larger_image_may_have_fewer_scans(max_pixels: int, allowed: int) -> N
 # ---- markers and blocks
 
 
-def test_fill_bytes_are_passed_over_at_once() -> None:
+def test_fill_bytes_are_skipped_at_once() -> None:
     data = Counted(jp.SOI + b"\xff" * 100_000 + WHOLE[2:])
     assert parse_header(data).width == 83
     assert data.looks < 1000
@@ -97,7 +97,7 @@ def test_markers_by_the_ten_thousand_are_junk(junk: bytes, decoder: str) -> None
     assert refusal(jp.inserted(WHOLE, junk * 10_000), decoder) == "E-CORRUPT"
 
 
-def test_markers_behind_the_scan_too() -> None:
+def test_markers_after_the_scan_too() -> None:
     header = parse_header(WHOLE)
     assert not check_markers(WHOLE[:-2] + COMMENT * 1000 + jp.EOI, header)
     with pytest.raises(LoaderError, match="more than 10,000 markers") as caught:
@@ -105,9 +105,9 @@ def test_markers_behind_the_scan_too() -> None:
     assert caught.value.code == "E-CORRUPT"
 
 
-def test_junk_between_the_blocks_of_a_gif_is_passed_over_at_once() -> None:
+def test_junk_between_the_blocks_of_a_gif_is_skipped_at_once() -> None:
     data = Counted(GIF[:-1] + bytes(100_000) + b";")
-    check_end(data, file_format(data).name)
+    check_end(data, read_format(data).name)
     assert data.looks < 1000
     with pytest.raises(LoaderError) as caught:
         check_end(Counted(GIF[:-1] + bytes(100_000)), "GIF")
@@ -146,7 +146,7 @@ def declared(width: int, height: int, depth: int, colour: int) -> bytes:
     ("depth", "colour", "megapixels"),
     [(8, 6, 100), (16, 6, 50), (16, 2, 66), (16, 4, 100), (16, 0, 100), (8, 3, 100), (1, 0, 100)],
 )
-def test_sixteen_bits_a_sample_count_twice(depth: int, colour: int, megapixels: int) -> None:
+def test_sixteen_bits_per_sample_count_twice(depth: int, colour: int, megapixels: int) -> None:
     decoder = ImageDecoder(ImagePipeline())
     assert decoder.probe(declared(10_000, megapixels * 100, depth, colour)).width == 10_000
     with pytest.raises(LoaderError, match="max_pixels is 100000000") as caught:
@@ -160,13 +160,13 @@ def test_large_images_are_converted_in_bands(odd: OddImage, monkeypatch: pytest.
     whole = decoder.full(odd.data).copy()
     height, width = whole.shape[:2]
     converted: list[int] = []
-    convert = decode_pillow._band_as_rgb
+    convert = decode_pillow._convert_band
 
     def noted(image: Image.Image) -> np.ndarray:
         converted.append(image.size[1])
         return convert(image)
 
-    monkeypatch.setattr(decode_pillow, "_band_as_rgb", noted)
+    monkeypatch.setattr(decode_pillow, "_convert_band", noted)
     monkeypatch.setattr(decode_pillow, "_BAND_PIXELS", 5 * width)
     assert np.array_equal(decoder.full(odd.data), whole)
     assert sum(converted) == height

@@ -1,4 +1,4 @@
-"""The corpus of odd images holds every refusal, and its tolerances tell right pixels from wrong ones."""
+"""The corpus of unusual images has every error code, and its tolerances separate right pixels from wrong ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_size_names_and_codes() -> None:
 
 
 @pytest.mark.parametrize("odd", ACCEPTED, ids=lambda odd: odd.name)
-def test_tolerances_tell_right_from_wrong(odd: OddImage) -> None:
+def test_tolerances_separate_right_from_wrong(odd: OddImage) -> None:
     right = odd.reference
     assert right is not None
     wrong = {"negative": 255 - right, "black": np.zeros_like(right), "white": np.full_like(right, 255)}

@@ -50,7 +50,7 @@ def resized(pixels: np.ndarray, size: tuple[int, int], resize: resample.Resize) 
 
 
 def torchvision_definition(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """What torchvision's RandomResizedCrop makes of a crop: PIL.Image.resize with BILINEAR, which antialiases."""
+    """The result of torchvision's RandomResizedCrop: PIL.Image.resize with BILINEAR, which antialiases."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
@@ -161,6 +161,6 @@ def test_one_colour_stays_that_colour() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 5, 3), (5, 1, 3)])
 def test_a_mirrored_row_of_pixels(shape: tuple[int, ...]) -> None:
-    """numpy calls it contiguous whatever the stride of an axis of one pixel, and torch takes no negative one."""
+    """numpy calls it contiguous for any stride of an axis of one pixel, but torch rejects a negative stride."""
     pixels = np.flip(np.arange(15, dtype=np.uint8).reshape(shape), shape.index(1))
     assert np.array_equal(as_nchw(pixels)[0].permute(1, 2, 0).numpy(), pixels)

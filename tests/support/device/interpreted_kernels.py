@@ -70,11 +70,11 @@ def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
     number -= not augmentations.mixes
     pixels = torch.from_numpy(images_of(2 * number, size))[::2]  # with gaps
     plain = stage.BatchStage(pipeline, dtype, CPU, num_classes=4)
-    stage.fused_stage = fused.FusedStage  # type: ignore[attr-defined, assignment]
+    stage.choose_fused_stage = fused.FusedStage  # type: ignore[attr-defined, assignment]
     try:
         ours = stage.BatchStage(pipeline, dtype, CPU, num_classes=4)
     finally:
-        stage.fused_stage = fused_check.fused_stage  # type: ignore[attr-defined]
+        stage.choose_fused_stage = fused_check.choose_fused_stage  # type: ignore[attr-defined]
     plan = plain.plan(BatchKey(3, 1, np.append(np.arange(number - 1), -1)))
     assert ours.fused
     assert not plain.fused
@@ -85,18 +85,18 @@ def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
 
 def check() -> str:
     """The check that a process makes at its first use of a device."""
-    return fused_check._what_is_wrong(CPU, torch.bfloat16)
+    return fused_check._find_fault(CPU, torch.bfloat16)
 
 
 def wrong_operation() -> str:
     """The check notices a wrong kernel: here, two operations change places."""
-    words = fused.round_words
-    fused.round_words = lambda ops, *rest: words(np.where(ops == Op.HUE, np.int8(Op.IDENTITY), ops), *rest)
+    words = fused.pack_rounds
+    fused.pack_rounds = lambda ops, *rest: words(np.where(ops == Op.HUE, np.int8(Op.IDENTITY), ops), *rest)
     try:
-        said = fused_check._what_is_wrong.__wrapped__(CPU, torch.uint8)
+        said = fused_check._find_fault.__wrapped__(CPU, torch.uint8)
     finally:
-        fused.round_words = words
-    return "" if "values of a made batch are wrong" in said else f"not noticed: {said}"
+        fused.pack_rounds = words
+    return "" if "values of a test batch are wrong" in said else f"not noticed: {said}"
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def refused() -> str:
     try:
         fused.FusedStage(as_is(), CPU)(torch.zeros((4, 2, 2, 3), dtype=torch.uint8), plan)
     except ValueError as error:
-        return "" if str(error) == "this plan is for 3 images, not 4" else str(error)
+        return "" if str(error) == "the plan must be for 4 images, got one for 3" else str(error)
     return "accepted"
 
 

@@ -48,7 +48,7 @@ def crafted(
 
 
 def _symbols(block: Block, before: int, end: int) -> list[tuple[int, int, str]]:
-    """Table (0 for DC), symbol, and the bits behind its code, of all symbols of a block."""
+    """Table (0 for DC), symbol, and the bits after its code, of all symbols of a block."""
     size, bits = jp.magnitude(block.get(0, 0) - before)
     out, last = [(0, size, bits)], 0
     for place in sorted(k for k in block if k > 0):

@@ -52,7 +52,7 @@ class SlowToArrive(FaultySource):
 
 
 class OpenFifo:
-    """Opens a FIFO that nobody ever writes to, as dead storage would block."""
+    """Opens a FIFO without a writer, which blocks like dead storage."""
 
     def __init__(self, path: str) -> None:
         self._path = path

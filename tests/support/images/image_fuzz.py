@@ -118,7 +118,7 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
     def attempt(decoder: ImageDecoder, data: bytes, share: int, poison: int) -> tuple[str, np.ndarray | None]:
         memory = getattr(decoder._jpeg, "_memory", None)
         if memory is not None:
-            memory._kept.fill(poison)  # what an earlier image would leave behind
+            memory._kept.fill(poison)  # remains of an earlier image
         signal.alarm(SECONDS_PER_INPUT)
         try:
             probe = decoder.probe(data)
@@ -148,7 +148,7 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
 
 
 def _differences(pixels: list[np.ndarray]) -> list[str]:
-    """pixels: whole and top third of each decoder in turn. Poison that shines through would differ between all."""
+    """pixels: whole and top third of each decoder, alternating. Poison that shines through would differ between all."""
     found = [
         f"{name}: the top third is not the top of the whole"
         for name, whole, top in zip(DECODERS, pixels[::2], pixels[1::2], strict=True)

@@ -85,7 +85,7 @@ def encode(
         out.append(segment(SOS, bytes([len(scan)]) + ids + b"\0\x3f\0"))
         if len(scan) > 1:
             mcus = _interleaved_mcus([(components[i].h, components[i].v, blocks[i]) for i in scan])
-        else:  # a scan of one component holds no padding blocks, whatever the sampling factors (T.81, A.2.2)
+        else:  # a scan of one component has no padding blocks, for any sampling factors (T.81, A.2.2)
             c = components[scan[0]]
             rows, columns = -(-height * c.v // (8 * v_max)), -(-width * c.h // (8 * h_max))
             mcus = [[(0, b)] for row in blocks[scan[0]][:rows] for b in row[:columns]]
@@ -191,7 +191,7 @@ def without(data: bytes, marker: int) -> bytes:
 
 
 def inserted(data: bytes, extra: bytes) -> bytes:
-    """The file with `extra` behind the JFIF header, or behind SOI where there is none."""
+    """The file with `extra` after the JFIF header, or after SOI if there is none."""
     marker, _, end = next(segments(data))
     at = end if marker == APP0 else 2
     return data[:at] + extra + data[at:]

@@ -97,7 +97,7 @@ def encoded(image: np.ndarray | Image.Image, fmt: str, **options: object) -> byt
 
 
 def jpeg(pixels: np.ndarray, **options: object) -> bytes:
-    """A JPEG of quality 95, 4:4:4 unless told otherwise."""
+    """A JPEG of quality 95, 4:4:4 by default."""
     return encoded(pixels, "JPEG", **{"quality": 95, "subsampling": 0, **options})
 
 
@@ -362,7 +362,7 @@ def _pngs() -> list[OddImage]:
         extra += png_chunk(b"tRNS", bytes(range(2**depth))) if see_through else b""
         data = png(index, depth=depth, colour=3, extra=extra)
         name = f"png_palette_{depth}" + ("_alpha" if see_through else "")
-        images.append(_accept(name, data, palette[index[..., 0]], 0.0, "the palette's colour whatever its alpha"))
+        images.append(_accept(name, data, palette[index[..., 0]], 0.0, "the palette's colour for any alpha"))
     profile = png_chunk(b"iCCP", b"x\0\0" + zlib.compress(b"no profile"))
     images.append(_accept("png_icc_garbage", png(rgb, depth=8, colour=2, extra=profile), rgb, 0.0, "not looked at"))
     text = png_chunk(b"tEXt", b"Comment\0\xff\xd8\xff")
@@ -379,7 +379,7 @@ def _other_formats() -> list[OddImage]:
     palette = np.asarray(indexed.getpalette(), np.uint8).reshape(-1, 3)
     colours = palette[np.asarray(indexed)]
     bmp = encoded(rgb, "BMP")
-    # A negative height tells that the rows run from the top: the picture turns upside down.
+    # A negative height means that the rows run from the top: the picture turns upside down.
     top_down = bmp[:22] + struct.pack("<i", -37) + bmp[26:]
     bits, white = grey[..., 0] > 128, np.full(3, 255, np.uint8)
     exact = {"lossless": True, "exact": True}
@@ -466,7 +466,7 @@ def _cut_jpegs() -> list[OddImage]:
             "jpeg_thumbnail_cut", with_thumbnail[: len(with_thumbnail) // 2], "E-TRUNC", "its thumbnail has an EOI"
         ),
         _reject("jpeg_thumbnail_no_eoi", with_thumbnail[:-2], "E-EOI", "the thumbnail has an EOI"),
-        _reject("jpeg_thumbnail_only", with_thumbnail[: len(exif) + 20], "E-TRUNC", "cut right behind the thumbnail"),
+        _reject("jpeg_thumbnail_only", with_thumbnail[: len(exif) + 20], "E-TRUNC", "cut directly after the thumbnail"),
         _reject("jpeg_grey_cut_50", grey[: len(grey) // 2], "E-TRUNC", "one component"),
         _reject("jpeg_restart_cut_50", restart[: len(restart) // 2], "E-TRUNC", "restart markers before the cut"),
         _reject("jpeg_cmyk_cut_50", cmyk[: len(cmyk) // 2], "E-TRUNC", "four components"),

@@ -1,4 +1,4 @@
-"""JPEGs that libjpeg repairs: every decoder takes them, and makes up what is missing."""
+"""JPEGs that libjpeg repairs: every decoder accepts them, and fills in missing data."""
 
 from __future__ import annotations
 

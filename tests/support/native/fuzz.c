@@ -1,6 +1,7 @@
 /* Feeds JPEGs, as they are and then damaged, to the window decoder, the re-coder, and as rows of batches to the calls
- * that make these: `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault; inputs,
- * pixels and the library's own memory are of exactly the size that was asked for. Prints how many were decoded. */
+ * that make these: `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault;
+ * inputs, pixels and the library's own memory are of exactly the size that was asked for. Prints how many were decoded.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -36,10 +37,10 @@ static uint32_t draw(uint32_t below) { /* xorshift64* */
   return (uint32_t)((state * 2685821657736338717ull) >> 33) % (below == 0 ? 1 : below);
 }
 
-/* In the place of pn_take: no more than what is asked for, and nothing of what was there before. */
+/* In the place of pn_reserve: no more than what is asked for, and nothing of what was there before. */
 static int filling; /* what new memory is filled with: nothing may depend on it */
-uint8_t *__wrap_pn_take(pn_memory *memory, size_t size);
-uint8_t *__wrap_pn_take(pn_memory *memory, size_t size) {
+uint8_t *__wrap_pn_reserve(pn_memory *memory, size_t size);
+uint8_t *__wrap_pn_reserve(pn_memory *memory, size_t size) {
   void *found = NULL;
   pn_release(memory);
   if (posix_memalign(&found, 64, size + (size == 0)) != 0) return NULL;
@@ -49,18 +50,19 @@ uint8_t *__wrap_pn_take(pn_memory *memory, size_t size) {
   return found;
 }
 
-/* The library's own pn_take gives what is asked for, and keeps no more than it says. */
-uint8_t *__real_pn_take(pn_memory *memory, size_t size);
+/* The library's own pn_reserve gives what is asked for, and keeps no more than it says. */
+uint8_t *__real_pn_reserve(pn_memory *memory, size_t size);
 static void check_memory(void) {
-  static const size_t sizes[] = {1, 64, 65, 100, 81, 82, 127, 128, 4096, 5120, 5121, 150000000, 187500032, 150000001, 1};
+  static const size_t sizes[] = {1,    64,   65,   100,       81,        82,        127, 128,
+                                 4096, 5120, 5121, 150000000, 187500032, 150000001, 1};
   pn_memory memory = {NULL, 0};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-    uint8_t *data = __real_pn_take(&memory, sizes[i]);
+    uint8_t *data = __real_pn_reserve(&memory, sizes[i]);
     if (data == NULL || data != memory.data || (uintptr_t)data % 64 != 0 || memory.size < sizes[i]) abort();
     data[0] = data[sizes[i] - 1] = data[memory.size - 1] = 1;
     if (sizes[i] == 1 && memory.size > 150000000) abort();
   }
-  if (__real_pn_take(&memory, SIZE_MAX) != NULL || __real_pn_take(&memory, SIZE_MAX - 64) != NULL) abort();
+  if (__real_pn_reserve(&memory, SIZE_MAX) != NULL || __real_pn_reserve(&memory, SIZE_MAX - 64) != NULL) abort();
   pn_release(&memory);
 }
 
@@ -155,7 +157,7 @@ static int attempt(bytes input, pn_memory *scratch) {
   pn_result result = pn_decode_window(&jpeg, &scan, window, rgb, stride, scratch);
   filling = 0x5A, pn_use_avx2(0);
   if (pn_decode_window(&jpeg, &scan, window, again, stride, scratch) != result) abort();
-  if ((result != PN_OK && result != PN_ODD) || memcmp(rgb, again, bytes) != 0) abort();
+  if ((result != PN_OK && result != PN_UNSUPPORTED) || memcmp(rgb, again, bytes) != 0) abort();
   free(rgb);
   free(again);
   return result == PN_OK;
@@ -176,7 +178,7 @@ static int recode(bytes input, pn_recoder *recoder) {
   int result = pn_recode(input.data, input.size, mcus, ends, segments, recoder, &made);
   filling = 0x5A, pn_use_avx2(0);
   if (pn_recode(input.data, input.size, mcus, other_ends, segments, &other, &again) != result) abort();
-  if ((result != PN_OK && result != PN_ODD) || memcmp(ends, other_ends, bytes) != 0) abort();
+  if ((result != PN_OK && result != PN_UNSUPPORTED) || memcmp(ends, other_ends, bytes) != 0) abort();
   for (int copied = 0; result == PN_OK && copied < 2; copied++) { /* a copy of a copy has the same bytes */
     if (made.scan_offset + ends[segments - 1] + 2 != made.size || made.size != again.size) abort();
     if (memcmp(other.copy.data, recoder->copy.data, made.size) != 0) abort();
@@ -285,7 +287,8 @@ static void lie(pn_row *row, int in_memory) {
 
 /* Prepare a loaded row for another decoder, in as much memory as Python gives it or less. */
 static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
-  int64_t room = row->kind == PN_STRIPS ? row->size % (1 << 21) + 2 : 3 * (int64_t)row->window.width * row->window.height;
+  int64_t room =
+      row->kind == PN_STRIPS ? row->size % (1 << 21) + 2 : 3 * (int64_t)row->window.width * row->window.height;
   if (room < 0 || room > 1 << 20) room = 1 << 20;
   if (draw(8) == 0) room = draw((uint32_t)room);
   task->parts = malloc((size_t)room + (room == 0));
@@ -326,10 +329,17 @@ static int batch(bytes input, pn_recoder *recoder) {
   if (out != fd) close(out);
 
   int64_t progress[3] = {0, 0, 0};
-  pn_task task = {.root = (const uint8_t *)file_path, .root_bytes = (int32_t)(strlen(file_path) - sizeof file_name + 1),
-                  .folders = (const uint8_t *)"", .names = (const uint8_t *)file_name, .sample_now = progress,
-                  .since_ns = progress + 1, .generation = progress + 2, .max_pixels = draw(4) ? 1 << 24 : INT64_MAX,
-                  .apply_exif = (int)draw(2), .width = 1 + (int32_t)draw(40), .height = 1 + (int32_t)draw(40)};
+  pn_task task = {.root = (const uint8_t *)file_path,
+                  .root_bytes = (int32_t)(strlen(file_path) - sizeof file_name + 1),
+                  .folders = (const uint8_t *)"",
+                  .names = (const uint8_t *)file_name,
+                  .sample_now = progress,
+                  .since_ns = progress + 1,
+                  .generation = progress + 2,
+                  .max_pixels = draw(4) ? 1 << 24 : INT64_MAX,
+                  .apply_exif = (int)draw(2),
+                  .width = 1 + (int32_t)draw(40),
+                  .height = 1 + (int32_t)draw(40)};
   pn_worker *worker = pn_worker_new();
   pn_use_avx2((int)draw(2));
   int honest = draw(4) != 0;
@@ -339,7 +349,8 @@ static int batch(bytes input, pn_recoder *recoder) {
   if (draw(2)) task.files = malloc(stored.size + (stored.size == 0)), task.files_bytes = (int64_t)stored.size;
   pn_load(worker, &task, &row, 1);
   if (row.result == PN_OK && pn_is_whole(&row)) {
-    if (rewritten || cut < stored.size || memcmp(pn_file_bytes(worker, &task, &row), stored.data, cut) != 0) abort();
+    if (rewritten || cut < stored.size || memcmp(pn_find_file_bytes(worker, &task, &row), stored.data, cut) != 0)
+      abort();
   }
   if (row.result == PN_OK) {
     int swap = row.orientation >= 5;
@@ -390,8 +401,8 @@ int main(int count, char **words) {
   long recoded = 0, rows = 0;
   for (long i = 0; i < mutated; i++) {
     const bytes *from = &seeds[i % (long)num_seeds];
-    bytes input = i < (long)num_seeds ? (bytes){memcpy(malloc(from->size), from->data, from->size), from->size}
-                                      : damaged(*from);
+    bytes input =
+        i < (long)num_seeds ? (bytes){memcpy(malloc(from->size), from->data, from->size), from->size} : damaged(*from);
     if (i >= (long)num_seeds && draw(5) == 0 && input.size > 0) {
       bytes again = damaged(input);
       free(input.data);

@@ -1,6 +1,6 @@
 """The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage).
 
-A warning of the compiler is an error here, not where a user installs.
+A compiler warning is an error here, but not in a user's build.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILDS = Path(__file__).resolve().parents[3] / "build/native"
 
 @functools.cache
 def native() -> ctypes.CDLL:
-    """Return the library; skips the test where there is no C compiler, and fails it where the files do not compile."""
+    """Return the library; skips the test without a C compiler, and fails it if the files do not compile."""
     try:
         command = compiler()
     except BuildError as error:
@@ -49,7 +49,7 @@ class Memory(ctypes.Structure):
 
 
 def at_the_end_of_memory(data: bytes) -> npt.NDArray[np.uint8]:
-    """Return a copy of `data` behind whose last byte lies memory that cannot be touched."""
+    """Return a copy of `data` whose last byte is followed by memory that cannot be accessed."""
     size = -(-len(data) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size + mmap.PAGESIZE)
     last_page = ctypes.addressof(ctypes.c_char.from_buffer(memory, size))

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from penstock.pipelines.image_types import Window
 
-OK, ODD = 0, 1
-_BORDER = 64  # bytes behind the pixels that must stay as they are
+OK, UNSUPPORTED = 0, 1
+_BORDER = 64  # bytes after the pixels that must not change
 _INFO = ctypes.c_int64 * 10
 
 
 class Info(NamedTuple):
-    """What pn_jpeg_info tells."""
+    """Result of pn_jpeg_info."""
 
     width: int
     height: int
@@ -27,7 +27,7 @@ class Info(NamedTuple):
     mcu_height: int
     restart_interval: int
     orientation: int
-    exif_odd: int
+    exif_unsupported: int
     height_offset: int
     scan_offset: int
 
@@ -56,7 +56,7 @@ def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray
     memory, pixels = _memory(window)
     if not _taken(native.pn_decode_file_window(data, ctypes.c_size_t(len(data)), *window, _pointer(pixels))):
         return None
-    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written behind the window"
+    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written after the window"
     return pixels
 
 
@@ -67,7 +67,7 @@ def strips_window(native: ctypes.CDLL, header: bytes, scan: Scan, window: Window
     size = ctypes.c_size_t(len(header))
     if not _taken(native.pn_decode_strips_window(header, size, ctypes.byref(scan), place, _pointer(pixels))):
         return None
-    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written behind the window"
+    assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written after the window"
     return pixels
 
 
@@ -92,5 +92,5 @@ def _pointer(pixels: npt.NDArray[np.uint8]) -> ctypes.c_void_p:
 
 
 def _taken(result: int) -> bool:
-    assert result in (OK, ODD), f"result {result}"
+    assert result in (OK, UNSUPPORTED), f"result {result}"
     return result == OK

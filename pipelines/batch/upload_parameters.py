@@ -13,7 +13,7 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """Return `array` as a tensor on `device`; the copy is queued on the current stream.
 
     On a CPU the tensor shares the array's memory. A copy to a CUDA device goes through page-locked memory of torch's
-    own pool, which torch does not use again before the copy has been made.
+    own pool, which torch does not reuse before the copy is complete.
     """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda":

@@ -1,17 +1,16 @@
-/* From planes of samples to rows of RGB pixels: libjpeg's "fancy" upsampling, and its conversion from YCbCr. */
-#ifndef PENSTOCK_PIXELS_H
-#define PENSTOCK_PIXELS_H
+/* libjpeg's "fancy" chroma upsampling and its colour conversion, from planes of samples to rows of RGB pixels. */
+#pragma once
 
 #include "native.h"
 
-/* Rows of samples that these functions read have one sample more on either side (which upsampling mixes in), and they
- * may read and write this many bytes beyond what they are asked for. */
+/* The rows of samples have one more sample on either side, which upsampling mixes in. These functions may read and
+ * write this many bytes beyond the rows. */
 #define PN_ROW_SLACK 64
 
-/* Mix a row of samples with the next nearest one, above or below: (3 near + next) / 4, `bias` rounds. */
+/* Mix a row of samples with the next nearest one, above or below: (3 near + next + bias) / 4. */
 void pn_mix_rows(const uint8_t *near, const uint8_t *next, int bias, uint8_t *to, int32_t count);
 
-/* Make `count` samples to twice as many. */
+/* Double `count` samples: repeat each, or mix each with its neighbours. */
 void pn_double_row(const uint8_t *from, uint8_t *to, int32_t count);
 void pn_widen_row(const uint8_t *from, uint8_t *to, int32_t count);
 
@@ -30,6 +29,4 @@ void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, 
 #define pn_widen_row_avx2 pn_widen_row
 #define pn_widen_rows_avx2 pn_widen_rows
 #define pn_ycc_to_rgb_avx2 pn_ycc_to_rgb
-#endif
-
 #endif

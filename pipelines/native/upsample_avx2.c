@@ -1,5 +1,5 @@
-/* Upsampling and conversion with AVX2; the arithmetic is that of pixels.c. */
-#include "pixels.h"
+/* Chroma upsampling and colour conversion with AVX2; the arithmetic is that of upsample.c. */
+#include "upsample.h"
 
 #include <string.h>
 
@@ -13,8 +13,8 @@ INLINE_AVX2 __m256i load16(const uint8_t *from) { return _mm256_cvtepu8_epi16(_m
 
 INLINE_AVX2 __m256i times3(__m256i value) { return _mm256_add_epi16(value, _mm256_add_epi16(value, value)); }
 
-/* Store the results for the left and right halves of samples, which fit 8 bits, in turn. */
-INLINE_AVX2 void store_in_turn(uint8_t *to, __m256i left, __m256i right) {
+/* Store the results for the left and right halves of samples, which fit 8 bits, alternating. */
+INLINE_AVX2 void store_interleaved(uint8_t *to, __m256i left, __m256i right) {
   _mm256_storeu_si256((__m256i *)to, _mm256_or_si256(left, _mm256_slli_epi16(right, 8)));
 }
 
@@ -23,31 +23,31 @@ AVX2 void pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count) {
     __m256i here = times3(load16(from + i));
     __m256i left = _mm256_add_epi16(_mm256_add_epi16(here, load16(from + i - 1)), _mm256_set1_epi16(1));
     __m256i right = _mm256_add_epi16(_mm256_add_epi16(here, load16(from + i + 1)), _mm256_set1_epi16(2));
-    store_in_turn(to + 2 * i, _mm256_srli_epi16(left, 2), _mm256_srli_epi16(right, 2));
+    store_interleaved(to + 2 * i, _mm256_srli_epi16(left, 2), _mm256_srli_epi16(right, 2));
   }
 }
 
-INLINE_AVX2 __m256i mixed(const uint8_t *near, const uint8_t *next) {
+INLINE_AVX2 __m256i mix(const uint8_t *near, const uint8_t *next) {
   return _mm256_add_epi16(times3(load16(near)), load16(next));
 }
 
 AVX2 void pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count) {
   for (int32_t i = 0; i < count; i += 16) {
-    __m256i here = times3(mixed(near + i, next + i));
-    __m256i left = _mm256_add_epi16(here, _mm256_add_epi16(mixed(near + i - 1, next + i - 1), _mm256_set1_epi16(8)));
-    __m256i right = _mm256_add_epi16(here, _mm256_add_epi16(mixed(near + i + 1, next + i + 1), _mm256_set1_epi16(7)));
-    store_in_turn(to + 2 * i, _mm256_srli_epi16(left, 4), _mm256_srli_epi16(right, 4));
+    __m256i here = times3(mix(near + i, next + i));
+    __m256i left = _mm256_add_epi16(here, _mm256_add_epi16(mix(near + i - 1, next + i - 1), _mm256_set1_epi16(8)));
+    __m256i right = _mm256_add_epi16(here, _mm256_add_epi16(mix(near + i + 1, next + i + 1), _mm256_set1_epi16(7)));
+    store_interleaved(to + 2 * i, _mm256_srli_epi16(left, 4), _mm256_srli_epi16(right, 4));
   }
 }
 
 /* (2 value * factor + 65536) / 131072, rounded down: the product of twice the value, halved with rounding. */
-INLINE_AVX2 __m256i scaled(__m256i value, int factor) {
+INLINE_AVX2 __m256i scale(__m256i value, int factor) {
   __m256i twice = _mm256_mulhi_epi16(_mm256_add_epi16(value, value), _mm256_set1_epi16((short)factor));
   return _mm256_srai_epi16(_mm256_add_epi16(twice, _mm256_set1_epi16(1)), 1);
 }
 
-/* Green's share of 16 samples of chroma: 46802 does not fit 16 bits, but 65536 - 18734 is it. */
-INLINE_AVX2 __m256i green(__m256i blue, __m256i red) {
+/* Green's share of 16 samples of chroma. 46802 does not fit 16 bits: it is 65536 - 18734. */
+INLINE_AVX2 __m256i green_share(__m256i blue, __m256i red) {
   const __m256i factors = _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)-22554 | 18734u << 16));
   const __m256i rounding = _mm256_set1_epi32(32768);
   __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(blue, red), factors);
@@ -58,7 +58,7 @@ INLINE_AVX2 __m256i green(__m256i blue, __m256i red) {
 }
 
 /* Clamp 16 values to bytes, in order. */
-INLINE_AVX2 __m128i packed(__m256i value) {
+INLINE_AVX2 __m128i pack(__m256i value) {
   return _mm_packus_epi16(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
 }
 
@@ -78,10 +78,10 @@ INLINE_AVX2 void store_rgb(uint8_t *rgb, __m128i r, __m128i g, __m128i b) {
 INLINE_AVX2 void convert16(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb) {
   const __m256i centre = _mm256_set1_epi16(128);
   __m256i light = load16(y), blue = _mm256_sub_epi16(load16(cb), centre), red = _mm256_sub_epi16(load16(cr), centre);
-  __m256i r = _mm256_add_epi16(red, scaled(red, 26345));                            /* 1.402 */
-  __m256i b = _mm256_add_epi16(_mm256_add_epi16(blue, blue), scaled(blue, -14942)); /* 1.772 */
-  store_rgb(rgb, packed(_mm256_add_epi16(light, r)), packed(_mm256_add_epi16(light, green(blue, red))),
-            packed(_mm256_add_epi16(light, b)));
+  __m256i r = _mm256_add_epi16(red, scale(red, 26345));                            /* 1.402 */
+  __m256i b = _mm256_add_epi16(_mm256_add_epi16(blue, blue), scale(blue, -14942)); /* 1.772 */
+  store_rgb(rgb, pack(_mm256_add_epi16(light, r)), pack(_mm256_add_epi16(light, green_share(blue, red))),
+            pack(_mm256_add_epi16(light, b)));
 }
 
 AVX2 void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {

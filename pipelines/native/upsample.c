@@ -1,5 +1,5 @@
-/* Upsampling and conversion in plain C (JFIF 1.02 for the colours); what libjpeg rounds, and how, is kept. */
-#include "pixels.h"
+/* Chroma upsampling and colour conversion in plain C (JFIF 1.02 for the colours), rounded as libjpeg does. */
+#include "upsample.h"
 
 #include <string.h>
 
@@ -26,14 +26,14 @@ void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_
   }
 }
 
-static uint8_t clamped(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
+static uint8_t clamp(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
 void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count) {
-  for (int32_t i = 0; i < count; i++) { /* 1.402, 0.34414, 0.71414 and 1.772 in 16 bits behind the point */
+  for (int32_t i = 0; i < count; i++) { /* 1.402, 0.34414, 0.71414 and 1.772 with 16 fractional bits */
     int32_t blue = cb[i] - 128, red = cr[i] - 128;
-    rgb[3 * i] = clamped(y[i] + ((91881 * red + 32768) >> 16));
-    rgb[3 * i + 1] = clamped(y[i] + ((-22554 * blue - 46802 * red + 32768) >> 16));
-    rgb[3 * i + 2] = clamped(y[i] + ((116130 * blue + 32768) >> 16));
+    rgb[3 * i] = clamp(y[i] + ((91881 * red + 32768) >> 16));
+    rgb[3 * i + 1] = clamp(y[i] + ((-22554 * blue - 46802 * red + 32768) >> 16));
+    rgb[3 * i + 2] = clamp(y[i] + ((116130 * blue + 32768) >> 16));
   }
 }
 

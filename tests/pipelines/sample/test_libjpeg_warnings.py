@@ -1,4 +1,4 @@
-"""What libjpeg repairs is told of alike by every decoder, for every crop, and nothing else is."""
+"""Every decoder reports the same repairs by libjpeg, for every crop, and reports nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repaired_jpegs import cut, longer_segment, without_a_restart
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
-from penstock.pipelines.jpeg.header import parse_header, tells_of_repair
+from penstock.pipelines.jpeg.header import parse_header, reports_repair
 from penstock.pipelines.sample import decode_simplejpeg
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
@@ -58,8 +58,8 @@ HARMLESS = {
 }
 
 
-def told(decoder: ImageDecoder, data: bytes, window: Window | None = None) -> str:
-    """What the decoder says of a window, or of the whole: a repair, or why it refuses it."""
+def report_of(decoder: ImageDecoder, data: bytes, window: Window | None = None) -> str:
+    """The repair that the decoder reports for a window or the whole image, or the code of its error."""
     try:
         info = decoder.probe(data)
         decoder.window(data, info, window or (0, 0, info.width, info.height))
@@ -75,39 +75,39 @@ def windows_of(data: bytes, draw: random.Random, number: int) -> list[Window]:
 
 
 @pytest.mark.parametrize("kind", REPAIRED)
-def test_a_repair_is_told_by_every_decoder(kind: str) -> None:
+def test_every_decoder_reports_a_repair(kind: str) -> None:
     data, (first, *others) = REPAIRED[kind], decoders()
-    assert told(first, data)
-    assert told(first, data) not in ("E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED")
+    assert report_of(first, data)
+    assert report_of(first, data) not in ("E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED")
     for other in others:
-        assert told(other, data)
+        assert report_of(other, data)
         for window in windows_of(data, random.Random(kind), 20):
-            assert bool(told(other, data, window)) == bool(told(first, data, window)), window
+            assert bool(report_of(other, data, window)) == bool(report_of(first, data, window)), window
             assert np.array_equal(*(d.window(data, d.probe(data), window) for d in (first, other)))
-    assert told(ImageDecoder(ImagePipeline()), data) == ""  # not judged unless it is asked for
+    assert report_of(ImageDecoder(ImagePipeline()), data) == ""  # only judged on request
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_nothing_is_told_of_a_sound_file(kind: str) -> None:
+def test_nothing_is_reported_for_a_valid_file(kind: str) -> None:
     data = HARMLESS[kind]
     for decoder in decoders():
-        assert told(decoder, data) == ""
+        assert report_of(decoder, data) == ""
         for window in windows_of(data, random.Random(kind), 5):
-            assert told(decoder, data, window) == "", (decoder.name, window)
+            assert report_of(decoder, data, window) == "", (decoder.name, window)
         assert decoder.sound(data, decoder.probe(data)) or kind == "a comment behind the scan"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REPAIRED if "labelled" not in kind and "CMYK" not in kind])
-def test_a_repair_below_the_crop_is_none(kind: str) -> None:
+def test_a_repair_below_the_crop_is_not_reported(kind: str) -> None:
     data, (first, *others) = REPAIRED[kind], decoders()
     header = parse_header(data)
-    told_at = [bool(told(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+    reported_at = [bool(report_of(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
     if header.stoppable:
-        assert told_at == sorted(told_at)  # once the damage is reached, every larger crop has it
-        assert not told_at[0] or kind.endswith("no data") or "other values" in kind
+        assert reported_at == sorted(reported_at)  # once the damage is reached, every larger crop has it
+        assert not reported_at[0] or kind.endswith("no data") or "other values" in kind
     else:
-        assert all(told_at)
-    assert told_at == [bool(told(others[1], data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+        assert all(reported_at)
+    assert reported_at == [bool(report_of(others[1], data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
     assert not first.sound(data, first.probe(data))
 
 
@@ -120,7 +120,7 @@ def test_damaged_files_are_judged_alike() -> None:
         except LoaderError:
             continue
         for window in windows:
-            verdicts = [told(decoder, data, window) for decoder in (first, *others)]
+            verdicts = [report_of(decoder, data, window) for decoder in (first, *others)]
             kinds = {verdict[:2] == "E-" or bool(verdict) for verdict in verdicts}
             assert len(kinds) == 1, (number, window, verdicts)
             assert len({verdict[:2] == "E-" for verdict in verdicts}) == 1, (number, window, verdicts)
@@ -131,8 +131,10 @@ def test_damaged_files_are_judged_alike() -> None:
 @pytest.mark.parametrize("junk", [1000, 10_000])
 def test_many_markers_behind_a_scan_are_judged_alike(junk: int) -> None:
     data = WHOLE[:-2] + jp.segment(jp.COM, b"") * junk + jp.EOI
-    assert {told(decoder, data) for decoder in decoders()} == {""}
-    assert {told(decoder, data, (0, 0, 83, 20)) for decoder in decoders()} == {"" if junk < 10_000 else "E-CORRUPT"}
+    assert {report_of(decoder, data) for decoder in decoders()} == {""}
+    assert {report_of(decoder, data, (0, 0, 83, 20)) for decoder in decoders()} == {
+        "" if junk < 10_000 else "E-CORRUPT"
+    }
 
 
 def test_what_is_known_to_be_sound_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +145,7 @@ def test_what_is_known_to_be_sound_is_not_judged_again(monkeypatch: pytest.Monke
     def never(*_: object) -> None:
         raise AssertionError("judged")
 
-    monkeypatch.setattr(decode_simplejpeg, "first_message", never)
+    monkeypatch.setattr(decode_simplejpeg, "find_first_message", never)
     assert pillow.window(RESTART, info, (0, 0, 9, 9), sound=True).shape == (9, 9, 3)
     with pytest.raises(AssertionError, match="judged"):
         pillow.window(RESTART, info, (0, 0, 9, 9))
@@ -163,7 +165,7 @@ def test_a_crop_of_a_file_with_restarts_is_decoded_once(monkeypatch: pytest.Monk
     assert lengths[0] < 0.7 * len(RESTART)
 
 
-def test_which_warnings_tell_of_a_repair() -> None:
+def test_which_warnings_report_a_repair() -> None:
     one_scan, several = parse_header(WHOLE), parse_header(PROGRESSIVE)
     extraneous = "Corrupt JPEG data: 7 extraneous bytes before marker 0x{}"
     cases = {
@@ -178,9 +180,9 @@ def test_which_warnings_tell_of_a_repair() -> None:
         "Unknown Adobe color transform code 7": (False, False),
         "Bogus Huffman table definition": (False, False),
     }
-    found = {text: tuple(tells_of_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
+    found = {text: tuple(reports_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
     assert found == cases
     size = one_scan.scan_offset + 1600
-    for left, rows, told in ((100, 61, False), (101, 61, True), (101, 60, False)):
+    for left, rows, expected in ((100, 61, False), (101, 61, True), (101, 60, False)):
         text = f"Corrupt JPEG data: {left} extraneous bytes before marker 0xd9"
-        assert tells_of_repair(text, one_scan, rows, size) is told
+        assert reports_repair(text, one_scan, rows, size) is expected
