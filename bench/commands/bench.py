@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,29 +117,29 @@ def bench(
 
 
 def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_caches: bool) -> BenchRecord:
-    """Run the benchmark and judge it, once: of the measurements, before the advice is taken."""
+    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.report.live import LiveTable
+    from penstock.bench.run.benchmark import run_benchmark
     from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
-    from penstock.bench.run.run import BenchRun
+    from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
-    from penstock.bench.verdict.verdict import judge
+    from penstock.bench.search.candidate import BenchData
 
     _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     with LiveTable(lambda: budget.left) as table:
-        run = BenchRun(training_folder(data), settings, table.begin, table.measured, budget)
-        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_caches)
-        table.print(run.source.describe())
+        found = BenchData(training_folder(data), settings)
+        try_caches = wants_cache_kinds(found.source, tradeoff, default=with_caches)
+        table.print(found.source.describe())
         if settings.tunes:
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
-        record = run.run()
-        verdict = judge(record, str(data))
-        record = run.with_applied(replace(record, verdict=verdict), verdict.advice or ())
-        return with_cache_kinds(run.source, record, table.begin) if try_caches else record
+        display = Display(begin=table.begin, measured=table.measured)
+        record = run_benchmark(found, str(data), settings, budget, display)
+        return with_cache_kinds(found.source, record, table.begin) if try_caches else record
 
 
 def _check(settings: BenchSettings) -> None:

@@ -18,7 +18,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 DALI_PIPELINE = "DALI's own pipeline (readers.file)"
 _DECODER_OPTIONS = ("hw_decoder_load", "device_memory_padding")
-PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # those options of our dali backend that it takes too
+PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # options of our dali backend that it takes too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,12 @@ class DaliPipelineSettings:
     def handed_out(self) -> torch.dtype:
         """Return the images' dtype: float16 for bfloat16, which DALI's normalisation lacks; both take 2 bytes."""
         return torch.float16 if self.dtype == torch.bfloat16 else self.dtype
+
+    def describe(self, options: Options) -> str:
+        """Write the options, and the images' dtype if it is not the one asked for."""
+        chosen = [f"{name} {value}" for name, value in options.items() if value is not None]
+        dtype = [] if self.handed_out == self.dtype else [str(self.handed_out).removeprefix("torch.")]
+        return ", ".join([*chosen, *dtype])
 
 
 class DaliPipeline:

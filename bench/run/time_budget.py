@@ -37,3 +37,9 @@ class TimeBudget:
     def share(self, part: float) -> float:
         """Return `part` of the whole in seconds; 0 without a limit."""
         return 0.0 if self.seconds is None else part * self.seconds
+
+    def too_short(self) -> ValueError:
+        """Return the error to raise if the loader itself could not be measured in time."""
+        return ValueError(
+            f"the budget of {self.seconds:g} s was over before the loader could be measured: pass a longer --budget"
+        )

@@ -17,11 +17,10 @@ from torch import nn
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import take_advice as applied
-from penstock.bench.run.run import BenchRun
+from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.search.candidate import BenchData, Candidate, LoaderOpener
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -163,13 +162,13 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
     monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda *_: (told,))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
-    run = BenchRun(photos, settings, lambda *_: None)
-    record = run.run()
-    document = json.loads(json.dumps(run.with_applied(record, judge(record, "").advice).as_dict()))
+    document = json.loads(json.dumps(run_benchmark(BenchData(photos, settings), "photos", settings).as_dict()))
     assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
     assert [(a["what"], a["before"], a["measured"]) for a in document["applied"]] == [("--workers 1", 5.0, 5.0)]
-    unasked = BenchRun(photos, replace(settings, apply=False), lambda *_: None)
-    assert unasked.with_applied(record, (told,)).applied == ()
+    unasked = replace(settings, apply=False)
+    record = run_benchmark(BenchData(photos, unasked), "photos", unasked)
+    assert record.verdict is not None
+    assert (record.verdict.advice, record.applied) == ((told,), ())
 
 
 def test_the_verdict_is_computed_once_for_every_output(
