@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
 from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import load_profile
 from penstock.loaders.system.needs import Needs

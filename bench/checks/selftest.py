@@ -20,7 +20,7 @@ from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of,
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step
+from penstock.bench.step.train_step import make_step
 from penstock.loaders.backends.dali_probe import told, versions, working_way
 from penstock.loaders.create import create_loader, usable_device
 from penstock.loaders.drop_in.data_loader import DataLoader

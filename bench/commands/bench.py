@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.record.record import BenchRecord, BenchSettings
+    from penstock.bench.record.bench_record import BenchRecord, BenchSettings
 
 _OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
 
@@ -88,12 +88,12 @@ def bench(
     """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
 
-    from penstock.bench.record.record import BenchSettings
+    from penstock.bench.record.bench_record import BenchSettings
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.report.page import write_page
     from penstock.bench.report.summary import print_summary
     from penstock.bench.report.terminal import print_record
-    from penstock.bench.verdict.verdict import without_paths
+    from penstock.bench.verdict.judge import without_paths
 
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
@@ -120,9 +120,9 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
     """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.report.live import LiveTable
+    from penstock.bench.report.live_table import LiveTable
+    from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.benchmark import run_benchmark
-    from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
     from penstock.bench.search.candidate import BenchData
@@ -144,7 +144,7 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
 
 def _check(settings: BenchSettings) -> None:
     """Raise ValueError for settings that cannot work, before the data is looked at."""
-    from penstock.bench.record.record import ALL_BACKENDS
+    from penstock.bench.record.bench_record import ALL_BACKENDS
     from penstock.bench.step.models import check_model
     from penstock.bench.step.settings import TrainSettings
     from penstock.loaders.create import check_arguments

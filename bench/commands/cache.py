@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.progress import ProgressBar
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
@@ -137,9 +137,9 @@ def advise(
 
     Small caches of a sample are built in a temporary folder (TMPDIR), measured in turn and removed.
     """
-    from penstock.bench.record.cache_kinds import AdviceSettings
+    from penstock.bench.record.cache_advice import AdviceSettings
     from penstock.bench.report.cache_text import print_advice
-    from penstock.bench.run.cache_kinds import advise_cache
+    from penstock.bench.run.advise_cache import advise_cache
     from penstock.loaders.open_source import open_source
 
     settings = AdviceSettings(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 

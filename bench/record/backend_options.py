@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
-from penstock.bench.record.record import Options
+from penstock.bench.record.bench_record import Options
 from penstock.loaders.backends.dali_backend import DaliOptions
 from penstock.loaders.backends.hdf5_backend import Hdf5Options
 from penstock.loaders.backends.torch_backend import TorchOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord, Measured
+from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.pipelines.errors import one_line
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower

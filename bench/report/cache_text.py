@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.report.sections import Section
 from penstock.bench.report.sections_choices import (
     changes_section,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.bench.record.record import KIND_NAMES, OVER_TIME, BenchRecord, Measured
+from penstock.bench.record.bench_record import KIND_NAMES, OVER_TIME, BenchRecord, Measured
 from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
 from penstock.bench.report.sections import Figure, Section, Table
 from penstock.bench.report.step_lanes import Lane, step_lanes

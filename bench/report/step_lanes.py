@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
     DECODE,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from penstock.bench.record.advice import BOTH
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     KIND_NAMES,
     BenchRecord,
     Measured,

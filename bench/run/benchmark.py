@@ -6,15 +6,15 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.bench.ceilings.decode import DecodeCeilings
-from penstock.bench.record.record import ALL_BACKENDS, BenchRecord, BenchSettings
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchRecord, BenchSettings
 from penstock.bench.run.measure import measure_all
-from penstock.bench.run.probes import Subject
 from penstock.bench.run.rounds import Display
+from penstock.bench.run.run_probes import Subject
 from penstock.bench.run.take_advice import AdviceMeter, take_advice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import BenchData
 from penstock.bench.search.settings_search import SearchResult, given_settings, search_settings
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.verdict.judge import judge
 
 
 def run_benchmark(

@@ -12,7 +12,7 @@ from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.record.backend_options import all_options, non_default_options
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     LOSSLESS_CACHE,
     OVER_TIME,
     READ_COLD,
@@ -20,8 +20,8 @@ from penstock.bench.record.record import (
     Measured,
     Tried,
 )
-from penstock.bench.run.probes import RunProbes, Subject, loader_name
 from penstock.bench.run.rounds import ADVICE_SHARE, Display, Rounds, rates_of
+from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
 from penstock.bench.run.watched import Key
 from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
 from penstock.bench.search.trials import Trial

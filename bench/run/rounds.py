@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from penstock.bench.ceilings.all_ceilings import Prepared, Probe
+from penstock.bench.ceilings.probes import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key
 

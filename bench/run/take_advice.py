@@ -16,7 +16,7 @@ from penstock.bench.ceilings.read import bytes_an_image
 from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeated
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
-from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.bench.ceilings.decode import DecodeCeilings
-from penstock.bench.record.record import ALL_BACKENDS, BenchSettings, decode_name
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings, decode_name
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import ImageSize, SearchSpace, Values, values_to_try
 from penstock.bench.search.trials import mean_rate

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.bench.data.wrapped_sources import repeated
-from penstock.bench.record.record import DTYPES, BenchSettings, KnobValue, Options
+from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.engine.native_rows import NATIVE_DECODERS

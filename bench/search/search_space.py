@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.bench.record.record import KnobValue
+from penstock.bench.record.bench_record import KnobValue
 from penstock.bench.search.candidate import Candidate
 from penstock.loaders.backends.dali_backend import default_readers
 from penstock.loaders.system.machine import default_workers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
 from penstock.bench.measure.clock import Stopwatch
-from penstock.bench.record.record import BenchSettings, Tried
+from penstock.bench.record.bench_record import BenchSettings, Tried
 from penstock.bench.search.backends import SearchSpaces, first_candidate, search_spaces, start_workers
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate, LoaderOpener

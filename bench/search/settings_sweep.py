@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product, zip_longest
 
-from penstock.bench.record.record import KnobValue
+from penstock.bench.record.bench_record import KnobValue
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate
 from penstock.bench.search.search_space import SearchSpace

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.bench.measure.clock import Rate
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.measure.resources import ResourceWatch, release_unused_memory, tree_memory_mb
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.loaders.workers.launch import worker_context
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.bench.step.step import TrainStep, on_device
+from penstock.bench.step.train_step import TrainStep, on_device
 from penstock.bench.train.resident_run import ResidentRun, measure_in_child
 from penstock.bench.train.restored_step import restored
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.measure.loader_rate import Batches
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import TrainStep, make_step, num_labelled, on_device
 from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.step.train_step import TrainStep, make_step, num_labelled, on_device
 from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
-from penstock.bench.train.ranks import gather_from_ranks
+from penstock.bench.train.rank_group import gather_from_ranks
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.agreement import refuse_disagreement
 from penstock.loaders.stream.contract import EpochLedger

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.bench.step.step import TrainStep
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
 from penstock.bench.train.restored_step import restored
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock.bench.step.step import TrainStep
+from penstock.bench.step.train_step import TrainStep
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
-from penstock.bench.record.record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
+from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
 
 WORTH = 1.05  # a smaller gain is noise

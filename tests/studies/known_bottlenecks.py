@@ -24,7 +24,7 @@ from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
 from penstock.bench.record.advice import Verdict
-from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.rounds import Display
 from penstock.bench.search.candidate import BenchData

@@ -13,11 +13,11 @@ import numpy as np
 import typer
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.environment import describe_environment
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search.backends import available_backends, start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.search.search_space import PREFETCH, values_to_try

@@ -10,7 +10,7 @@ from broken_scans import KINDS, undecodable
 from command_line import Running, penstock_here
 from photo_folder import write_folder
 
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.run import benchmark as module
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.time_budget import TimeBudget

@@ -13,9 +13,9 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from penstock.bench.commands.compare import compare as command
+from penstock.bench.record.bench_record import BenchRecord, read_record
 from penstock.bench.record.comparison import Comparison
 from penstock.bench.record.comparison import compare as compared
-from penstock.bench.record.record import BenchRecord, read_record
 
 RECORD: dict[str, Any] = {
     "settings": {"batch_size": 64, "rounds": 3, "workers": None},

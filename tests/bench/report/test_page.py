@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from penstock.bench.commands.bench import bench
 from penstock.bench.commands.report import report
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.report.charts import Bar, log_ticks, ticks
 from penstock.bench.report.lr_sweep_page import write_sweep_page
 from penstock.bench.report.page import page
@@ -27,9 +27,9 @@ from penstock.bench.report.sections_choices import changes_section
 from penstock.bench.report.sections_measured import rates_chart
 from penstock.bench.report.step_lanes import Lane, step_lanes
 from penstock.bench.report.text import rate_text, repeat_command
-from penstock.bench.run import cache_kinds
-from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
-from penstock.bench.run.run import _summary
+from penstock.bench.run import advise_cache
+from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
+from penstock.bench.run.measure import _summarise
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build_set import build_cache
 from penstock.pipelines.errors import LoaderError
@@ -357,8 +357,8 @@ def test_bench_writes_the_page_and_report_writes_it_again_of_the_record(photos: 
 
 def test_a_record_keeps_the_windows_of_loaders_and_no_others() -> None:
     rate = Rate.from_steps([10, 10, 20], [1.0, 2.0, 5.00004])
-    assert _summary("loader", "x", [rate, rate], "").over_time == (((1.0, 10.0), (2.0, 5.0), (5.0, 4.0)),) * 2
-    assert _summary("ceiling", "x", [rate], "").over_time == ()
+    assert _summarise("loader", "x", [rate, rate], "").over_time == (((1.0, 10.0), (2.0, 5.0), (5.0, 4.0)),) * 2
+    assert _summarise("ceiling", "x", [rate], "").over_time == ()
 
 
 DAMAGES: tuple[dict[str, Any], ...] = (
@@ -396,7 +396,7 @@ def test_a_trade_off_that_fails_costs_no_measurement(photos: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise LoaderError("E-NOSPC", "the disk is full")
 
-    monkeypatch.setattr(cache_kinds, "advise_cache", full)
+    monkeypatch.setattr(advise_cache, "advise_cache", full)
     before = restored({**document(), "cache": None})
     after = with_cache_kinds(open_source(photos), before, lambda *_: None)
     assert after.notes == (*before.notes, "the cache trade-off was left out: the disk is full")

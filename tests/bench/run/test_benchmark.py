@@ -14,11 +14,11 @@ import torch
 from photo_folder import write_folder
 from typer.testing import CliRunner
 
-from penstock.bench.ceilings import all_ceilings as ceiling_probes
+from penstock.bench.ceilings import probes as ceiling_probes
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.commands.bench import _save_choice
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     DECODE,
     LOSSLESS_CACHE,
     NORMALISE,
@@ -33,17 +33,17 @@ from penstock.bench.record.record import (
     decode_name,
     replayed_model_name,
 )
-from penstock.bench.run import probes as run_probes
+from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE
 from penstock.bench.run.pillow_loader import PillowDataset, baseline_loader
-from penstock.bench.run.probes import RunProbes, Subject
 from penstock.bench.run.rounds import Display, OnBegin
+from penstock.bench.run.run_probes import RunProbes, Subject
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search import trials
 from penstock.bench.search.candidate import BenchData
 from penstock.bench.search.settings_search import given_settings
-from penstock.bench.verdict.verdict import without_paths
+from penstock.bench.verdict.judge import without_paths
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.profile import load_profile

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.ceilings.all_ceilings import Prepared
+from penstock.bench.ceilings.probes import Prepared
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import DECODE, BenchSettings, decode_name
+from penstock.bench.record.bench_record import DECODE, BenchSettings, decode_name
 from penstock.bench.run import rounds as rounds_module
 from penstock.bench.run.rounds import Display, Rounds
 from penstock.bench.run.time_budget import CLOSING_S, TimeBudget

@@ -15,7 +15,7 @@ from photo_folder import write_folder
 from torch import nn
 
 from penstock.bench.record.advice import BOTH, Advice, Change
-from penstock.bench.record.record import BenchRecord, BenchSettings, Measured, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
@@ -160,7 +160,7 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     asked: list[Candidate] = []
     monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
-    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda *_: (told,))
+    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda *_: (told,))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
     document = json.loads(json.dumps(run_benchmark(BenchData(photos, settings), "photos", settings).as_dict()))
     assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
@@ -175,7 +175,7 @@ def test_the_verdict_is_computed_once_for_every_output(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda record, limit: (judged.append(limit), ())[1])
+    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda record, limit: (judged.append(limit), ())[1])
     small = (
         "--backend",
         "torch",

@@ -10,7 +10,7 @@ from photo_folder import write_folder
 
 from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search import backends as module
 from penstock.bench.search import candidate as candidate_module
 from penstock.bench.search.backends import SearchSpaces, search_spaces

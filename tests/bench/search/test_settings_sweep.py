@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from penstock.bench.record.record import KnobValue
+from penstock.bench.record.bench_record import KnobValue
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate
 from penstock.bench.search.search_space import SearchSpace

@@ -15,7 +15,7 @@ from torch import nn
 
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step
+from penstock.bench.step.train_step import make_step
 from penstock.bench.train import resident_run
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import check_budget, find_batch_size, step_probe

@@ -16,8 +16,8 @@ import torch
 from penstock.bench.data.wrapped_sources import SampledSource, repeated
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build_set import build_cache

@@ -14,7 +14,7 @@ import torch
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Verdict
-from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.record.record import KIND_NAMES
+from penstock.bench.record.bench_record import KIND_NAMES
 from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
-from penstock.bench.ceilings.all_ceilings import (
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
+from penstock.bench.ceilings.probes import (
     Prepared,
     Probe,
-    can_be_cached,
-    ceiling_probes,
-    lossless_cache_ceiling,
-    replay_probe,
-    replayed,
+    build_cache_ceiling,
+    is_worth_caching,
+    list_ceiling_probes,
+    make_replay_probe,
+    prepare_replay,
 )
-from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
 from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.record import DTYPES, LOSSLESS_CACHE, BenchSettings, bf16_name, replayed_model_name
+from penstock.bench.record.bench_record import DTYPES, LOSSLESS_CACHE, BenchSettings, bf16_name, replayed_model_name
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.time_budget import TimeBudget
@@ -110,7 +110,7 @@ class RunProbes:
 
     def all(self) -> Probes:
         """Return all probes that the settings ask for, in the order of a run without a budget."""
-        again = replayed(self._subject.served, self._subject.data.pipeline, self._settings, self._about)
+        again = prepare_replay(self._subject.served, self._subject.data.pipeline, self._settings, self._about)
         probes = self._ceilings(again) | self._loaders()
         if self._settings.baseline:
             probes |= self._baselines()
@@ -122,12 +122,12 @@ class RunProbes:
 
     def _ceilings(self, again: ReplayedBatches | None) -> Probes:
         subject, wanted = self._subject, self._settings
-        named = ceiling_probes(subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder)
+        named = list_ceiling_probes(subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder)
         probes: Probes = {("ceiling", name): probe for name, probe in named}
         if self._wants_cache_ceiling():
             probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
         if again is not None:
-            name, probe = replay_probe(again, wanted)
+            name, probe = make_replay_probe(again, wanted)
             probes["ceiling", name] = probe
         return probes
 
@@ -135,7 +135,7 @@ class RunProbes:
         """Return whether a cache of a sample is to be built, which takes seconds; note it if time is too short."""
         subject, budget = self._subject, self._subject.budget
         uses_cache = self._about["backend"] != "torch" or subject.data.opener.has(cached=True)
-        if uses_cache or not can_be_cached(subject.data.source):
+        if uses_cache or not is_worth_caching(subject.data.source):
             return False
         enough = budget.left >= budget.share(CACHE_SHARE)
         if not enough:
@@ -146,7 +146,7 @@ class RunProbes:
         """Return what measures decoding from a lossless cache. Raises LoaderError where none can be built."""
         subject, wanted = self._subject, self._settings
         images = MAX_SAMPLES if subject.budget.seconds is None else _CACHED_IN_TIME
-        cached = lossless_cache_ceiling(
+        cached = build_cache_ceiling(
             subject.data.source, subject.data.pipeline, self.decoder, wanted.seed, subject.baseline_workers, images
         )
         return partial(cached.measure, wanted.seconds / 2)
