@@ -24,7 +24,7 @@ from penstock.loaders.workers.settle import start_worker
 from penstock.pipelines.errors import LoaderError
 
 MANIFEST = "synth.json"
-FORMAT = 1  # raise it when the same settings begin to give other bytes
+FORMAT = 2  # raise it when the same settings begin to give other bytes
 SPLITS = ("train", "val")
 CHUNK = 16  # photos per work item: 0.2 s, so that progress is smooth and an interrupt is quick
 
