@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -124,27 +123,20 @@ def test_a_run_that_lives_shows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"images": 15}, {"validation": 9}, {"classes": 2}, {"seed": 1}])
 def test_other_settings_are_refused(demo: Path, change: dict[str, int]) -> None:
     before = contents(demo)
-    with pytest.raises(LoaderError, match="choose another folder") as caught:
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*choose another folder"):
         synthesise(demo, **{**SMALL, **change}, workers=0)
-    assert caught.value.code == "E-MISUSE"
     assert contents(demo) == before
 
 
-def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
-    synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
-    for text in (json.dumps({**manifest, "format": manifest["format"] + 1}), "{", "[]"):
-        (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(LoaderError, match="E-MISUSE"):
-            synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-
-
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("precious")
-    for target in (tmp_path, tmp_path / "thesis.tex"):
+@pytest.mark.parametrize(
+    ("name", "text"), [(MANIFEST, '{"format": 0}'), (MANIFEST, "{"), (MANIFEST, "[]"), ("thesis.tex", "precious")]
+)
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    for target in (tmp_path, *([tmp_path / name] if name != MANIFEST else [])):
         with pytest.raises(LoaderError, match="E-MISUSE"):
             synthesise(target, **SMALL, workers=0)
-    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+    assert contents(tmp_path) == {name: text.encode()}
 
 
 @pytest.mark.parametrize(
