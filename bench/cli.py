@@ -49,11 +49,11 @@ def main() -> None:
     except ValueError as error:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
-        _stopped(error)
+        _exit_stopped(error)
     except RuntimeError as error:
         stop = signal_before(error)
         if stop is not None:
-            _stopped(stop)
+            _exit_stopped(stop)
         if not any(words in str(error) for words in (CANNOT_ALLOCATE, _NO_THREAD)):
             raise
         full = LoaderError("E-MEM", str(error).partition("\n")[0])
@@ -74,7 +74,7 @@ def main() -> None:
         ignore_more_signals()  # the command is over; what Python does at its exit would print a traceback
 
 
-def _stopped(by: SignalExit) -> None:
+def _exit_stopped(by: SignalExit) -> None:
     _fail(f"penstock: stopped by {by.name}" + (f"; {by.note}" if by.note else ""), int(str(by.code)))
 
 

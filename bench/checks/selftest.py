@@ -54,15 +54,15 @@ def selftest(device: str = "cpu") -> Iterator[Finding]:
     ensure_loader_fits(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
     folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
-        source = _guarded("made images", lambda: write_images(Path(name)))
+        source = _run_check("made images", lambda: write_images(Path(name)))
         yield Finding("images", "ok", source.describe())
         with cache_of(source, None) as (cache, missing):
             yield from (Finding(left.name, "warn", left.cause, left.fix) for left in missing)
             if cache is not None:
                 yield Finding("cache", "ok", cache.describe())
             yield from check_engines(source, cache)
-        yield _guarded("DataLoader", check_data_loader)
-        yield _guarded("training step", lambda: check_training_step(source))
+        yield _run_check("DataLoader", check_data_loader)
+        yield _run_check("training step", lambda: check_training_step(source))
 
 
 def check_gpu_decoder(device: torch.device) -> Finding:
@@ -75,7 +75,7 @@ def check_gpu_decoder(device: torch.device) -> Finding:
     return Finding("GPU decoder", "warn", *told(verdict)) if verdict.why else Finding("GPU decoder", "ok", versions())
 
 
-def _guarded(what: str, check: Callable[[], Value]) -> Value:
+def _run_check(what: str, check: Callable[[], Value]) -> Value:
     try:
         return check()
     except (LoaderError, SelftestFailure, MemoryError):
@@ -128,7 +128,7 @@ def check_engines(source: Source, cache: Source | None) -> Iterator[Finding]:
 def _compare_with(reference: ParityEngine | None, engine: ParityEngine, source: Source) -> Finding:
     settings = ParitySettings(images=IMAGES, size=SIZE, batch_size=BATCH)
     pair = [engine] if reference is None else [reference, engine]
-    record = _guarded(engine.name, lambda: compare(source, pair, settings, least=0))
+    record = _run_check(engine.name, lambda: compare(source, pair, settings, least=0))
     for left in record.left_out:
         return Finding(engine.name, "warn", f"not usable: {left.cause}", left.fix)
     for outside in record.outside:

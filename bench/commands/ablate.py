@@ -43,7 +43,7 @@ def ablate(
     source = open_source(training_folder(data))
     num_classes = max(2, len(source.classes))
     base = ResidentRun(settings=settings, num_classes=num_classes, batch_size=batch_size, size=size, seconds=seconds)
-    # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator counts by itself.
+    # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator has its own count.
     measure = measure_in_child if target == "cpu" else measure_here
     with ProgressBar("measuring") as bar:
         try:

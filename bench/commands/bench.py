@@ -14,7 +14,7 @@ from penstock.loaders.system.json_file import write_json
 if TYPE_CHECKING:
     from penstock.bench.record.bench_record import BenchRecord, BenchSettings
 
-_OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
+_OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its loader; 340 MiB were seen
 
 
 def bench(
@@ -23,7 +23,7 @@ def bench(
         str, typer.Option(help="all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile.")
     ] = "all",
     cache: common.Cache = None,
-    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images, again and again.")] = None,
+    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA repeatedly, as so many images.")] = None,
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
     batch_size: common.BatchSize = 64,
@@ -32,7 +32,7 @@ def bench(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="What the loader hands out: float32, float16, bfloat16, uint8.",
+            help="dtype of the images: float32, float16, bfloat16, uint8.",
             show_default="what the model computes in, by --amp",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def bench(
         typer.Option(min=1, help="Rounds at most.", show_default="until they agree, or time is up; 3 with --thorough"),
     ] = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
+        bool, typer.Option("--baseline", help="Also measure the usual loader; for dali also DALI's own pipeline.")
     ] = False,
     tune: Annotated[
         bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a limit")
@@ -61,12 +61,12 @@ def bench(
         typer.Option(help="How long that search may take.", show_default="0.4 of the budget; 60 with --thorough"),
     ] = None,
     max_cpu: Annotated[
-        float | None, typer.Option(metavar="CORES", help="Processors that the loader may keep busy.")
+        float | None, typer.Option(metavar="CORES", help="Most processors that the loader may keep busy.")
     ] = None,
     max_memory: Annotated[
-        float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
+        float | None, typer.Option(metavar="MB", help="Most memory that the loader and its workers may take.")
     ] = None,
-    apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
+    apply: Annotated[bool, typer.Option(help="Try the verdict's advice where the tool can; measure it.")] = True,
     max_bad: common.MaxBad = 0.01,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
@@ -82,7 +82,7 @@ def bench(
         typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report --thorough"),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print all that was measured, not only a screenful.")
+        bool, typer.Option("--verbose", help="Print everything that was measured, not only a summary.")
     ] = False,
 ) -> None:
     """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""

@@ -75,7 +75,7 @@ def build(
 
 @cache.command()
 def info(path: Cache, as_json: common.AsJson = False) -> None:
-    """Tell what a cache holds, how it is stored and what it was built from."""
+    """Show what a cache holds, how it is stored and what it was built from."""
     from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
     from penstock.loaders.cache.hdf5_cache import open_cache
 
@@ -135,7 +135,7 @@ def advise(
 ) -> None:
     """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
 
-    Small caches of a sample are built in a temporary folder (TMPDIR), measured in turn and removed.
+    Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
     """
     from penstock.bench.record.cache_advice import AdviceSettings
     from penstock.bench.report.cache_text import print_advice

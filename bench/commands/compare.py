@@ -36,7 +36,9 @@ def compare(
 
     found = comparison.compare(read_record(before), read_record(after))
     if found.differs and not force:
-        raise ValueError(f"the records are not of the same run, --force compares them: {'; '.join(found.differs)}")
+        raise ValueError(
+            f"the records are of different runs (--force compares them anyway): {'; '.join(found.differs)}"
+        )
     slower = [] if fail_below is None else found.slower(fail_below)
     if as_json:
         names = [change.name for change in slower]

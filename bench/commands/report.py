@@ -25,4 +25,4 @@ def report(
         write_page(measured, page)
     except (KeyError, TypeError, ValueError) as error:  # parts that do not fit together
         named = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{record}: this is no record of `penstock bench` ({named})") from None
+        raise ValueError(f"{record}: not a record of `penstock bench` ({named})") from None

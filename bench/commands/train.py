@@ -28,7 +28,7 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 def train(
     data: common.Data,
     validation: Annotated[
-        Path | None, typer.Option(help="Folder to validate on; DATA/val beside DATA/train by default.")
+        Path | None, typer.Option(help="Folder to validate on; DATA/val next to DATA/train by default.")
     ] = None,
     model: common.Model = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
@@ -82,7 +82,7 @@ def train(
     find_lr: Annotated[
         Path | None,
         typer.Option(
-            help="Sweep the learning rate; JSON here, a page beside it.",
+            help="Sweep the learning rate; JSON here, a page next to it.",
             callback=common.writable,
             rich_help_panel=_TUNING,
         ),
@@ -192,7 +192,7 @@ def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
     budget = None if budget_gib is None else int(budget_gib * 2**30)
     found = job.search_batch_size(budget_bytes=budget, on_trial=show)
     if found.largest is None:
-        raise ValueError("not even one image fits: take a smaller model, size or optimiser")
+        raise ValueError("not even one image fits: choose a smaller model, size or optimiser")
     _say(f"the largest batch that fits: --batch-size {found.largest}")
 
 

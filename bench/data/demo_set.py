@@ -85,11 +85,11 @@ def synthesise(
     E-DEPENDENCY without Pillow, E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
-        raise ValueError(f"classes is 1 to 10,000, not {classes}")
+        raise ValueError(f"classes must be 1 to 10,000, got {classes}")
     if images < classes or (validation != 0 and validation < classes):
         raise ValueError(f"each class needs a photo: {images} + {validation} photos are too few for {classes} classes")
     if seed < 0 or (workers is not None and workers < 0):
-        raise ValueError(f"seed and workers are not negative, not {seed}, {workers}")
+        raise ValueError(f"seed and workers must be at least 0, got {seed} and {workers}")
     settings = {"format": FORMAT, "images": images, "validation": validation, "classes": classes, "seed": seed}
     folder = Path(folder)
     photos = [
@@ -101,7 +101,7 @@ def synthesise(
         found = _holds_the_set(folder, settings, photos)
         if not found:
             require_pillow()
-            with _renamed_when_done(folder.resolve()) as unfinished:
+            with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
         total_bytes = sum(photo.path(folder).stat().st_size for photo in photos)
@@ -126,14 +126,14 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
-        cause = f"the folder holds something else than a demo set (no {MANIFEST})"
+        cause = f"the folder holds something other than a demo set (no {MANIFEST})"
     except ValueError:
         cause = f"{MANIFEST} in the folder cannot be read"
     else:
         if found != settings:
             cause = f"the folder holds a demo set with other settings: {found}, not {settings}"
         elif not all(path.is_file() and path.stat().st_size for path in (photo.path(folder) for photo in photos)):
-            cause = "the folder holds a demo set of which photos are missing"
+            cause = "photos of the demo set in the folder are missing"
     if cause:
         fix = f"choose another folder, or remove {str(folder)!a} first"
         raise LoaderError("E-MISUSE", cause, fix=fix, path=str(folder))
@@ -141,7 +141,7 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
 
 
 @contextmanager
-def _renamed_when_done(folder: Path) -> Iterator[Path]:
+def _rename_when_done(folder: Path) -> Iterator[Path]:
     """Give a folder to write to that becomes `folder` if all goes well; remove what killed runs left an hour ago."""
     remove_left_folders(os.fsencode(folder.parent), os.fsencode(folder.name))
     unfinished = Path(os.fsdecode(random_name(os.fsencode(folder))))

@@ -21,7 +21,7 @@ def non_default_options(backend: str, options: Options) -> Options:
 
 
 def all_options(backend: str, options: Options, about: Mapping[str, object]) -> Options:
-    """Return `options` and those that the loader took by itself, read from its description `about`."""
+    """Return `options` and those that the loader chose, read from its description `about`."""
     taken = fields(_OPTIONS[backend])
     own = {f.name: value for f in taken if isinstance(value := about.get(f.name), (int, float, str)) and value}
     own.pop("start_method", None)

@@ -1,4 +1,4 @@
-"""Shows a run while it measures: a table that fills on a terminal, a line for each finished measurement elsewhere."""
+"""Shows a run while it measures: a table on a terminal, one line per finished measurement elsewhere."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _GAP = 0.03  # of all seconds, between rounds
 
 
 def measurements_section(record: BenchRecord) -> Section:
-    """Return the section of every measurement, beside its ceilings."""
+    """Return the section of every measurement and the ceilings."""
     batch, kinds = record.settings.batch_size, list(KIND_NAMES)
     rows = []
     for each in sorted(record.measured, key=lambda m: kinds.index(m.kind) if m.kind in kinds else len(kinds)):

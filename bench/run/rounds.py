@@ -63,7 +63,7 @@ class Rounds:
         self._settings, self._budget, self._probes = settings, budget, probes
         self._display, self._failed = display, failed
         self._limited = budget.seconds is not None
-        keys = sorted(probes, key=lambda key: _rank(key, decoder)) if self._limited else list(probes)
+        keys = sorted(probes, key=lambda key: _rank_of(key, decoder)) if self._limited else list(probes)
         self._results: Results = {key: [] for key in keys}
         self._costs = dict.fromkeys(keys, _GUESS * settings.seconds)
         self._slowest = 0.0
@@ -91,7 +91,7 @@ class Rounds:
         """Make each measurement once more that is not settled and fits the time; return whether one was made."""
         most = self._settings.most_rounds
         total, made = 0 if math.isinf(most) else len(self._probes) * int(most), False
-        for key in [key for key in self._results if not (self._limited and _settled(self._results[key]))]:
+        for key in [key for key in self._results if not (self._limited and _is_settled(self._results[key]))]:
             opening = self._slowest if key[0] != "ceiling" and not self._number else 0.0  # a loader has to be opened
             if max(self._costs[key], opening) > self._budget.left - keep:
                 continue
@@ -120,12 +120,12 @@ def rates_of(results: Sequence[Rate | StepTimes]) -> list[Rate]:
     return [rate for rate in rates if rate is not None]
 
 
-def _settled(results: Sequence[Rate | StepTimes]) -> bool:
+def _is_settled(results: Sequence[Rate | StepTimes]) -> bool:
     rates = [rate.median for rate in rates_of(results)]
     return len(rates) > 1 and max(rates) - min(rates) <= SETTLED * statistics.median(rates)
 
 
-def _rank(key: Key, decoder: str) -> tuple[int, bool]:
+def _rank_of(key: Key, decoder: str) -> tuple[int, bool]:
     """Return how early a measurement is wanted: its place in _ORDER, the loader's own decoder before the others."""
     kind, name = key
     places = [place for place, (of, begin) in enumerate(_ORDER) if kind == of and name.startswith(begin)]

@@ -158,13 +158,13 @@ class RunProbes:
 
     def _loaders(self) -> Probes:
         own = ("loader", loader_name(self._subject.chosen))
-        probes: Probes = {own: self._watched(own, self._rate)}
+        probes: Probes = {own: self._watch(own, self._rate)}
         for other in self._subject.winners.others:
             self.how[loader_name(other)] = other.describe().partition(" of the ")[2]
             probes["other", loader_name(other)] = partial(self._other_rate, other)
         return probes
 
-    def _watched(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+    def _watch(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """Return what measures the loader's batches, and logs what that takes of the machine."""
         return lambda: self.resources.watched(key, self._loader, measure, self._others)
 
@@ -238,7 +238,7 @@ class RunProbes:
             return probes
         train = partial(training_times, model, settings, patience=patience)
         key = ("both", f"penstock + {name}")
-        probes[key] = self._watched(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
+        probes[key] = self._watch(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
         if again is not None:
             probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes

@@ -62,7 +62,7 @@ def search_spaces(
         close = tuple(name for name, share in decoders.items() if share >= _CLOSE)
         default = ceilings.decoders(cached=cached)[:1]
         close = tuple(sorted(close, key=lambda name: name not in default))  # the others have to be faster in a loader
-        start = _start(settings, backend, cached, close[0], options)
+        start = _start_candidate(settings, backend, cached, close[0], options)
         if len(close) > 1:
             options = {**options, "decoder": close}
         for name in [name for name in decoders if name not in close]:
@@ -85,10 +85,10 @@ def first_candidate(settings: BenchSettings, opener: LoaderOpener, ceilings: Dec
     if not ceilings.of(decoder, cached=cached).decodes:
         return None
     options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings))
-    return _start(settings, backend, cached, decoder, options)
+    return _start_candidate(settings, backend, cached, decoder, options)
 
 
-def _start(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
+def _start_candidate(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
     first = {name: values[0] for name, values in options.items()}
     return Candidate(
         backend=backend,

@@ -107,7 +107,7 @@ def train(
     updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
     finished = True
-    with _seeded(settings), torch_switches(settings), ExitStack() as stack:
+    with _seed_generators(settings), torch_switches(settings), ExitStack() as stack:
         step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
@@ -189,7 +189,7 @@ class _EpochRunner:
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
-            # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
+            # Summed on the device and read once per epoch: reading a loss waits for the device, which then idles.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
             self.after_step()
             if num_steps == warmup_steps:
@@ -226,7 +226,7 @@ def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the loader, or torch's DistributedSampler in it, which epoch's order comes next."""
+    """Set the epoch of the loader, or of torch's DistributedSampler in it."""
     owner = loader if hasattr(loader, "set_epoch") else getattr(loader, "sampler", None)
     if owner is not None and hasattr(owner, "set_epoch"):
         owner.set_epoch(epoch)
@@ -255,7 +255,7 @@ def _refuse_different_runs(loader: Any, validation: Any, settings: TrainSettings
 
 
 def _common_length(loader: Any, settings: TrainSettings) -> int:
-    """Return the steps per epoch, equal on all ranks: one with more would wait for ever for the others' gradients."""
+    """Return the steps per epoch, equal on all ranks: one with more would wait forever for the others' gradients."""
     try:
         steps = len(loader)
     except TypeError:
@@ -286,7 +286,7 @@ def _same_buffers_on_all_ranks(module: nn.Module) -> None:
 
 
 @contextmanager
-def _seeded(settings: TrainSettings) -> Iterator[None]:
+def _seed_generators(settings: TrainSettings) -> Iterator[None]:
     """Draw dropout and the like from `settings.seed`, and leave the caller's generators as they were."""
     device = torch.device(settings.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

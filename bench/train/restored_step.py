@@ -13,7 +13,7 @@ from penstock.bench.step.train_step import TrainStep
 
 
 @contextmanager
-def restored(step: TrainStep) -> Iterator[None]:
+def restoring(step: TrainStep) -> Iterator[None]:
     """Restore weights, statistics, optimiser, scaler, learning rates and generators afterwards; gradients are dropped.
 
     The copy lies in host memory, so that it takes nothing of the device.

@@ -77,7 +77,7 @@ def test_only_what_is_in_both_is_compared() -> None:
     after["measured"] = [*after["measured"][:2], {**after["measured"][3], "name": "new"}]
     assert [change.name for change in compare(RECORD, after).changes] == ["ours", "ours + model"]
     after["measured"] = after["measured"][2:]
-    with pytest.raises(ValueError, match="no measurement is in both"):
+    with pytest.raises(ValueError, match="no measurement in common"):
         compare(RECORD, after)
 
 

@@ -353,7 +353,7 @@ DAMAGES: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("text", ["[]", "{}", "nonsense", *(json.dumps(document() | damage) for damage in DAMAGES)])
 def test_what_is_no_record_is_said_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match=r"a\.json: this is no record of `penstock bench` \(.*\)$"):
+    with pytest.raises(ValueError, match=r"a\.json: not a record of `penstock bench` \(.*\)$"):
         invoke(report, tmp_path / "a.json", tmp_path / "a.html")
     assert not (tmp_path / "a.html").exists()
 

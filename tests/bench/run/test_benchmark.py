@@ -352,7 +352,7 @@ def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(ph
     assert "HDF5 cache" in document["data"]["summary"]
     assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]
     assert notes_of(document) == [
-        f"{DALI_PIPELINE} was left out: readers.file reads files, and the data are no folder of files"
+        f"{DALI_PIPELINE} was left out: readers.file needs a folder of files, and the data are none"
     ]
     assert "was left out" in result
 

@@ -18,7 +18,7 @@ from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.benchmark import run_benchmark
-from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
+from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import BenchData, Candidate, LoaderOpener
 from penstock.loaders import open_source
@@ -125,11 +125,11 @@ def test_what_cannot_be_opened_is_told_and_the_rest_goes_on() -> None:
 
 
 def test_every_field_of_a_change_reaches_the_candidate() -> None:
-    made = changed(PRESENT, Change(workers=1, decoder="pillow", dtype="uint8", cache="lossless"))
+    made = apply_change(PRESENT, Change(workers=1, decoder="pillow", dtype="uint8", cache="lossless"))
     assert made == Candidate(
         backend="hdf5", decoder="pillow", dtype="uint8", cached=True, options={"workers": 1, "prefetch": 3}
     )
-    assert changed(PRESENT, Change(amp="bf16")) == PRESENT
+    assert apply_change(PRESENT, Change(amp="bf16")) == PRESENT
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +146,11 @@ def test_the_meter_serve_the_same_sample_from_files_and_from_its_cache(
     meter = AdviceMeter(settings, imagenet_train(32), opener)
     present = replace(PRESENT, options={"workers": 0})
     with pytest.raises(ValueError, match="no cache"):
-        meter.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
+        meter.rate(apply_change(present, Change(cache="lossless")), quantity="loader", amp="off")
     with meter.on_a_sample() as (on_sample, note):
         assert note == "of 24 images"
         assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
-        for candidate in (present, changed(present, Change(cache="lossless"))):
+        for candidate in (present, apply_change(present, Change(cache="lossless"))):
             assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
     trained = replace(present, dtype="float32")
     assert meter.rate(trained, quantity=BOTH, amp="bf16") > 0
