@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from penstock.pipelines.errors import LoaderError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
 Plane = NDArray[np.float32]
 
-# Pattern of brightness -> directions (x, y) of its waves. Each looks alike from both ends, so the class can be seen
-# whether a loader applies an orientation or not.
+# Pattern of brightness -> directions (x, y) of its waves.
 _SLANT = math.sqrt(0.5)
 PATTERNS: dict[str, tuple[tuple[float, float], ...]] = {
     "horizontal": ((0, 1),),
@@ -28,20 +20,6 @@ PATTERNS: dict[str, tuple[tuple[float, float], ...]] = {
     "plaid": ((1, 0), (0, 1)),
     "plain": (),
 }
-# An EXIF block with nothing but orientation 3, upside down.
-EXIF_UPSIDE_DOWN = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x03\0\0\0\0\0\0\0"
-# Odd kind -> how Pillow saves it.
-_SAVED: dict[str, dict[str, Any]] = {
-    "progressive": {"progressive": True},
-    "grey": {},
-    "cmyk": {},
-    "rotated": {"exif": EXIF_UPSIDE_DOWN},
-    "png": {"format": "PNG", "compress_level": 1},
-    "restart": {"restart_marker_rows": 1},
-    "tiny": {},
-}
-ODD_KINDS = tuple(_SAVED)
-ODD_EVERY = 91  # one photo in so many is odd; with 7 or more classes of 64 photos each kind occurs
 TILE = 1024  # side of a periodic texture in pixels: no photo is larger, so that none repeats within a frame
 
 
@@ -86,33 +64,14 @@ def _hue_degrees(label: int) -> float:
     return (40 + 360 * turn) % 360
 
 
-def odd_kind(label: int, number: int) -> str | None:
-    """Return which of ODD_KINDS photo `number` of a class is; None for the ordinary ones."""
-    if (number + 9 * label) % ODD_EVERY:
-        return None
-    return ODD_KINDS[number // 9 % len(ODD_KINDS)]
-
-
 def photo_bytes(seed: int, split: int, label: int, number: int) -> bytes:
-    """Return the encoded file of one photo: a pure function of its arguments. Mean 110 kB.
-
-    Raises LoaderError E-DEPENDENCY for an odd one if Pillow is missing.
-    """
+    """Return the JPEG of one photo: a pure function of its arguments. Mean 110 kB."""
     rng = np.random.default_rng(np.random.SeedSequence([seed, split, label, number]))
     height, width = _frame_size(rng)
-    # Measured on 200 ImageNet photos: 4 of 5 are 4:4:4 at quality 96, the others 4:2:0 below 90, none progressive.
-    full_chroma = rng.random() < 0.79
-    quality = 96 if full_chroma else int(rng.integers(68, 90))
-    kind = odd_kind(label, number)
-    if kind == "tiny":
-        height, width = 48, 64
-    elif kind == "png":  # lossless, three times the bytes: a smaller frame keeps the mean file size
-        height, width = 240, 320
+    # Measured on 200 ImageNet photos: 4 of 5 are 4:4:4 at quality 96, the others 4:2:0 below 90.
+    quality, subsampling = (96, "444") if rng.random() < 0.79 else (int(rng.integers(68, 90)), "420")
     pixels = photo_pixels(rng, texture_bank(seed), label, height, width)
-    if kind is None:
-        subsampling = "444" if full_chroma else "420"
-        return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))
-    return _odd_bytes(pixels, kind)
+    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))
 
 
 def _frame_size(rng: np.random.Generator) -> tuple[int, int]:
@@ -137,8 +96,7 @@ def photo_pixels(
         return _window(rng, bank[name], height, width) * np.float32(amount)
 
     hue = _hue_degrees(label)
-    # Brightness leans with the hue, so that a grey photo is not without a hint.
-    mean = 118 + 10 * math.cos(math.radians(hue - 40)) + 12 * rng.standard_normal()
+    mean = 118 + 12 * rng.standard_normal()
     luma = np.float32(mean) + cut("smooth", 36) + cut("edges", rng.uniform(12, 28))
     luma += cut("fine", 14.5 * math.exp(0.7 * rng.standard_normal()))
     luma += _pattern(rng, label, cut("smooth", 0.12)) * np.float32(rng.uniform(22, 34))
@@ -173,24 +131,6 @@ def _pattern(rng: np.random.Generator, label: int, bend: Plane) -> Plane:
         turns = x * np.float32(along_x * abs(per_pixel)) + y * np.float32(along_y * per_pixel)
         drawn += np.sin(np.float32(2 * math.pi) * (turns + bend + np.float32(rng.random())))
     return drawn if len(directions) < 2 else drawn * np.float32(0.7)
-
-
-def _odd_bytes(pixels: NDArray[np.uint8], kind: str) -> bytes:
-    image = require_pillow().fromarray(pixels)
-    image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(kind, "RGB"))
-    file = io.BytesIO()
-    image.save(file, **{"format": "JPEG", "quality": 92, **_SAVED[kind]})
-    return file.getvalue()
-
-
-def require_pillow() -> ModuleType:
-    """Return `PIL.Image`. Raises LoaderError E-DEPENDENCY if neither Pillow nor Pillow-SIMD is installed."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        fix = "pip install pillow"
-        raise LoaderError("E-DEPENDENCY", f"the demo set needs Pillow for its odd images: {error}", fix=fix) from error
-    return Image
 
 
 def plain_photo(height: int, width: int, seed: int = 0) -> bytes:

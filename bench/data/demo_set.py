@@ -16,7 +16,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.bench.data.demo_photo import class_name, photo_bytes, require_pillow
+from penstock.bench.data.demo_photo import class_name, photo_bytes
 from penstock.loaders.system.durable_file import random_name, remove_left_folders
 from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.machine import available_cpus
@@ -82,7 +82,7 @@ def synthesise(
     progress: called with (photos done, photos to write).
     The bytes of a file depend on seed, split, class and number only.
     Raises ValueError for settings that cannot work; LoaderError E-MISUSE for a folder that holds something else,
-    E-DEPENDENCY without Pillow, E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
+    E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
         raise ValueError(f"classes must be 1 to 10,000, got {classes}")
@@ -100,7 +100,6 @@ def synthesise(
     try:
         found = _holds_the_set(folder, settings, photos)
         if not found:
-            require_pillow()
             with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
