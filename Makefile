@@ -15,7 +15,7 @@ DEMO := demo
 # What `make bench` measures: made within 20 s on two slow cores.
 BENCH_DEMO := build/bench-demo
 # The picture of the report page: of this record, drawn by a browser.
-REPORT_RECORD ?= $(RESULTS)/cpu-2-photos-hdf5-uint8.json
+REPORT_RECORD ?= $(RESULTS)/native-cache-2-cores.json
 REPORT_PICTURE ?= $(RESULTS)/report.png
 BROWSER ?= $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 

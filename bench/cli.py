@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from penstock.bench.train.signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
+from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
 from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError
 
 _NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
@@ -49,11 +49,11 @@ def main() -> None:
     except ValueError as error:
         _fail(f"penstock: {error}", EXIT_USAGE)
     except SignalExit as error:
-        _stopped(error)
+        _exit_stopped(error)
     except RuntimeError as error:
         stop = signal_before(error)
         if stop is not None:
-            _stopped(stop)
+            _exit_stopped(stop)
         if not any(words in str(error) for words in (CANNOT_ALLOCATE, _NO_THREAD)):
             raise
         full = LoaderError("E-MEM", str(error).partition("\n")[0])
@@ -74,7 +74,7 @@ def main() -> None:
         ignore_more_signals()  # the command is over; what Python does at its exit would print a traceback
 
 
-def _stopped(by: SignalExit) -> None:
+def _exit_stopped(by: SignalExit) -> None:
     _fail(f"penstock: stopped by {by.name}" + (f"; {by.note}" if by.note else ""), int(str(by.code)))
 
 

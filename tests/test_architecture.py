@@ -64,10 +64,11 @@ ROOMS: dict[str, str] = {
     "bench/step": "measure",
     "bench/run": "measure record data ceilings search verdict step",
     "bench/report": "measure record verdict",
-    "bench/train": "measure step",
+    "bench/exits": "",
+    "bench/train": "measure step exits",
     "bench/checks": "measure record data ceilings step",
     "bench/commands": MANY,
-    "bench": "commands train",
+    "bench": "commands exits",
 }
 MAX_ROOM_MODULES = 15
 # The module that setuptools itself imports while it builds penstock.

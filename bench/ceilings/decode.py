@@ -116,7 +116,7 @@ class DecodeCeiling:
 
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
         """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
-        for item, window, flip in self._planned(epoch):
+        for item, window, flip in self._plan(epoch):
             try:
                 pixels = self._reader.crop(item, window)
             except LoaderError:
@@ -127,14 +127,14 @@ class DecodeCeiling:
 
     def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
         """Yield what decodes each sample's crop, from bytes in memory."""
-        for item, window, _ in self._planned(epoch):
+        for item, window, _ in self._plan(epoch):
             if item.probe is not None and item.data is None:
                 part, stored = self._reader.part(item, window)
                 yield partial(self._decoder.part, part, item.probe, stored)
             elif item.probe is not None:
                 yield partial(self._reader.crop, item, window)
 
-    def _planned(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
+    def _plan(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
         numbers = np.array([(item.sample, item.width, item.height) for item in self._samples], np.int64)
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
         return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)

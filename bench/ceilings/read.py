@@ -27,7 +27,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 _CHUNK = 32  # images read at once, as a batch
 _MIN_CHUNKS = 3
-_FEW = 16  # images whose sizes stand for all where no index tells them
+_FEW = 16  # images whose sizes stand for all if no index has them
 _ENOUGH = 0.9  # least share of the bytes read that storage must have served for the rate to be that of storage
 
 
@@ -50,7 +50,7 @@ class ReadCeiling:
         self._source, self._pipeline, self._seed = source, pipeline, seed
         stride = max(1, len(source) // MAX_SAMPLES)
         tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
-        readable = [(index, read) for index, read in tried if _works(read)]
+        readable = [(index, read) for index, read in tried if _try_read(read)]
         self._indices, self._reads = [index for index, _ in readable], [read for _, read in readable]
 
     @property
@@ -76,7 +76,7 @@ class ReadCeiling:
         """
         ranges = list(file_ranges(self._source, self._indices))
         if not ranges:
-            raise ValueError("it is not known where in which files the images lie")
+            raise ValueError("the places of the images in their files are unknown")
         images: list[int] = []
         times: list[float] = []
         expected, came, spent = 0, storage_bytes(), Stopwatch()
@@ -88,14 +88,14 @@ class ReadCeiling:
             watch = Stopwatch()
             if isinstance(self._source, WindowSource):
                 self._source.will_need(np.asarray(self._indices[part], np.int64))
-            images.append(sum(map(_works, self._reads[part])))
+            images.append(sum(map(_try_read, self._reads[part])))
             times.append(watch.seconds)
             if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
                 break
         now = storage_bytes()
         self._back_into_the_page_cache()
         if came is None or now is None:
-            raise ValueError("this kernel does not tell what is read from storage")
+            raise ValueError("this kernel does not report what is read from storage")
         if now - came < _ENOUGH * expected or not expected:
             raise ValueError(
                 f"of {expected / 1e6:,.1f} MB that were dropped from the page cache {(now - came) / 1e6:,.1f} MB were "
@@ -116,7 +116,7 @@ class ReadCeiling:
             while not times or spent.seconds < seconds:
                 drop_cached(ranges)
                 watch = Stopwatch()
-                list(pool.map(_works, self._reads))
+                list(pool.map(_try_read, self._reads))
                 times.append(watch.seconds)
         if ranges:
             self._back_into_the_page_cache()
@@ -125,7 +125,7 @@ class ReadCeiling:
     def _back_into_the_page_cache(self) -> None:
         """Read everything again, since the loader is measured next."""
         for index in self._indices:
-            _works(partial(self._source.read, index))
+            _try_read(partial(self._source.read, index))
 
     def _read_of(self, index: int) -> Callable[[], object]:
         """Return what reads image `index` as a loader does; the crop is planned as if the image needed no turning."""
@@ -141,7 +141,7 @@ class ReadCeiling:
         return lambda: source.read_window(index, window)
 
 
-def _works(read: Callable[[], object]) -> bool:
+def _try_read(read: Callable[[], object]) -> bool:
     try:
         read()
     except LoaderError:
@@ -194,11 +194,11 @@ def bytes_an_image(source: Source) -> int | None:
 def drop_cached(ranges: list[FileRange]) -> None:
     """Have the kernel forget the pages of these bytes, as far as it can.
 
-    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, of which none
-    is dropped in part.
+    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, which are
+    dropped as a whole.
     """
     page = os.sysconf("SC_PAGE_SIZE")
-    for path, offset, num_bytes in _joined(ranges):
+    for path, offset, num_bytes in _join_ranges(ranges):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
@@ -210,7 +210,7 @@ def drop_cached(ranges: list[FileRange]) -> None:
             os.close(fd)
 
 
-def _joined(ranges: list[FileRange]) -> list[FileRange]:
+def _join_ranges(ranges: list[FileRange]) -> list[FileRange]:
     joined: list[FileRange] = []
     for found in sorted(set(ranges)):
         last = joined[-1] if joined else None

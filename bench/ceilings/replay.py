@@ -42,7 +42,7 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
 
 
 class ReplayedBatches:
-    """Iterates for ever over (images, labels) as the loader hands them out, by its feed and batch stage.
+    """Iterates forever over (images, labels) as the loader hands them out, by its feed and batch stage.
 
     make_batches(): called once, by `prepare()` or the first iteration. resident: the batches lie on the device
     already, as those of an engine that decodes there.

@@ -18,7 +18,7 @@ from penstock.loaders.workers.needs import ensure
 
 
 def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
-    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits beside `own_bytes` of the program's.
+    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits next to `own_bytes` of the program's.
 
     For commands, before they take memory: afterwards the kernel would not ask, but kill. Leaves it to create_loader to
     refuse settings that cannot work.
@@ -33,7 +33,7 @@ def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
 def examine(settings: DoctorSettings, data: Path | None) -> Iterator[Finding]:
     """Yield every finding as soon as it is there. Raises ValueError for settings that cannot work.
 
-    `data` is a folder of images or a cache, of which a sample is read; None for machine and installation alone.
+    `data` is a folder of images or a cache, and a sample of it is read; None for machine and installation alone.
     """
     needs = settings.needs()
     yield run_check("device", lambda: f"{usable_device(settings.device)}")

@@ -47,7 +47,7 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
 
 
 def file_system(name: str, path: Path) -> Finding:
-    """Tell whether the data lies on a local disk, a network, FUSE or an overlay."""
+    """Say whether the data lies on a local disk, a network, FUSE or an overlay."""
     kind, title = file_system_of(path), f"{name}: file system"
     if is_remote(kind):
         fix = "copy the data to a local disk, or build a cache there: penstock cache build DATA /local/train.h5"
@@ -123,7 +123,7 @@ TURNED, REPAIRED, HUGE, CMYK, MISNAMED, UNUSUAL = (
 )
 _ADVICE = {
     TURNED: "EXIF is ignored unless the pipeline says exif='apply'",
-    REPAIRED: "libjpeg made up what is missing, often in grey (on_repaired='replace' leaves them out)",
+    REPAIRED: "libjpeg filled in missing data, often grey (on_repaired='replace' leaves them out)",
     HUGE: "a cache with --resize decodes them once: penstock cache build DATA FILE.h5 --resize 512",
     CMYK: "they are converted to RGB, by Pillow",
     MISNAMED: "the first bytes decide, not the name",

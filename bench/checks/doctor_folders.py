@@ -1,4 +1,4 @@
-"""Looks at the folders that Penstock writes to by itself, and tells which file system a path is on."""
+"""Checks the folders that Penstock writes to, and finds the file system of a path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file_system_of(path: str | os.PathLike[str]) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Tell whether files of such a file system come over a network, or may (FUSE)."""
+    """Return whether files of such a file system come over a network, or may (FUSE)."""
     return kind in NETWORK or kind.startswith("fuse")
 
 
@@ -87,7 +87,7 @@ def index_folder() -> Finding:
 
 
 def can_write(folder: Path) -> bool:
-    """Tell whether files can be made in `folder`: root may write anywhere but on what is mounted read-only."""
+    """Return whether files can be made in `folder`: root may write anywhere but on what is mounted read-only."""
     try:
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
     except OSError:

@@ -165,6 +165,6 @@ def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
         return Finding("DALI", state, f"{text} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
     codec = package_version(f"nvidia-nvimgcodec-cu{major}") or ""
     if settings.device != "cpu" and codec.startswith(CRASHING_CODEC):
-        text += f" with nvImageCodec {codec}, of which crashes are reported: decoding regions of JPEGs on a GPU"
+        text += f" with nvImageCodec {codec}, known to crash when it decodes regions of JPEGs on a GPU"
         return Finding("DALI", "warn", text, f"pip install {wheels[0]}=={DALI_OF_EARLIER_CODEC} (nvImageCodec 0.8)")
     return Finding("DALI", "ok", f"{text}, driver for CUDA {driver[0]}.{driver[1]}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from penstock.bench.record.record import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
 from penstock.loaders.create import loader_needs
 from penstock.loaders.profile import load_profile
 from penstock.loaders.workers.needs import Needs
@@ -18,7 +18,7 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """Tell in words what was found of one thing, and what mends it where it is not ok."""
+    """Say what was found, and what fixes it if it is not ok."""
 
     name: str
     state: State
@@ -32,7 +32,7 @@ class DoctorSettings:
 
     Attributes:
         workers, prefetch: None for the backend's defaults.
-        cache: a cache to look at beside the data, if it is there.
+        cache: a cache to look at as well, if it is there.
         on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
     """
 

@@ -143,7 +143,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
             raise LoaderError("E-MISUSE", cause, fix="pass a lossless cache, or this one as DATA", path=str(path))
         yield prepare_source(data, path), []
     elif len(data) > MOST_CACHED:
-        cause = f"no cache is built in passing of {len(data):,} images, only of up to {MOST_CACHED:,}"
+        cause = f"no temporary cache is built of {len(data):,} images, only of up to {MOST_CACHED:,}"
         yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if it is not there")]
     else:
         with tempfile.TemporaryDirectory(prefix="penstock-parity-") as folder:
@@ -251,7 +251,7 @@ def compare(
         if len(running) < least:
             names = " and ".join(each.engine.name for each in running) or "none"
             fix = "; ".join(f"{left.name}: {left.fix}" for left in missing) or "install another decoder"
-            raise LoaderError("E-MISUSE", f"parity is between two engines at least, and here works {names}", fix=fix)
+            raise LoaderError("E-MISUSE", f"parity needs at least two engines, and only {names} works here", fix=fix)
         pairs = [
             (one, two, EnginePair(a.engine.name, b.engine.name, tolerance_between(a.engine, b.engine)))
             for (one, a), (two, b) in itertools.combinations(enumerate(running), 2)

@@ -29,7 +29,7 @@ class Tolerance(NamedTuple):
 
 EXACT = Tolerance("exact", 0.0, 0, "both decode and resize with Penstock's own code on the CPU")
 DALI_CPU = Tolerance("dali on the CPU", 1.0, 2, "DALI decodes and resizes with code of its own")
-DALI_GPU = Tolerance("dali on a GPU", 2.0, 16, "likewise, on a GPU; not yet measured on one")
+DALI_GPU = Tolerance("dali on a GPU", 2.0, 16, "the same, on a GPU; not yet measured on one")
 TOLERANCES = (EXACT, DALI_CPU, DALI_GPU)
 
 
@@ -44,7 +44,7 @@ class ServedBatch:
         windows: crops as (x, y, width, height), int32 [rows, 4].
         flips: bool [rows].
         pixels: uint8 [rows, height, width, 3].
-        replaced: row -> (sample, substitute, code), as the ledger tells it.
+        replaced: row -> (sample, substitute, code), as the ledger has it.
     """
 
     place: tuple[int, int]

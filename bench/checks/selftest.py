@@ -20,7 +20,7 @@ from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of,
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step
+from penstock.bench.step.train_step import make_step
 from penstock.loaders.create import create_loader, usable_device
 from penstock.loaders.dali.dali_probe import describe_verdict, versions, working_way
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -54,15 +54,15 @@ def selftest(device: str = "cpu") -> Iterator[Finding]:
     ensure_loader_fits(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
     folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
-        source = _guarded("made images", lambda: write_images(Path(name)))
+        source = _run_check("made images", lambda: write_images(Path(name)))
         yield Finding("images", "ok", source.describe())
         with cache_of(source, None) as (cache, missing):
             yield from (Finding(left.name, "warn", left.cause, left.fix) for left in missing)
             if cache is not None:
                 yield Finding("cache", "ok", cache.describe())
             yield from check_engines(source, cache)
-        yield _guarded("DataLoader", check_data_loader)
-        yield _guarded("training step", lambda: check_training_step(source))
+        yield _run_check("DataLoader", check_data_loader)
+        yield _run_check("training step", lambda: check_training_step(source))
 
 
 def check_gpu_decoder(device: torch.device) -> Finding:
@@ -79,7 +79,7 @@ def check_gpu_decoder(device: torch.device) -> Finding:
     )
 
 
-def _guarded(what: str, check: Callable[[], Value]) -> Value:
+def _run_check(what: str, check: Callable[[], Value]) -> Value:
     try:
         return check()
     except (LoaderError, SelftestFailure, MemoryError):
@@ -132,7 +132,7 @@ def check_engines(source: Source, cache: Source | None) -> Iterator[Finding]:
 def _compare_with(reference: ParityEngine | None, engine: ParityEngine, source: Source) -> Finding:
     settings = ParitySettings(images=IMAGES, size=SIZE, batch_size=BATCH)
     pair = [engine] if reference is None else [reference, engine]
-    record = _guarded(engine.name, lambda: compare(source, pair, settings, least=0))
+    record = _run_check(engine.name, lambda: compare(source, pair, settings, least=0))
     for left in record.left_out:
         return Finding(engine.name, "warn", f"not usable: {left.cause}", left.fix)
     for outside in record.outside:

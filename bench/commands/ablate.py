@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -43,7 +43,7 @@ def ablate(
     source = open_source(training_folder(data))
     num_classes = max(2, len(source.classes))
     base = ResidentRun(settings=settings, num_classes=num_classes, batch_size=batch_size, size=size, seconds=seconds)
-    # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator counts by itself.
+    # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator has its own count.
     measure = measure_in_child if target == "cpu" else measure_here
     with ProgressBar("measuring") as bar:
         try:

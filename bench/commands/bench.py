@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.record.record import BenchRecord, BenchSettings
+    from penstock.bench.record.bench_record import BenchRecord, BenchSettings
 
-_OWN_BYTES = 150 << 20  # for samples and batches that a run holds beside its loader; 340 MiB were seen
+_OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its loader; 340 MiB were seen
 
 
 def bench(
@@ -24,7 +23,7 @@ def bench(
         str, typer.Option(help="all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile.")
     ] = "all",
     cache: common.Cache = None,
-    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images, again and again.")] = None,
+    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA repeatedly, as so many images.")] = None,
     decoder: common.Decoder = "auto",
     workers: common.Workers = None,
     batch_size: common.BatchSize = 64,
@@ -33,7 +32,7 @@ def bench(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="What the loader hands out: float32, float16, bfloat16, uint8.",
+            help="dtype of the images: float32, float16, bfloat16, uint8.",
             show_default="what the model computes in, by --amp",
         ),
     ] = None,
@@ -52,7 +51,7 @@ def bench(
         typer.Option(min=1, help="Rounds at most.", show_default="until they agree, or time is up; 3 with --thorough"),
     ] = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also the loader everyone writes; for dali also DALI's own pipeline.")
+        bool, typer.Option("--baseline", help="Also measure the usual loader; for dali also DALI's own pipeline.")
     ] = False,
     tune: Annotated[
         bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a limit")
@@ -62,12 +61,12 @@ def bench(
         typer.Option(help="How long that search may take.", show_default="0.4 of the budget; 60 with --thorough"),
     ] = None,
     max_cpu: Annotated[
-        float | None, typer.Option(metavar="CORES", help="Processors that the loader may keep busy.")
+        float | None, typer.Option(metavar="CORES", help="Most processors that the loader may keep busy.")
     ] = None,
     max_memory: Annotated[
-        float | None, typer.Option(metavar="MB", help="Memory that the loader may take: it and its workers.")
+        float | None, typer.Option(metavar="MB", help="Most memory that the loader and its workers may take.")
     ] = None,
-    apply: Annotated[bool, typer.Option(help="Take the verdict's advice where the tool can; measure it.")] = True,
+    apply: Annotated[bool, typer.Option(help="Try the verdict's advice where the tool can; measure it.")] = True,
     max_bad: common.MaxBad = 0.01,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
@@ -83,18 +82,18 @@ def bench(
         typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report --thorough"),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print all that was measured, not only a screenful.")
+        bool, typer.Option("--verbose", help="Print everything that was measured, not only a summary.")
     ] = False,
 ) -> None:
     """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
 
-    from penstock.bench.record.record import BenchSettings
+    from penstock.bench.record.bench_record import BenchSettings
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.report.page import write_page
     from penstock.bench.report.summary import print_summary
     from penstock.bench.report.terminal import print_record
-    from penstock.bench.verdict.verdict import without_paths
+    from penstock.bench.verdict.judge import without_paths
 
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)
@@ -118,34 +117,34 @@ def bench(
 
 
 def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_caches: bool) -> BenchRecord:
-    """Run the benchmark and judge it, once: of the measurements, before the advice is taken."""
+    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.report.live import LiveTable
-    from penstock.bench.run.cache_kinds import wants_cache_kinds, with_cache_kinds
-    from penstock.bench.run.run import BenchRun
+    from penstock.bench.report.live_table import LiveTable
+    from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
+    from penstock.bench.run.benchmark import run_benchmark
+    from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
-    from penstock.bench.verdict.verdict import judge
+    from penstock.bench.search.candidate import BenchData
 
     _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     with LiveTable(lambda: budget.left) as table:
-        run = BenchRun(training_folder(data), settings, table.begin, table.measured, budget)
-        try_caches = wants_cache_kinds(run.source, tradeoff, default=with_caches)
-        table.print(run.source.describe())
+        found = BenchData(training_folder(data), settings)
+        try_caches = wants_cache_kinds(found.source, tradeoff, default=with_caches)
+        table.print(found.source.describe())
         if settings.tunes:
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
-        record = run.run()
-        verdict = judge(record, str(data))
-        record = run.with_applied(replace(record, verdict=verdict), verdict.advice or ())
-        return with_cache_kinds(run.source, record, table.begin) if try_caches else record
+        display = Display(begin=table.begin, measured=table.measured)
+        record = run_benchmark(found, str(data), settings, budget, display)
+        return with_cache_kinds(found.source, record, table.begin) if try_caches else record
 
 
 def _check(settings: BenchSettings) -> None:
     """Raise ValueError for settings that cannot work, before the data is looked at."""
-    from penstock.bench.record.record import ALL_BACKENDS
+    from penstock.bench.record.bench_record import ALL_BACKENDS
     from penstock.bench.step.models import check_model
     from penstock.bench.step.settings import TrainSettings
     from penstock.loaders.create import check_arguments

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -75,7 +75,7 @@ def build(
 
 @cache.command()
 def info(path: Cache, as_json: common.AsJson = False) -> None:
-    """Tell what a cache holds, how it is stored and what it was built from."""
+    """Show what a cache holds, how it is stored and what it was built from."""
     from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
     from penstock.loaders.cache.hdf5_cache import open_cache
 
@@ -135,11 +135,11 @@ def advise(
 ) -> None:
     """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
 
-    Small caches of a sample are built in a temporary folder (TMPDIR), measured in turn and removed.
+    Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
     """
-    from penstock.bench.record.cache_kinds import AdviceSettings
+    from penstock.bench.record.cache_advice import AdviceSettings
     from penstock.bench.report.cache_text import print_advice
-    from penstock.bench.run.cache_kinds import advise_cache
+    from penstock.bench.run.advise_cache import advise_cache
     from penstock.loaders.open_source import open_source
 
     settings = AdviceSettings(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ def compare(
     Within the noise is a change whose medians each lie inside the spread of the other record's rounds.
     """
     from penstock.bench.record import comparison
-    from penstock.bench.record.record import read_record
+    from penstock.bench.record.bench_record import read_record
 
     found = comparison.compare(read_record(before), read_record(after))
     if found.differs and not force:
-        raise ValueError(f"the records are not of the same run, --force compares them: {'; '.join(found.differs)}")
+        raise ValueError(
+            f"the records are of different runs (--force compares them anyway): {'; '.join(found.differs)}"
+        )
     slower = [] if fail_below is None else found.slower(fail_below)
     if as_json:
         names = [change.name for change in slower]

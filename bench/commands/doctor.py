@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 
@@ -31,16 +31,16 @@ def doctor(
 ) -> None:
     """Look for what would stop or slow down a loader with these settings, before it does.
 
-    Each line is ok, a warning or a failure, with what was found and what mends it. Exit code 7 if anything fails.
+    Each line is ok, a warning or a failure, with what was found and what fixes it. Exit code 7 if anything fails.
     """
     from penstock.bench.checks.doctor import as_record, examine
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.loaders.backends import BACKEND_NAMES
 
     if backend not in BACKEND_NAMES:
-        raise ValueError(f"backend is one of {', '.join(BACKEND_NAMES)}, not {backend!r}")
+        raise ValueError(f"backend must be one of {', '.join(BACKEND_NAMES)}, got {backend!r}")
     if on_bad_sample not in ("raise", "replace"):
-        raise ValueError(f"on_bad_sample is raise or replace, not {on_bad_sample!r}")
+        raise ValueError(f"on_bad_sample must be raise or replace, got {on_bad_sample!r}")
     settings = DoctorSettings(
         backend=backend,
         workers=workers,
@@ -65,7 +65,7 @@ def doctor(
 
 
 def print_finding(finding: Finding) -> None:
-    """Print one finding: its state, what was found and, unless it is ok, what mends it."""
+    """Print one finding: its state, what was found and, unless it is ok, what fixes it."""
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
     typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {finding.found}")
     if finding.fix and finding.state != "ok":

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.loaders.loader import Batch, Loader
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.json_file import decode_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -61,7 +61,7 @@ def _print(record: ParityRecord) -> None:
         typer.echo(f"left out: {left.name}: {left.cause} ({left.fix})")
     for pair in record.outside:
         typer.echo(f"outside: {pair.first} and {pair.second}: {'; '.join(pair.outside())}")
-    typer.echo(_verdict(record))
+    typer.echo(_verdict_line(record))
 
 
 def _table(record: ParityRecord) -> Table:
@@ -101,7 +101,7 @@ def _tolerances(record: ParityRecord) -> Iterator[str]:
         yield f"{tolerance.name}: mean {tolerance.mean:g}, 99.9 % {tolerance.p99_9} ({tolerance.why})"
 
 
-def _verdict(record: ParityRecord) -> str:
+def _verdict_line(record: ParityRecord) -> str:
     total, outside = f"parity: {len(record.engines)} engines, {len(record.pairs)} pairs", record.outside
     if not outside:
         return f"{total}, all inside the tolerance"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench.commands.options import writable
+from penstock.bench.commands.shared_options import writable
 
 
 def report(
@@ -17,7 +17,7 @@ def report(
     ],
 ) -> None:
     """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
-    from penstock.bench.record.record import read_record
+    from penstock.bench.record.bench_record import read_record
     from penstock.bench.report.page import write_page
 
     measured = read_record(record)
@@ -25,4 +25,4 @@ def report(
         write_page(measured, page)
     except (KeyError, TypeError, ValueError) as error:  # parts that do not fit together
         named = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{record}: this is no record of `penstock bench` ({named})") from None
+        raise ValueError(f"{record}: not a record of `penstock bench` ({named})") from None

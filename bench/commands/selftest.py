@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.doctor import print_finding
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_DATA

@@ -31,5 +31,5 @@ def synth(
             workers=workers,
             progress=bar.show,
         )
-    size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB an image"
+    size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB per image"
     print(f"{folder}: {report.images} + {report.validation} images, {report.classes} classes, {size}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.system.json_file import write_json
@@ -28,7 +28,7 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 def train(
     data: common.Data,
     validation: Annotated[
-        Path | None, typer.Option(help="Folder to validate on; DATA/val beside DATA/train by default.")
+        Path | None, typer.Option(help="Folder to validate on; DATA/val next to DATA/train by default.")
     ] = None,
     model: common.Model = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
@@ -82,7 +82,7 @@ def train(
     find_lr: Annotated[
         Path | None,
         typer.Option(
-            help="Sweep the learning rate; JSON here, a page beside it.",
+            help="Sweep the learning rate; JSON here, a page next to it.",
             callback=common.writable,
             rich_help_panel=_TUNING,
         ),
@@ -104,7 +104,7 @@ def train(
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.job import TrainingJob
-    from penstock.bench.train.ranks import join_process_group
+    from penstock.bench.train.rank_group import join_process_group
 
     if validation is None and training_folder(data) != data:
         validation = data / "val"
@@ -174,7 +174,7 @@ def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None
 
 def _find_lr(job: TrainingJob, file: Path) -> None:
     from penstock.bench.report.lr_sweep_page import write_sweep_page
-    from penstock.bench.train.ranks import is_first_rank
+    from penstock.bench.train.rank_group import is_first_rank
 
     sweep, lr = job.sweep_lr()
     document = {**asdict(sweep), "lr": lr}
@@ -192,7 +192,7 @@ def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
     budget = None if budget_gib is None else int(budget_gib * 2**30)
     found = job.search_batch_size(budget_bytes=budget, on_trial=show)
     if found.largest is None:
-        raise ValueError("not even one image fits: take a smaller model, size or optimiser")
+        raise ValueError("not even one image fits: choose a smaller model, size or optimiser")
     _say(f"the largest batch that fits: --batch-size {found.largest}")
 
 
@@ -205,7 +205,7 @@ def _line(report: EpochReport) -> str:
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:
-    from penstock.bench.train.ranks import is_first_rank
+    from penstock.bench.train.rank_group import is_first_rank
 
     if is_first_rank():
         write_json(file, document)
@@ -213,7 +213,7 @@ def _write(file: Path, document: dict[str, Any]) -> None:
 
 def _say(line: str) -> None:
     """Print a line, on the first rank alone."""
-    from penstock.bench.train.ranks import is_first_rank
+    from penstock.bench.train.rank_group import is_first_rank
 
     if is_first_rank():
         print(line, flush=True)

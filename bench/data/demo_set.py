@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.bench.data.demo_photo import class_name, photo_bytes, require_pillow
+from penstock.bench.data.demo_photo import class_name, photo_bytes
 from penstock.loaders.system.durable_file import random_name, remove_left_folders
 from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.machine import available_cpus
@@ -21,7 +21,7 @@ from penstock.loaders.workers.pool import map_in_workers
 from penstock.pipelines.errors import LoaderError
 
 MANIFEST = "synth.json"
-FORMAT = 1  # raise it when the same settings begin to give other bytes
+FORMAT = 2  # raise it when the same settings begin to give other bytes
 SPLITS = ("train", "val")
 CHUNK = 16  # photos per work item: 0.2 s, so that progress is smooth and an interrupt is quick
 
@@ -79,14 +79,14 @@ def synthesise(
     progress: called with (photos done, photos to write).
     The bytes of a file depend on seed, split, class and number only.
     Raises ValueError for settings that cannot work; LoaderError E-MISUSE for a folder that holds something else,
-    E-DEPENDENCY without Pillow, E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
+    E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
-        raise ValueError(f"classes is 1 to 10,000, not {classes}")
+        raise ValueError(f"classes must be 1 to 10,000, got {classes}")
     if images < classes or (validation != 0 and validation < classes):
         raise ValueError(f"each class needs a photo: {images} + {validation} photos are too few for {classes} classes")
     if seed < 0 or (workers is not None and workers < 0):
-        raise ValueError(f"seed and workers are not negative, not {seed}, {workers}")
+        raise ValueError(f"seed and workers must be at least 0, got {seed} and {workers}")
     settings = {"format": FORMAT, "images": images, "validation": validation, "classes": classes, "seed": seed}
     folder = Path(folder)
     photos = [
@@ -97,8 +97,7 @@ def synthesise(
     try:
         found = _holds_the_set(folder, settings, photos)
         if not found:
-            require_pillow()
-            with _renamed_when_done(folder.resolve()) as unfinished:
+            with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
         total_bytes = sum(photo.path(folder).stat().st_size for photo in photos)
@@ -123,14 +122,14 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
-        cause = f"the folder holds something else than a demo set (no {MANIFEST})"
+        cause = f"the folder holds something other than a demo set (no {MANIFEST})"
     except ValueError:
         cause = f"{MANIFEST} in the folder cannot be read"
     else:
         if found != settings:
             cause = f"the folder holds a demo set with other settings: {found}, not {settings}"
         elif not all(path.is_file() and path.stat().st_size for path in (photo.path(folder) for photo in photos)):
-            cause = "the folder holds a demo set of which photos are missing"
+            cause = "photos of the demo set in the folder are missing"
     if cause:
         fix = f"choose another folder, or remove {str(folder)!a} first"
         raise LoaderError("E-MISUSE", cause, fix=fix, path=str(folder))
@@ -138,7 +137,7 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
 
 
 @contextmanager
-def _renamed_when_done(folder: Path) -> Iterator[Path]:
+def _rename_when_done(folder: Path) -> Iterator[Path]:
     """Give a folder to write to that becomes `folder` if all goes well; remove what killed runs left an hour ago."""
     remove_left_folders(os.fsencode(folder.parent), os.fsencode(folder.name))
     unfinished = Path(os.fsdecode(random_name(os.fsencode(folder))))

@@ -70,7 +70,7 @@ class RepeatedSource(WrappedSource):
 
     def __init__(self, source: Source, entries: int) -> None:
         if entries < 1:
-            raise ValueError(f"entries is at least 1, not {entries}")
+            raise ValueError(f"entries must be at least 1, got {entries}")
         super().__init__(source, entries, f"x {entries}")
         self._count = len(source)
 
@@ -104,7 +104,7 @@ class RepeatedWindows(RepeatedSource):
         return self._windows.read_window(self._at(index), window)
 
 
-def repeated(source: Source, entries: int) -> RepeatedSource:
+def repeat_source(source: Source, entries: int) -> RepeatedSource:
     """Return `source` as `entries` images. Raises ValueError for fewer than one."""
     return RepeatedWindows(source, entries) if isinstance(source, WindowSource) else RepeatedSource(source, entries)
 
@@ -114,7 +114,7 @@ class SampledSource(WrappedSource):
 
     def __init__(self, source: Source, count: int) -> None:
         if count < 1:
-            raise ValueError(f"a sample is of at least 1 image, not {count}")
+            raise ValueError(f"a sample needs at least 1 image, got {count}")
         count = min(count, len(source))
         super().__init__(source, count, f"/ {count}")
         self._indices = np.linspace(0, len(source), count, endpoint=False).astype(np.int64)

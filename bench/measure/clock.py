@@ -27,7 +27,7 @@ class Rate:
         median, q25, q75: median and quartiles over the windows, images/s.
         windows: number of windows.
         images, seconds: totals over the windows, so that images / seconds is the mean rate.
-        over_time: (seconds, images/s) of each window, in turn.
+        over_time: (seconds, images/s) of each window, in order.
     """
 
     median: float
@@ -47,7 +47,7 @@ class Rate:
         """
         if not images or len(images) != len(seconds):
             raise ValueError(
-                f"a rate needs at least one step and a time for each, not {len(images)} and {len(seconds)}"
+                f"a rate needs at least one step and one time per step, got {len(images)} and {len(seconds)}"
             )
         groups = min(windows, len(images))
         edges = np.linspace(0, len(images), groups + 1).round().astype(int)[:-1]
@@ -97,7 +97,7 @@ class Clock:
         return Mark(time.perf_counter(), event)
 
     def passed(self, mark: Mark) -> bool:
-        """Tell whether the device has reached the mark; does not wait."""
+        """Return whether the device has reached the mark; does not wait."""
         return mark.event is None or bool(mark.event.query())  # type: ignore[no-untyped-call]
 
     def seconds(self, begin: Mark, end: Mark) -> float:
@@ -219,7 +219,7 @@ def measure_rate(
     ValueError if `seconds` is not positive.
     """
     if not seconds > 0:
-        raise ValueError(f"a measurement takes a positive number of seconds, not {seconds!r}")
+        raise ValueError(f"the seconds of a measurement must be above 0, got {seconds!r}")
     clock = clock or Clock(device)
     first = clock.mark().host
 

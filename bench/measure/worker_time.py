@@ -1,4 +1,4 @@
-"""Measures how the loader's workers spend their time, which tells a limit before them from one behind them."""
+"""Measures how the loader's workers spend their time, which separates a limit before them from one behind them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WorkerTime:
     Attributes:
         busy: share of the workers' time spent making batches, 0 to 1.
         read_share: share of that spent inside the source, 0 to 1.
-        worker_s: seconds of one worker's time an image.
+        worker_s: seconds of one worker's time per image.
         queue_depth: finished batches that the consumer found waiting, on average.
     """
 
@@ -59,7 +59,7 @@ class WorkerTime:
 
     @property
     def read_s(self) -> float:
-        """Seconds of one worker's time an image inside the source."""
+        """Seconds of one worker's time per image inside the source."""
         return self.read_share * self.worker_s
 
 

@@ -31,7 +31,7 @@ class Advice:
 
     Attributes:
         what: the change in words.
-        images_per_s: predicted rate of `quantity` after it; None where the run's figures do not tell.
+        images_per_s: predicted rate of `quantity` after it; None if the run's figures do not give one.
         why: the figures that the advice follows from.
         quantity: "loader", or "both" for loader + model.
         change: `what` in terms that the benchmark can act on; None for what it cannot do.

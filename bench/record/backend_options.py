@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
-from penstock.bench.record.record import Options
+from penstock.bench.record.bench_record import Options
 from penstock.loaders.backends import BACKENDS
 
 
@@ -16,7 +16,7 @@ def non_default_options(backend: str, options: Options) -> Options:
 
 
 def all_options(backend: str, options: Options, about: Mapping[str, object]) -> Options:
-    """Return `options` and those that the loader took by itself, read from its description `about`."""
+    """Return `options` and those that the loader chose, read from its description `about`."""
     taken = fields(BACKENDS[backend].options)
     own = {f.name: value for f in taken if isinstance(value := about.get(f.name), (int, float, str)) and value}
     own.pop("start_method", None)

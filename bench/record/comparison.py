@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord, Measured
+from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.pipelines.errors import one_line
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
@@ -64,7 +64,7 @@ def compare(before: BenchRecord, after: BenchRecord) -> Comparison:
     others = {(m.kind, m.name): m for m in after.measured}
     pairs = [(m, others[m.kind, m.name]) for m in before.measured if (m.kind, m.name) in others and m.images_per_s]
     if not pairs:
-        raise ValueError("no measurement is in both records")
+        raise ValueError("the records have no measurement in common")
     packages, commits = (
         [record.environment.get(name) for record in (before, after)] for name in ("packages", "commit")
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
@@ -37,8 +37,8 @@ def cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) ->
         "file_bytes": file_bytes,
         "source_bytes": source_bytes,
         "ratio": round(file_bytes / source_bytes, 4) if source_bytes else None,
-        "counts": _summed([about.counts for about in abouts]),
-        "kept": _summed([about.kept for about in abouts]),
+        "counts": _sum_tables([about.counts for about in abouts]),
+        "kept": _sum_tables([about.kept for about in abouts]),
         "fingerprint": first.fingerprint,
         "source": first.source,
         "versions": first.versions,
@@ -97,7 +97,7 @@ def _number(count: int, thing: str) -> str:
 def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
     """Return what `penstock cache verify --json` prints."""
 
-    def listed(findings: Iterable[BadImage]) -> list[dict[str, Any]]:
+    def list_findings(findings: Iterable[BadImage]) -> list[dict[str, Any]]:
         return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
 
     return {
@@ -106,8 +106,8 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "kinds": reports[0].kinds,
         "stale": " ".join(report.stale for report in reports if report.stale),
         "sound": all(report.sound for report in reports),
-        "damaged": listed(finding for report in reports for finding in report.damaged),
-        "differing": listed(finding for report in reports for finding in report.differing),
+        "damaged": list_findings(finding for report in reports for finding in report.damaged),
+        "differing": list_findings(finding for report in reports for finding in report.differing),
     }
 
 
@@ -155,6 +155,6 @@ def _mean_psnr(abouts: Sequence[About]) -> float | None:
     return round(sum(known) / len(known), 3) if known else None
 
 
-def _summed(tables: Sequence[dict[str, int]]) -> dict[str, int]:
+def _sum_tables(tables: Sequence[dict[str, int]]) -> dict[str, int]:
     names = dict.fromkeys(name for table in tables for name in table)
     return {name: sum(table.get(name, 0) for table in tables) for name in names}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _NUM_TICKS = 4  # about so many on an axis
+_CHARACTER = 0.018  # width of a figure's character, as a share of the axis
 
 Tick = tuple[str, str]  # position in percent of the axis, text
 
@@ -53,8 +54,12 @@ class BarChart:
         return _percent(min(value, self.limit) / self.limit)
 
     def value_at(self, bar: Bar) -> str:
-        """Return where the figure of `bar` stands: after the bar and its error tick."""
-        return self.at(max(bar.end, bar.spread[1] if bar.spread else 0.0))
+        """Return where the figure of `bar` stands: after the bar, its error tick and a ceiling that would cross it."""
+        begin = max(bar.end, bar.spread[1] if bar.spread else 0.0)
+        width = _CHARACTER * (len(bar.value) + 1) * self.limit
+        if self.ceiling is not None and begin <= self.ceiling < min(begin + width, self.limit):
+            begin = self.ceiling
+        return self.at(begin)
 
     @property
     def step(self) -> str:

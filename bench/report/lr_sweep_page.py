@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.report.charts import Line, LineChart, log_share, log_ticks, ticks
-from penstock.bench.report.page import filled
+from penstock.bench.report.page import fill_template
 from penstock.bench.report.sections import Figure, Section
 
 _FIRST = 10  # updates, before the loss diverges: they set the scale
@@ -34,7 +34,7 @@ def write_sweep_page(sweep: Mapping[str, Any], path: Path) -> None:
         text=f"Line chart, loss over learning rate, from {low:.2g} to {high:.2g}. Suggestion: {suggestion}.",
     )
     caption = "The learning rate grows from update to update; the suggestion is where the running mean falls fastest."
-    text = filled(
+    text = fill_template(
         kicker="Penstock learning-rate sweep",
         title=f"The loss falls fastest at a learning rate of {suggestion}",
         sentence="",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.report.sections import Section
 from penstock.bench.report.sections_choices import (
     changes_section,
@@ -38,7 +38,7 @@ def page(record: BenchRecord) -> str:
     record whose parts do not fit together.
     """
     verdict = record.verdict
-    return filled(
+    return fill_template(
         kicker="Penstock benchmark report",
         title=_title(record),
         sentence=verdict.sentence if verdict else "",
@@ -55,17 +55,17 @@ def write_page(record: BenchRecord, path: Path) -> None:
     path.write_text(text, "utf-8")
 
 
-def filled(**about: Any) -> str:
+def fill_template(**about: Any) -> str:
     """Return the template filled in; every text is escaped where the template puts it, whatever it holds."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finished
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finish
     )
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(about).lstrip() + "\n"
 
 
-def _finished(value: Any) -> Any:
+def _finish(value: Any) -> Any:
     """Return what the template may print: text as it can be shown; what macros give is finished already."""
     return value if hasattr(value, "__html__") else shown(value)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.bench.record.advice import Advice
-from penstock.bench.record.cache_kinds import CacheAdvice, StorageKind
-from penstock.bench.record.record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
+from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
+from penstock.bench.record.cache_advice import CacheAdvice, StorageKind
 from penstock.bench.report.charts import Bar, BarChart
 from penstock.bench.report.sections import Figure, Section, Table
 from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
@@ -100,7 +100,7 @@ def tradeoff_section(cache: CacheAdvice | None) -> Section:
         return Section(title=title, missing="penstock bench --cache-tradeoff DATA measures it, of files")
     settings, files = cache.settings, cache.offers[0].images_per_s
     rows = [_storage_row(each, files) for each in cache.offers]
-    columns = [("stored as", "text"), ("bytes an image", "number"), ("whole data", "number"), ("images/s", "number")]
+    columns = [("stored as", "text"), ("bytes per image", "number"), ("whole data", "number"), ("images/s", "number")]
     columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
     caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
     about = (
@@ -113,7 +113,7 @@ def tradeoff_section(cache: CacheAdvice | None) -> Section:
         texts=[about],
         figures=[
             Figure(chart=_bars(rates, "images/s"), caption="Longer is faster."),
-            Figure(chart=_bars(sizes, "kB an image on the disk"), caption="Shorter is smaller."),
+            Figure(chart=_bars(sizes, "kB per image on the disk"), caption="Shorter is smaller."),
         ],
         tables=[Table(caption=caption, columns=columns, rows=rows)],
         notes=cache.notes,
@@ -158,7 +158,7 @@ def machine_section(record: BenchRecord) -> Section:
         facts=[
             ("Machine", _facts(about, names)),
             ("Versions", _facts(packages if isinstance(packages, Mapping) else {}, {})),
-            ("Data", _facts(record.data, {"bytes_an_image": "bytes an image"})),
+            ("Data", _facts(record.data, {"bytes_an_image": "bytes per image"})),
             ("Loader", _facts(record.loader, {})),
         ],
     )

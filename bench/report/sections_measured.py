@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.bench.record.record import KIND_NAMES, OVER_TIME, BenchRecord, Measured
+from penstock.bench.record.bench_record import KIND_NAMES, OVER_TIME, BenchRecord, Measured
 from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
 from penstock.bench.report.sections import Figure, Section, Table
 from penstock.bench.report.step_lanes import Lane, step_lanes
@@ -17,7 +17,7 @@ _GAP = 0.03  # of all seconds, between rounds
 
 
 def measurements_section(record: BenchRecord) -> Section:
-    """Return the section of every measurement, beside its ceilings."""
+    """Return the section of every measurement and the ceilings."""
     batch, kinds = record.settings.batch_size, list(KIND_NAMES)
     rows = []
     for each in sorted(record.measured, key=lambda m: kinds.index(m.kind) if m.kind in kinds else len(kinds)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
     DECODE,
@@ -54,7 +54,7 @@ class Lane:
 def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
     """Return the lanes of a step: the loader's workers, the feed, the model, and what was measured as it ran.
 
-    Where nothing runs beside anything else (no workers, all on the CPU) the parts form one lane. DALI decodes by other
+    If nothing runs at the same time (no workers, all on the CPU) the parts form one lane. DALI decodes by other
     means than the ceilings were measured with: the workers' lane is left out then.
     """
     figures = Figures.of(record)

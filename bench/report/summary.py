@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.record.advice import Advice
-from penstock.bench.record.record import KIND_NAMES, BenchRecord, Measured
+from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Measured
 from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import ledger_texts, rate_text, shown, spread_text
 from penstock.bench.verdict.figures import Figures

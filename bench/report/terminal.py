@@ -9,7 +9,7 @@ from rich.text import Text
 
 from penstock.bench.record.advice import BOTH
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     KIND_NAMES,
     BenchRecord,
     Measured,
@@ -36,7 +36,7 @@ def render(record: BenchRecord) -> Group:
     """Return the table, what was searched, the ratios, the verdict and the call to paste."""
     parts: list[RenderableType] = [_table(record), Text()]
     parts += [
-        Text(line) for line in (*_searched(record), *record.notes, *ledger_texts(record.ledger), *_ratios(record))
+        Text(line) for line in (*_search_lines(record), *record.notes, *ledger_texts(record.ledger), *_ratios(record))
     ]
     if record.verdict:
         parts += [Text(record.verdict.sentence, style="bold"), *map(Text, _advice(record))]
@@ -78,15 +78,15 @@ def _name(measured: Measured) -> str:
     return measured.label if waits is None else f"{measured.label} ({waits:.0%} of the step waiting for data)"
 
 
-def _searched(record: BenchRecord) -> list[str]:
+def _search_lines(record: BenchRecord) -> list[str]:
     """Return a line for each backend on what the search tried."""
     by_backend: dict[str, list[Tried]] = {}
     for tried in record.candidates:
         by_backend.setdefault(tried.backend, []).append(tried)
-    return [_searched_line(tried) for tried in by_backend.values()]
+    return [_search_line(tried) for tried in by_backend.values()]
 
 
-def _searched_line(tried: list[Tried]) -> str:
+def _search_line(tried: list[Tried]) -> str:
     start = tried[0]
     measured = sorted((t for t in tried if t.images_per_s is not None), key=lambda t: -(t.images_per_s or 0.0))
     rates = [f"{_difference(start, t)}: {t.images_per_s:,.0f}" for t in measured[:_MAX_CANDIDATES]]
@@ -127,7 +127,7 @@ def tried_advice(record: BenchRecord) -> list[RenderableType]:
     """Return a table of the advice that was taken, and a line for each that did not hold; nothing if none was taken."""
     if not record.applied:
         return []
-    table = Table(title="advice taken, each measured in turn with the run as it was", title_justify="left")
+    table = Table(title="advice tried, each alternating with the run as it was", title_justify="left")
     table.add_column("advice")
     table.add_column("of")
     for name in ("before", "predicted", "measured", "predicted gain", "measured gain"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.bench.record.record import Options
+from penstock.bench.record.bench_record import Options
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
@@ -18,7 +18,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 DALI_PIPELINE = "DALI's own pipeline (readers.file)"
 _DECODER_OPTIONS = ("hw_decoder_load", "device_memory_padding")
-PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # those options of our dali backend that it takes too
+PIPELINE_OPTIONS = ("workers", "prefetch", *_DECODER_OPTIONS)  # options of our dali backend that it takes too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,12 @@ class DaliPipelineSettings:
         """Return the images' dtype: float16 for bfloat16, which DALI's normalisation lacks; both take 2 bytes."""
         return torch.float16 if self.dtype == torch.bfloat16 else self.dtype
 
+    def describe(self, options: Options) -> str:
+        """Write the options, and the images' dtype if it is not the one asked for."""
+        chosen = [f"{name} {value}" for name, value in options.items() if value is not None]
+        dtype = [] if self.handed_out == self.dtype else [str(self.handed_out).removeprefix("torch.")]
+        return ", ".join([*chosen, *dtype])
+
 
 class DaliPipeline:
     """Iterates over epochs of (images, labels), whole batches only, in DALI's own order.
@@ -58,24 +64,24 @@ class DaliPipeline:
 
     def __init__(self, folder: Source, served: Source, settings: DaliPipelineSettings, options: Options) -> None:
         if not isinstance(folder, ImageFolder):
-            raise LoaderError("E-MISUSE", "readers.file reads files, and the data are no folder of files")
+            raise LoaderError("E-MISUSE", "readers.file needs a folder of files, and the data are none")
         assert settings.pipeline.crop == "random_resized"
         self._steps = len(served) // settings.batch_size
-        files = [_text(served.path(index)) for index in range(len(served))]
+        files = [_decode_path(served.path(index)) for index in range(len(served))]
         labels = served.labels(np.arange(len(served))).tolist()
         self._batches: Any = None
         dali = import_dali()
         try:
-            self._batches = _iterator(dali, files, labels, settings, options)
+            self._batches = _make_iterator(dali, files, labels, settings, options)
         except RuntimeError as error:
-            raise _refused(error) from error
+            raise _as_loader_error(error) from error
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(self._steps):
             try:
                 (batch,) = next(self._batches)
             except RuntimeError as error:
-                raise _refused(error) from error
+                raise _as_loader_error(error) from error
             yield batch["data"].permute(0, 3, 1, 2), batch["label"].squeeze(-1).long()
 
     def close(self) -> None:
@@ -83,7 +89,7 @@ class DaliPipeline:
         self._batches = None
 
 
-def _iterator(
+def _make_iterator(
     dali: Any, files: Sequence[str], labels: Sequence[int], settings: DaliPipelineSettings, options: Options
 ) -> Any:
     """Make DALI's endless iterator for PyTorch, whose batches are the pipeline's own memory, not copied."""
@@ -102,7 +108,8 @@ def _iterator(
     with pipe:
         data, numbers = dali.fn.readers.file(files=files, labels=labels, random_shuffle=True, name="Reader")
         pipe.set_outputs(
-            _images(dali, data, settings, _gpu_decoder_options(settings, options)), numbers.gpu() if on_gpu else numbers
+            _build_graph(dali, data, settings, _gpu_decoder_options(settings, options)),
+            numbers.gpu() if on_gpu else numbers,
         )
     pipe.build()
     return DALIClassificationIterator(pipe)
@@ -117,7 +124,7 @@ def _gpu_decoder_options(settings: DaliPipelineSettings, options: Options) -> di
     return {"preallocate_width_hint": width, "preallocate_height_hint": height, **given}
 
 
-def _images(dali: Any, data: Any, settings: DaliPipelineSettings, decoder: dict[str, Any]) -> Any:
+def _build_graph(dali: Any, data: Any, settings: DaliPipelineSettings, decoder: dict[str, Any]) -> Any:
     """Build the graph from files to what the model takes."""
     fn, types, pipeline = dali.fn, dali.types, settings.pipeline
     height, width = pipeline.size
@@ -144,12 +151,12 @@ def _images(dali: Any, data: Any, settings: DaliPipelineSettings, decoder: dict[
     )
 
 
-def _text(path: bytes) -> str:
+def _decode_path(path: bytes) -> str:
     try:
         return path.decode()
     except UnicodeDecodeError:
         raise LoaderError("E-MISUSE", "a file's name is not UTF-8, which DALI needs", path=path) from None
 
 
-def _refused(error: Exception) -> LoaderError:
+def _as_loader_error(error: Exception) -> LoaderError:
     return LoaderError("E-CORRUPT", f"DALI: {dali_message(error)}")

@@ -1,27 +1,43 @@
-"""Makes measurements in turn, round after round, until they agree or the time is up."""
+"""Makes alternating measurements, round after round, until they agree or the time is up."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
-from penstock.bench.ceilings.all_ceilings import Prepared, Probe
+from penstock.bench.ceilings.probes import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key
 
 Results = dict[Key, list[Rate | StepTimes]]
-OnMeasured = Callable[[str, str, Sequence[float]], None]
 
 ADVICE_SHARE = 0.2  # of a budget: kept for trying the advice
 SETTLED = 0.03  # spread over median: more rounds would change nothing
 # What the verdict needs first, with a budget: kind, beginning of the name.
 _ORDER = (("loader", ""), ("ceiling", "decode + resize"), ("baseline", ""), ("other", ""), ("model", ""), ("both", ""))
 _GUESS = 2.0  # times its length that a first measurement takes, with opening a loader
+
+OnBegin = Callable[[int, int, str], None]
+OnMeasured = Callable[[str, str, Sequence[float]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display:
+    """Hold what is called as a run goes on.
+
+    Attributes:
+        begin: called with (done, total, what) before each measurement; total is 0 if it is not known.
+        measured: called with (kind, name, images/s of each round) after each measurement.
+    """
+
+    begin: OnBegin = lambda done, total, what: None
+    measured: OnMeasured = lambda kind, name, rates: None
 
 
 class Rounds:
@@ -41,14 +57,13 @@ class Rounds:
         probes: dict[Key, Probe],
         *,
         decoder: str,
-        progress: Callable[[int, int, str], None],
-        measured: OnMeasured,
+        display: Display,
         failed: Callable[[Key, Exception], None],
     ) -> None:
         self._settings, self._budget, self._probes = settings, budget, probes
-        self._progress, self._measured, self._failed = progress, measured, failed
+        self._display, self._failed = display, failed
         self._limited = budget.seconds is not None
-        keys = sorted(probes, key=lambda key: _rank(key, decoder)) if self._limited else list(probes)
+        keys = sorted(probes, key=lambda key: _rank_of(key, decoder)) if self._limited else list(probes)
         self._results: Results = {key: [] for key in keys}
         self._costs = dict.fromkeys(keys, _GUESS * settings.seconds)
         self._slowest = 0.0
@@ -64,24 +79,23 @@ class Rounds:
         """Return the measurements that there was no time for."""
         return [key for key, found in self._results.items() if not found]
 
-    def run(self, kept: float = 0.0) -> bool:
-        """Make rounds for as long as that helps; return whether one was made.
+    def run(self, *, keep: float = 0.0) -> None:
+        """Make rounds for as long as that helps.
 
-        kept: seconds of the budget that all but the first round leave.
+        keep: seconds of the budget that all but the first round leave.
         """
-        first = self._number
-        while self._number < self._settings.most_rounds and self._round(kept if self._number else 0.0):
+        while self._number < self._settings.most_rounds and self._round(keep if self._number else 0.0):
             self._number += 1
-        return self._number > first
 
-    def _round(self, kept: float) -> bool:
+    def _round(self, keep: float) -> bool:
+        """Make each measurement once more that is not settled and fits the time; return whether one was made."""
         most = self._settings.most_rounds
         total, made = 0 if math.isinf(most) else len(self._probes) * int(most), False
-        for key in [key for key in self._results if not (self._limited and _settled(self._results[key]))]:
+        for key in [key for key in self._results if not (self._limited and _is_settled(self._results[key]))]:
             opening = self._slowest if key[0] != "ceiling" and not self._number else 0.0  # a loader has to be opened
-            if max(self._costs[key], opening) > self._budget.left - kept:
+            if max(self._costs[key], opening) > self._budget.left - keep:
                 continue
-            self._progress(next(self._made), total, key[1])
+            self._display.begin(next(self._made), total, key[1])
             probe = self._probes[key]
             try:
                 if isinstance(probe, Prepared):
@@ -96,7 +110,7 @@ class Rounds:
                 wait_until_idle()
             made, self._costs[key] = True, watch.seconds
             self._slowest = max(self._slowest, watch.seconds)
-            self._measured(*key, [rate.median for rate in rates_of(self._results[key])])
+            self._display.measured(*key, [rate.median for rate in rates_of(self._results[key])])
         return made
 
 
@@ -106,12 +120,12 @@ def rates_of(results: Sequence[Rate | StepTimes]) -> list[Rate]:
     return [rate for rate in rates if rate is not None]
 
 
-def _settled(results: Sequence[Rate | StepTimes]) -> bool:
+def _is_settled(results: Sequence[Rate | StepTimes]) -> bool:
     rates = [rate.median for rate in rates_of(results)]
     return len(rates) > 1 and max(rates) - min(rates) <= SETTLED * statistics.median(rates)
 
 
-def _rank(key: Key, decoder: str) -> tuple[int, bool]:
+def _rank_of(key: Key, decoder: str) -> tuple[int, bool]:
     """Return how early a measurement is wanted: its place in _ORDER, the loader's own decoder before the others."""
     kind, name = key
     places = [place for place, (of, begin) in enumerate(_ORDER) if kind == of and name.startswith(begin)]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeated
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeat_source
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
-from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model
@@ -70,7 +70,7 @@ class AdviceMeter:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder, "sample.h5")
             build_cache(sample, path, workers=self.settings.workers)
-            both = (repeated(source, entries) for source in (sample, open_cache(path)))
+            both = (repeat_source(source, entries) for source in (sample, open_cache(path)))
             opener = LoaderOpener(self.settings, self.pipeline, *both)
             yield AdviceMeter(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
 
@@ -83,7 +83,7 @@ def take_advice(
     progress: Callable[[int, int, str], None],
     budget: TimeBudget,
 ) -> tuple[TriedAdvice, ...]:
-    """Try each promising change that the benchmark can make, and has time for, measured in turn with `present`.
+    """Try each promising change that the benchmark can make, and has time for, alternating with `present`.
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
@@ -91,10 +91,10 @@ def take_advice(
     done, total = count(), 2 * PAIRS * len(promising)
     tried: list[TriedAdvice] = []
     for each in promising:
-        if budget.left < _cost(each, record.settings):
+        if budget.left < _cost_of(each, record.settings):
             continue
         try:
-            tried.append(_tried(record, each, present, meter, lambda what: progress(next(done), total, what)))
+            tried.append(_try_advice(record, each, present, meter, lambda what: progress(next(done), total, what)))
         except LoaderError as error:
             tried.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(tried)
@@ -103,25 +103,25 @@ def take_advice(
 def worth_trying(record: BenchRecord, advice: Sequence[Advice], budget: TimeBudget) -> list[Advice]:
     """Return the changes that the benchmark can make, and that promise enough, as far as there is time for one."""
     promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
-    return [each for each in promising[:MAX_TRIED] if budget.left >= _cost(each, record.settings)]
+    return [each for each in promising[:MAX_TRIED] if budget.left >= _cost_of(each, record.settings)]
 
 
-def _cost(advice: Advice, settings: BenchSettings) -> float:
+def _cost_of(advice: Advice, settings: BenchSettings) -> float:
     """Return about how many seconds it takes to try the advice."""
     cached = advice.change is not None and advice.change.cache is not None
     return 2 * PAIRS * (settings.seconds + _OPENING_S) + _CACHING_S * cached
 
 
-def _tried(
+def _try_advice(
     record: BenchRecord, advice: Advice, present: Candidate, meter: AdviceMeter, say: Callable[[str], None]
 ) -> TriedAdvice:
     change, amp = advice.change, record.settings.amp
     assert change is not None
     if change.cache is not None:
         with meter.on_a_sample() as (on_sample, note):
-            pairs = _pairs(present, change, on_sample, (advice.quantity, amp), say)
+            pairs = _measure_pairs(present, change, on_sample, (advice.quantity, amp), say)
     else:
-        note, pairs = "", _pairs(present, change, meter, (advice.quantity, amp), say)
+        note, pairs = "", _measure_pairs(present, change, meter, (advice.quantity, amp), say)
     before, measured = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     gain = record.gain(advice)
     return TriedAdvice(
@@ -135,12 +135,15 @@ def _tried(
     )
 
 
-def _pairs(
+def _measure_pairs(
     present: Candidate, change: Change, meter: AdviceMeter, how: tuple[str, str], say: Callable[[str], None]
 ) -> list[tuple[float, float]]:
     """Measure (images/s before, images/s after the change) PAIRS times, in the order before, after, after, before."""
     quantity, amp = how
-    versions = ((present, amp, "as it was"), (changed(present, change), change.amp or amp, "with the advice taken"))
+    versions = (
+        (present, amp, "as it was"),
+        (apply_change(present, change), change.amp or amp, "with the advice taken"),
+    )
     pairs: list[tuple[float, float]] = []
     for number in range(PAIRS):
         rates = [0.0, 0.0]
@@ -152,7 +155,7 @@ def _pairs(
     return pairs
 
 
-def changed(candidate: Candidate, change: Change) -> Candidate:
+def apply_change(candidate: Candidate, change: Change) -> Candidate:
     """Return the candidate with the change made; `amp`, which is not the loader's, is left to the caller."""
     options = candidate.options if change.workers is None else {**candidate.options, "workers": change.workers}
     return replace(

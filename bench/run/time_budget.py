@@ -1,4 +1,4 @@
-"""Keeps a whole benchmark run within its seconds: what is left, and what still fits."""
+"""The time that a benchmark run may take, and what is left of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CLOSING_S = 2.0  # kept for closing loaders, judging and printing
 
 
 class TimeBudget:
-    """Tells what a run has left of its seconds; without a limit that is always enough.
+    """Counts what a run has left of its seconds; without a limit that is always enough.
 
     seconds: the limit, None for none; used: seconds that were over before.
     """
@@ -37,3 +37,9 @@ class TimeBudget:
     def share(self, part: float) -> float:
         """Return `part` of the whole in seconds; 0 without a limit."""
         return 0.0 if self.seconds is None else part * self.seconds
+
+    def too_short(self) -> ValueError:
+        """Return the error to raise if the loader itself could not be measured in time."""
+        return ValueError(
+            f"the budget of {self.seconds:g} s was over before the loader could be measured: pass a longer --budget"
+        )

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.resources import Resources, ResourceWatch
 from penstock.bench.measure.worker_time import Span, WorkerTime, WorkerWatch
-from penstock.bench.record.record import BenchSettings, Measured
+from penstock.bench.record.bench_record import BenchSettings, Measured
 from penstock.loaders.loader import Loader
 
 Key = tuple[str, str]  # kind, name of what is measured

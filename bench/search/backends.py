@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.bench.ceilings.decode import DecodeCeilings
-from penstock.bench.record.record import ALL_BACKENDS, BenchSettings, decode_name
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings, decode_name
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import ImageSize, SearchSpace, Values, values_to_try
-from penstock.bench.search.turn import mean_rate
-from penstock.loaders.engine.native_rows import NATIVE_DECODERS
+from penstock.bench.search.trials import mean_rate
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
-from penstock.pipelines.sample.decode import NATIVE
 
 _CLOSE = 0.9  # of the best decoder's ceiling: another may be as fast in a loader
 _HOPELESS = 0.75  # of the best decoder's ceiling after one measurement: a second one is not worth the time
@@ -56,9 +54,7 @@ def search_spaces(
         options: Values = {}
         decoders = {settings.decoder: 1.0}
         if settings.tunes:
-            native = _is_native(settings, ceilings, cached)
-            cpus = usable_cpus(settings)
-            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=cpus, native=native)
+            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=usable_cpus(settings))
         if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
             if cached not in ranked:
                 ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time, measured)
@@ -66,10 +62,9 @@ def search_spaces(
         close = tuple(name for name, share in decoders.items() if share >= _CLOSE)
         default = ceilings.decoders(cached=cached)[:1]
         close = tuple(sorted(close, key=lambda name: name not in default))  # the others have to be faster in a loader
-        start = _start(settings, backend, cached, close[0], options)
-        if len(close) > 1:  # before what matters less, should the time run out
-            workers = {name: options.pop(name) for name in ("workers",) if name in options}
-            options = {**workers, "decoder": close, **options}
+        start = _start_candidate(settings, backend, cached, close[0], options)
+        if len(close) > 1:
+            options = {**options, "decoder": close}
         for name in [name for name in decoders if name not in close]:
             why = f"its ceiling is {decoders[name]:.2f} of that of {next(iter(decoders))}: not tried"
             why = why if decoders[name] else "there was no time to measure its ceiling: not tried"
@@ -89,16 +84,11 @@ def first_candidate(settings: BenchSettings, opener: LoaderOpener, ceilings: Dec
     decoder = ceilings.decoders(cached=cached)[0]
     if not ceilings.of(decoder, cached=cached).decodes:
         return None
-    native = _is_native(settings, ceilings, cached)
-    options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings), native=native)
-    return _start(settings, backend, cached, decoder, options)
+    options = values_to_try(backend, settings.device, settings.workers, cpus=usable_cpus(settings))
+    return _start_candidate(settings, backend, cached, decoder, options)
 
 
-def _is_native(settings: BenchSettings, ceilings: DecodeCeilings, cached: bool) -> bool:
-    return settings.decoder in NATIVE_DECODERS and NATIVE in ceilings.decoders(cached=cached)
-
-
-def _start(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
+def _start_candidate(settings: BenchSettings, backend: str, cached: bool, decoder: str, options: Values) -> Candidate:
     first = {name: values[0] for name, values in options.items()}
     return Candidate(
         backend=backend,

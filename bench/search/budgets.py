@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.turn import Turn
+from penstock.bench.search.trials import Trial
 from penstock.loaders.dali.dali_engine import default_readers
 
 _NOISE = 1.05  # of what was measured: a worker that is always busy, and the little that the consumer does
@@ -23,37 +23,37 @@ class Budgets:
     max_cpu: float | None = None
     max_memory: float | None = None
 
-    def refuses(self, turn: Turn) -> str:
+    def refuses(self, trial: Trial) -> str:
         """Return why a loader that took this may not be chosen; "" if it may."""
         reasons = []
-        if _share(turn.cpu_cores, self.max_cpu) > _NOISE:
-            reasons.append(f"{turn.cpu_cores:.2f} processors, --max-cpu is {self.max_cpu:g}")
-        if _share(turn.memory_mb, self.max_memory) > 1:
-            reasons.append(f"{turn.memory_mb:,.0f} MB, --max-memory is {self.max_memory:,.0f}")
+        if _share(trial.cpu_cores, self.max_cpu) > _NOISE:
+            reasons.append(f"{trial.cpu_cores:.2f} processors, --max-cpu is {self.max_cpu:g}")
+        if _share(trial.memory_mb, self.max_memory) > 1:
+            reasons.append(f"{trial.memory_mb:,.0f} MB, --max-memory is {self.max_memory:,.0f}")
         return "; ".join(reasons) and f"over budget: {'; '.join(reasons)}"
 
-    def excess(self, turn: Turn) -> float:
+    def excess(self, trial: Trial) -> float:
         """Return what was taken as a share of the budget: of CPUs or of memory, whichever is more."""
-        return max(_share(turn.cpu_cores, self.max_cpu), _share(turn.memory_mb, self.max_memory))
+        return max(_share(trial.cpu_cores, self.max_cpu), _share(trial.memory_mb, self.max_memory))
 
-    def too_many(self, workers: int, best: Candidate, turn: Turn | None) -> bool:
-        """Return whether so many workers would take too many CPUs, by what those of `best` took in `turn`."""
+    def too_many(self, workers: int, best: Candidate, trial: Trial | None) -> bool:
+        """Return whether so many workers would take too many CPUs, by what those of `best` took in `trial`."""
         if self.max_cpu is None or workers <= self.max_cpu:
             return False
-        if turn is None or turn.cpu_cores is None or not best.workers:
+        if trial is None or trial.cpu_cores is None or not best.workers:
             return True
-        return turn.cpu_cores / best.workers * workers > _NOISE * self.max_cpu
+        return trial.cpu_cores / best.workers * workers > _NOISE * self.max_cpu
 
-    def smaller(self, candidate: Candidate, turn: Turn, *, fewer_workers: bool = True) -> Candidate | None:
+    def smaller(self, candidate: Candidate, trial: Trial, *, fewer_workers: bool = True) -> Candidate | None:
         """Return what to try after `candidate`, which took more than it may; None if it cannot be less.
 
         Over CPUs: fewer workers, in proportion. Over memory: one batch ahead, then threads, then fewer workers.
         """
-        cpu, memory = _share(turn.cpu_cores, self.max_cpu), _share(turn.memory_mb, self.max_memory)
+        cpu, memory = _share(trial.cpu_cores, self.max_cpu), _share(trial.memory_mb, self.max_memory)
         if candidate.workers and memory > 1 >= cpu / _NOISE:
             if int(candidate.options.get("prefetch") or 1) > 1:
                 return candidate.with_option("prefetch", 1)
-            if candidate.has_processes and "workers_are" in candidate.options:
+            if candidate.has_processes and candidate.backend == "hdf5":
                 return candidate.with_option("workers_are", "threads")
         if not candidate.workers or not fewer_workers:
             return None

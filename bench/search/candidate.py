@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.bench.data.wrapped_sources import repeated
-from penstock.bench.record.record import DTYPES, BenchSettings, KnobValue, Options
+from penstock.bench.data.wrapped_sources import repeat_source
+from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.engine.native_rows import NATIVE_DECODERS
@@ -48,7 +48,7 @@ class Candidate:
 
     @property
     def workers(self) -> int:
-        """Return the number of threads or processes beside the consumer; 0 if the options do not give one."""
+        """Return the number of worker threads or processes; 0 if the options do not give one."""
         return int(self.options.get("workers") or 0)
 
     @property
@@ -138,4 +138,4 @@ class BenchData:
         self.opener = LoaderOpener(settings, self.pipeline, self.plain, cache)
 
     def _at_length(self, source: Source) -> Source:
-        return source if self._entries is None else repeated(source, self._entries)
+        return source if self._entries is None else repeat_source(source, self._entries)

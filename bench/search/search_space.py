@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.bench.record.record import KnobValue
+from penstock.bench.record.bench_record import KnobValue
 from penstock.bench.search.candidate import Candidate
 from penstock.loaders.dali.dali_engine import default_readers
 from penstock.loaders.system.machine import default_workers
@@ -43,13 +43,11 @@ def values_to_try(
     largest: ImageSize | None = None,
     *,
     cpus: int | None = None,
-    native: bool = False,
 ) -> Values:
     """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
 
     workers: number that the user has set, which is then not searched; None searches it from one for each CPU. cpus:
-    number of CPUs; None takes those this process may use. native: whether the native library decodes. largest: size of
-    the largest image, as far as known.
+    number of CPUs; None takes those this process may use. largest: size of the largest image, as far as known.
     """
     cpus = default_workers() if cpus is None else cpus
     if backend == "dali":
@@ -57,9 +55,7 @@ def values_to_try(
     if backend not in ("torch", "hdf5"):
         return {}
     counts: Values = {"workers": _worker_counts(cpus)} if workers is None else {}
-    other = "processes" if native else "threads"  # than what "auto" takes
-    kinds: Values = {"workers_are": ("auto", other)} if backend == "hdf5" else {}
-    return {**counts, "prefetch": PREFETCH, **kinds}
+    return {**counts, "prefetch": PREFETCH}
 
 
 def _worker_counts(cpus: int) -> tuple[int, ...]:

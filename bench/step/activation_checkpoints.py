@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 class CheckpointedSequential(nn.Sequential):
     """A sequence that may run in `segments`, each of which keeps its input alone; 0 runs it as it is.
 
-    Unlike torch's `checkpoint_sequential`, it tells batch norm when a batch comes by for the second time, so that
+    Unlike torch's `checkpoint_sequential`, it informs batch norm when a batch comes by for the second time, so that
     running statistics are those of a plain pass.
     """
 

@@ -33,7 +33,7 @@ class Lars(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every weight that has a gradient."""
-        loss = _evaluated(closure)
+        loss = _evaluate(closure)
         for group in self.param_groups:
             weights, grads = _with_gradients(group)
             if not weights:
@@ -73,7 +73,7 @@ class Lamb(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every weight that has a gradient."""
-        loss = _evaluated(closure)
+        loss = _evaluate(closure)
         for group in self.param_groups:
             weights, grads = _with_gradients(group)
             if not weights:
@@ -114,7 +114,7 @@ def _states(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Tens
     return [optimizer.state[weight][name] for weight in weights]
 
 
-def _evaluated(closure: Callable[[], float] | None) -> float | None:
+def _evaluate(closure: Callable[[], float] | None) -> float | None:
     if closure is None:
         return None
     with torch.enable_grad():

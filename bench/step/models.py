@@ -135,7 +135,7 @@ def create_model(
     unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
     """
     if num_classes < 1:
-        raise ValueError(f"num_classes is at least 1, not {num_classes!r}")
+        raise ValueError(f"num_classes must be at least 1, got {num_classes!r}")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
@@ -181,7 +181,7 @@ def check_model(name: str) -> None:
             if near
             else ", or any of timm's"
         )
-        raise ValueError(f"there is no model {name!r}; valid are {', '.join(MODELS)}{hint}")
+        raise ValueError(f"unknown model {name!r}; valid are {', '.join(MODELS)}{hint}")
 
 
 def _timm_model(name: str, num_classes: int) -> nn.Module:

@@ -37,7 +37,7 @@ def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = Non
         nesterov=True,
         **_kernel(settings),
     )
-    for p in _trained(model):
+    for p in _trained_parameters(model):
         # Fused SGD allocates its momentum uninitialised and does not fill it in a first step that overflows, which
         # fp16's first step usually does. Starting from zeros gives the same first step.
         optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
@@ -49,13 +49,13 @@ def _kernel(settings: OptimizerSettings) -> dict[str, bool]:
     return {"fused": True} if settings.kernel == "fused" else {"foreach": settings.kernel == "foreach"}
 
 
-def _trained(model: nn.Module) -> list[Tensor]:
+def _trained_parameters(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and filters, which decay; norms and biases, which do not."""
-    parameters = _trained(model)
+    parameters = _trained_parameters(model)
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

@@ -13,8 +13,8 @@ from torch import nn
 from penstock.bench.measure.clock import WARMUP_SHARE, Clock, Rate, StepTimer, StepTimes, Stopwatch, measure_rate
 from penstock.bench.measure.loader_rate import Batches, endless
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import TrainStep, make_step, on_device
 from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.step.train_step import TrainStep, make_step, on_device
 
 
 def resident_batch_rate(

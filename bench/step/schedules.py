@@ -23,7 +23,7 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
         return cosine_with_warmup(optimizer, warmup=settings.warmup, total_steps=total_updates)
     if settings.schedule == "onecycle":
         if total_updates < 3:
-            raise ValueError(f"schedule='onecycle' needs a run of at least 3 updates, not {total_updates}")
+            raise ValueError(f"schedule='onecycle' needs at least 3 updates, got {total_updates}")
         # Below 1.5 updates torch divides by a rise of length zero. Momentum stays constant: less state to save.
         rise = max(settings.warmup, 1.5 / total_updates)
         return OneCycleLR(optimizer, max_lr=peaks, total_steps=total_updates, pct_start=rise, cycle_momentum=False)

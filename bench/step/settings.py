@@ -50,9 +50,9 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
         try:
             device = torch.device(self.device)
         except RuntimeError as error:
-            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}") from error
+            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}") from error
         if device.type not in ("cpu", "cuda"):
-            raise ValueError(f"device is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}")
+            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}")
         if device.type == "cuda" and not 0 <= (device.index or 0) < torch.cuda.device_count():
             raise ValueError(
                 f"there is no device {self.device!r} here; CUDA devices found: {torch.cuda.device_count()}"
@@ -61,15 +61,15 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
     def _check_combinations(self) -> None:
         on_cpu = torch.device(self.device).type == "cpu"
         if on_cpu and self.amp == "fp16":
-            raise ValueError("amp='fp16' needs a CUDA device: on a CPU take 'bf16', or 'off' where that is not faster")
+            raise ValueError("amp='fp16' needs a CUDA device: on a CPU use 'bf16', or 'off' if that is faster")
         if on_cpu and self.compile == "reduce-overhead":
-            raise ValueError("compile='reduce-overhead' is CUDA graphs, which need a CUDA device: take 'default'")
+            raise ValueError("compile='reduce-overhead' uses CUDA graphs, which need a CUDA device: use 'default'")
         if self.compile != "off" and self.checkpointing != "off":
             raise ValueError("compile and checkpointing exclude each other: the compiler decides what to keep")
         if self.schedule == "onecycle" and self.warmup == 0:
-            raise ValueError("warmup is above zero with schedule='onecycle', which rises before it falls")
+            raise ValueError("warmup must be above 0 with schedule='onecycle', which rises before it falls")
         if self.lr_scaling != "none" and self.batch_size is None:
-            raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, of which the global batch is made")
+            raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, to compute the global batch")
 
     @property
     def image_dtype(self) -> torch.dtype:

@@ -16,11 +16,11 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-POSITIVE = Rule("is above zero", lambda value: value > 0)
-NOT_NEGATIVE = Rule("is zero or more", lambda value: value >= 0)
-COUNT = Rule("is at least 1", lambda value: value >= 1)
-FRACTION = Rule("lies in [0, 1)", lambda value: 0 <= value < 1)
-OPEN_FRACTION = Rule("lies between 0 and 1 (Nesterov's needs some)", lambda value: 0 < value < 1)
+POSITIVE = Rule("must be above 0", lambda value: value > 0)
+NOT_NEGATIVE = Rule("must be at least 0", lambda value: value >= 0)
+COUNT = Rule("must be at least 1", lambda value: value >= 1)
+FRACTION = Rule("must lie in [0, 1)", lambda value: 0 <= value < 1)
+OPEN_FRACTION = Rule("must lie between 0 and 1 (Nesterov's needs some)", lambda value: 0 < value < 1)
 
 
 def setting(default: Value, help_text: str = "", rule: Rule | None = None) -> Value:
@@ -36,9 +36,9 @@ def check_fields(settings: Any) -> None:
         choices = get_args(hints[name]) if getattr(hints[name], "__origin__", None) is Literal else ()
         if choices and value not in choices:
             known = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
-            raise ValueError(f"{name} is {known}, not {value!r}")
+            raise ValueError(f"{name} must be {known}, got {value!r}")
         if rule is not None and value is not None and not rule.holds(value):
-            raise ValueError(f"{name} {rule.words}, not {value!r}")
+            raise ValueError(f"{name} {rule.words}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

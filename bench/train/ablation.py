@@ -1,4 +1,4 @@
-"""Measures what each technique gains and costs: the model trains with and without it, in turn."""
+"""Measures what each technique gains and costs: the model trains with and without it, alternating."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def ablate(
     after each. Raises ValueError without a round, CannotRun if the base itself cannot be measured.
     """
     if rounds < 1:
-        raise ValueError(f"rounds is at least 1, not {rounds!r}")
+        raise ValueError(f"rounds must be at least 1, got {rounds!r}")
     pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
     pairs["DataParallel"] = _data_parallel_pair(base)
     runs = list(dict.fromkeys([base, *(run for pair in pairs.values() if not isinstance(pair, str) for run in pair)]))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.bench.step.step import TrainStep, on_device
+from penstock.bench.step.train_step import TrainStep, on_device
 from penstock.bench.train.resident_run import ResidentRun, measure_in_child
-from penstock.bench.train.restored_step import restored
+from penstock.bench.train.restored_step import restoring
 
 BatchProbe = Callable[[int], int | None]
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -27,7 +27,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """Hold the largest batch size that fitted (None if not even one image did) and every size tried, in turn."""
+    """Hold the largest batch size that fitted (None if not even one image did) and every size tried, in order."""
 
     largest: int | None
     trials: tuple[BatchTrial, ...]
@@ -46,7 +46,7 @@ def find_batch_size(
     if it does not fit. Raises ValueError unless 1 <= start <= limit.
     """
     if not 1 <= start <= limit:
-        raise ValueError(f"start lies between 1 and limit={limit}, not at {start!r}")
+        raise ValueError(f"start must lie between 1 and limit={limit}, got {start!r}")
     trials: list[BatchTrial] = []
 
     def fits(size: int) -> bool:
@@ -87,7 +87,7 @@ def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: in
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        with restored(step):
+        with restoring(step):
             _two_updates(step, batch_size, size, num_classes)
         gc.collect()
         if device.type != "cuda":

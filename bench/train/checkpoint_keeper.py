@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from penstock.bench.step.step import TrainStep
+from penstock.bench.exits.stop_signals import STOP_SIGNALS, SignalExit, ignore_more_signals
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.ranks import gather_from_ranks
-from penstock.bench.train.signals import STOP_SIGNALS, SignalExit, ignore_more_signals
+from penstock.bench.train.rank_group import gather_from_ranks
 from penstock.loaders.loader import Loader
 from penstock.pipelines.errors import LoaderError
 
@@ -43,7 +43,7 @@ class CheckpointPlan:
         for name in ("every", "stop_after"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} is at least 1, not {value!r}")
+                raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
 class StoppedEarly(Exception):
@@ -53,7 +53,7 @@ class StoppedEarly(Exception):
 class CheckpointKeeper:
     """Saves a run as its plan says; as a context it holds SIGTERM and SIGUSR1 back until an update is finished.
 
-    All ranks save together, rank 0 writes. A signal to any rank stops all: at each update they tell each other, on the
+    All ranks save together, rank 0 writes. A signal to any rank stops all: at each update they exchange that, on the
     host and without waiting for the device, whether one has come, and stop at the next update.
     """
 
@@ -165,7 +165,7 @@ class CheckpointKeeper:
     def _any_signal(self) -> int:
         if self._group is None:
             return self._signal
-        # Started now and read after the next update: by then all ranks have started it, and nobody waits.
+        # Started now and read after the next update: by then all ranks have started it, and none waits.
         before, flag = self._asked, torch.tensor([self._signal])
         work = dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._asked = flag, work

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import autocast, class_loss, is_labelled, on_device
+from penstock.bench.step.train_step import autocast, class_loss, is_labelled, on_device
 
 
 @dataclass(frozen=True, kw_only=True)

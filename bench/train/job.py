@@ -14,8 +14,8 @@ import torch
 from penstock.bench.measure.loader_rate import endless
 from penstock.bench.step.models import build_model, check_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step, on_device
 from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.step.train_step import make_step, on_device
 from penstock.bench.train.batch_finder import (
     BatchProbe,
     BatchSearch,

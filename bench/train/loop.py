@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.measure.loader_rate import Batches
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import TrainStep, make_step, num_labelled, on_device
 from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.step.train_step import TrainStep, make_step, num_labelled, on_device
 from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
-from penstock.bench.train.ranks import gather_from_ranks
+from penstock.bench.train.rank_group import gather_from_ranks
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.agreement import refuse_disagreement
 from penstock.loaders.stream.ledger import EpochLedger
@@ -107,7 +107,7 @@ def train(
     updates_per_epoch = math.ceil(steps_per_epoch / settings.accumulate)
     reports: list[EpochReport] = []
     finished = True
-    with _seeded(settings), torch_switches(settings), ExitStack() as stack:
+    with _seed_generators(settings), torch_switches(settings), ExitStack() as stack:
         step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
@@ -189,7 +189,7 @@ class _EpochRunner:
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
-            # Summed on the device and read once an epoch: reading a loss waits for the device, which then idles.
+            # Summed on the device and read once per epoch: reading a loss waits for the device, which then idles.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
             self.after_step()
             if num_steps == warmup_steps:
@@ -226,7 +226,7 @@ def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the loader, or torch's DistributedSampler in it, which epoch's order comes next."""
+    """Set the epoch of the loader, or of torch's DistributedSampler in it."""
     owner = loader if hasattr(loader, "set_epoch") else getattr(loader, "sampler", None)
     if owner is not None and hasattr(owner, "set_epoch"):
         owner.set_epoch(epoch)
@@ -255,7 +255,7 @@ def _refuse_different_runs(loader: Any, validation: Any, settings: TrainSettings
 
 
 def _common_length(loader: Any, settings: TrainSettings) -> int:
-    """Return the steps per epoch, equal on all ranks: one with more would wait for ever for the others' gradients."""
+    """Return the steps per epoch, equal on all ranks: one with more would wait forever for the others' gradients."""
     try:
         steps = len(loader)
     except TypeError:
@@ -286,7 +286,7 @@ def _same_buffers_on_all_ranks(module: nn.Module) -> None:
 
 
 @contextmanager
-def _seeded(settings: TrainSettings) -> Iterator[None]:
+def _seed_generators(settings: TrainSettings) -> Iterator[None]:
     """Draw dropout and the like from `settings.seed`, and leave the caller's generators as they were."""
     device = torch.device(settings.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.bench.step.step import TrainStep
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.restored_step import restored
+from penstock.bench.train.restored_step import restoring
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss
@@ -49,16 +49,16 @@ def find_lr(
     rate.
     """
     if not 0 < lowest < highest:
-        raise ValueError(f"a sweep rises from above zero, not from {lowest!r} to {highest!r}")
+        raise ValueError(f"a sweep must rise from above 0, got {lowest!r} to {highest!r}")
     if num_updates < _MIN_UPDATES:
-        raise ValueError(f"a sweep takes at least {_MIN_UPDATES} updates, not {num_updates!r}")
+        raise ValueError(f"a sweep needs at least {_MIN_UPDATES} updates, got {num_updates!r}")
     if step.schedule is not None:
         raise ValueError("a sweep sets the learning rate itself: make the step without a schedule")
     rates: list[float] = []
     losses: list[float] = []
     smoothed: list[float] = []
     mean = 0.0
-    with restored(step):
+    with restoring(step):
         for number in range(num_updates):
             rate = lowest * (highest / lowest) ** (number / (num_updates - 1))
             for group in step.optimizer.param_groups:

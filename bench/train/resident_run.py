@@ -25,7 +25,7 @@ class ResidentRun:
     """Say what to run. Raises ValueError for a batch that cannot be divided.
 
     Attributes:
-        batch_size: images an update, in settings.accumulate parts.
+        batch_size: images per update, in settings.accumulate parts.
         size: height and width of the images, in pixels.
         data_parallel: whether to spread the batch over all GPUs of this process.
     """

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from penstock.bench.step.step import TrainStep
+from penstock.bench.step.train_step import TrainStep
 
 
 @contextmanager
-def restored(step: TrainStep) -> Iterator[None]:
+def restoring(step: TrainStep) -> Iterator[None]:
     """Restore weights, statistics, optimiser, scaler, learning rates and generators afterwards; gradients are dropped.
 
     The copy lies in host memory, so that it takes nothing of the device.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.bench.measure.worker_time import WorkerTime
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
     DECODE,

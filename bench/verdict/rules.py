@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
-from penstock.bench.record.record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
+from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
 
 WORTH = 1.05  # a smaller gain is noise
@@ -27,7 +27,7 @@ def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
             continue
         now = figures.both if advice.quantity == BOTH else figures.loader
         gain = advice.images_per_s / now if advice.images_per_s is not None and now else None
-        # If the model limits, a change of the loader alone gains nothing but frees processors: it is kept all the same.
+        # If the model limits, a change of the loader alone gains nothing but frees processors: it is kept anyway.
         if gain is None or gain > WORTH or (limit == "model" and advice.quantity == LOADER):
             gains.append((gain or 0.0, advice))
     return tuple(advice for _, advice in sorted(gains, key=lambda entry: -entry[0]))
@@ -36,18 +36,20 @@ def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
 # ---- predictions ----
 
 
-def _lowest(rate: float, ceilings: dict[str, float | None]) -> tuple[float, str]:
+def _limit_to_lowest(rate: float, ceilings: dict[str, float | None]) -> tuple[float, str]:
     """Return `rate`, or the lowest of the named ceilings if that is below it, and words that name this ceiling."""
     name, least = min(((k, v) for k, v in ceilings.items() if v), key=lambda kv: kv[1], default=("", math.inf))
     return (rate, "") if rate <= least else (least, f"; then {name} limits")
 
 
-def _capped(figures: Figures, rate: float, *, storage: bool = True) -> tuple[float, str]:
+def _limit_to_feed_and_storage(figures: Figures, rate: float, *, storage: bool = True) -> tuple[float, str]:
     """Return `rate` of the loader, or the ceiling of feed or storage if that is below it, and words that name it."""
-    return _lowest(rate, {"the feed": figures.feed, "reading from storage": figures.storage_cap if storage else None})
+    return _limit_to_lowest(
+        rate, {"the feed": figures.feed, "reading from storage": figures.storage_cap if storage else None}
+    )
 
 
-def _shorter_part(figures: Figures, part_s: float, shorter_s: float) -> float:
+def _predict_shorter_part(figures: Figures, part_s: float, shorter_s: float) -> float:
     """Return the loader's images/s if a part of an image's work takes `shorter_s` instead of `part_s` thread seconds.
 
     The budget of an image is the time of one worker, or the processor time where there are as many workers as
@@ -72,7 +74,7 @@ def _faster_decoder(record: BenchRecord, figures: Figures) -> Advice | None:
     if any((tried.backend, tried.decoder) == (record.loader.get("backend"), name) for tried in record.candidates):
         return None
     why = f"on one thread it decodes and resizes {others[best]:,.0f} images/s, {record.decoder} {mine:,.0f}"
-    return _cheaper_decoding(figures, others[best], f"--decoder {name}", why, Change(decoder=name))
+    return _advise_cheaper_decoding(figures, others[best], f"--decoder {name}", why, Change(decoder=name))
 
 
 def _lossless_cache(record: BenchRecord, figures: Figures) -> Advice | None:
@@ -82,15 +84,15 @@ def _lossless_cache(record: BenchRecord, figures: Figures) -> Advice | None:
         return None
     why = f"of a sample's lossless cache one thread decodes {cached:,.0f} crops/s, of the files {mine:,.0f}"
     what = "a lossless cache (--backend hdf5 --cache DATA.h5)"
-    return _cheaper_decoding(figures, cached, what, why, Change(cache="lossless"))
+    return _advise_cheaper_decoding(figures, cached, what, why, Change(cache="lossless"))
 
 
-def _cheaper_decoding(figures: Figures, faster: float, what: str, why: str, change: Change) -> Advice | None:
+def _advise_cheaper_decoding(figures: Figures, faster: float, what: str, why: str, change: Change) -> Advice | None:
     """Return the advice for what decodes and resizes `faster` images/s on one thread."""
     mine = figures.decode_resize or 0.0
     if figures.trains_on_shared_processors:
         return _processors_for_the_model(figures, 1 / mine - 1 / faster, what, why, change)
-    rate, then = _capped(figures, _shorter_part(figures, 1 / mine, 1 / faster))
+    rate, then = _limit_to_feed_and_storage(figures, _predict_shorter_part(figures, 1 / mine, 1 / faster))
     return Advice(what=what, images_per_s=rate, why=why + then, change=change)
 
 
@@ -99,7 +101,7 @@ def _processors_for_the_model(figures: Figures, saved_s: float, what: str, why: 
     together, both, model = figures.both_cpu_s, figures.both, figures.model
     if not together or not both or not model or saved_s >= together:
         return None
-    rate, then = _lowest(both * together / (together - saved_s), {"the model": model})
+    rate, then = _limit_to_lowest(both * together / (together - saved_s), {"the model": model})
     return Advice(what=what, images_per_s=rate, why=why + then, quantity=BOTH, change=change)
 
 
@@ -108,9 +110,9 @@ def _worker_for_each_processor(record: BenchRecord, figures: Figures) -> Advice 
     busy = max(1, record.workers)
     if busy >= figures.cpus:
         return None
-    rate, then = _capped(figures, figures.loader * figures.cpus / busy)
+    rate, then = _limit_to_feed_and_storage(figures, figures.loader * figures.cpus / busy)
     if figures.cpu_s and not then:
-        rate, then = _lowest(rate, {"the consumer's share of them": figures.cpus / figures.cpu_s})
+        rate, then = _limit_to_lowest(rate, {"the consumer's share of them": figures.cpus / figures.cpu_s})
     why = f"{record.workers} workers of {figures.cpus} processors are used, and decoding scales with them{then}"
     return Advice(what=f"--workers {figures.cpus}", images_per_s=rate, why=why, change=Change(workers=figures.cpus))
 
@@ -118,7 +120,7 @@ def _worker_for_each_processor(record: BenchRecord, figures: Figures) -> Advice 
 def _another_processor(record: BenchRecord, figures: Figures) -> Advice | None:
     """Advise one processor more, which the rate follows in proportion."""
     used = figures.processors_used
-    rate, then = _capped(figures, figures.loader * (used + 1) / used)
+    rate, then = _limit_to_feed_and_storage(figures, figures.loader * (used + 1) / used)
     why = f"images/s follow the processors, {used} here{then}"
     return Advice(what="another processor for the loader", images_per_s=rate, why=why)
 
@@ -129,7 +131,7 @@ def _free_processors(record: BenchRecord, figures: Figures) -> Advice | None:
     if not share or share < _OTHERS or not figures.cpu_share:
         return None
     free = min(figures.loader * (1 + share / figures.cpu_share), figures.decode_ceiling or math.inf)
-    rate, then = _capped(figures, free)
+    rate, then = _limit_to_feed_and_storage(figures, free)
     why = f"they take {share:.0%} of its processors{then}"
     return Advice(what="stop the other programs on this machine", images_per_s=rate, why=why)
 
@@ -151,7 +153,7 @@ def _uint8_batches(record: BenchRecord, figures: Figures) -> Advice | None:
         "what is left for the processors": _without_feed(record, figures),
         "the workers' time": max(1, record.workers) / figures.time.worker_s if figures.time else None,
     }
-    rate, then = _lowest(math.inf, ceilings)
+    rate, then = _limit_to_lowest(math.inf, ceilings)
     known = None if math.isinf(rate) else rate
     return Advice(what=what, images_per_s=known, why=why + then * (known is not None), change=Change(dtype="uint8"))
 
@@ -181,7 +183,7 @@ def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
     workers = min(figures.worth_reading, wanted)
     if workers <= now:
         return None
-    rate, then = _lowest(figures.loader * workers / now, ceilings)
+    rate, then = _limit_to_lowest(figures.loader * workers / now, ceilings)
     why = (
         f"an image keeps a worker waiting {1e3 * time.read_s:,.1f} ms for its bytes and busy "
         f"{1e3 * (time.worker_s - time.read_s):,.1f} ms with them; many threads at once read {many:,.0f} images/s{then}"
@@ -198,8 +200,8 @@ def _local_cache(record: BenchRecord, figures: Figures) -> Advice | None:
     of_worker = max(0.0, time.worker_s - time.read_s - 1 / mine) + 1 / cached
     of_all = max(0.0, figures.cpu_s - 1 / mine) + 1 / cached
     ceilings = {"the processors": figures.cpus / of_all, "the feed": figures.feed}
-    rate, then = _lowest(max(1, record.workers) / of_worker, ceilings)
-    why = f"without the wait for reads a worker needs {1e3 * of_worker:,.1f} ms an image, while it is in memory{then}"
+    rate, then = _limit_to_lowest(max(1, record.workers) / of_worker, ceilings)
+    why = f"without the wait for reads a worker needs {1e3 * of_worker:,.1f} ms per image, while it is in memory{then}"
     what = "a lossless cache on a fast disk of this machine (--backend hdf5 --cache LOCAL.h5)"
     change = None if figures.from_storage else Change(cache="lossless")
     return Advice(what=what, images_per_s=rate, why=why, change=change)
@@ -209,7 +211,7 @@ def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
     """Advise storage that keeps up; decoding, or the feed, is the next limit."""
     if not figures.decode_ceiling:
         return None
-    rate, then = _capped(figures, figures.decode_ceiling, storage=False)
+    rate, then = _limit_to_feed_and_storage(figures, figures.decode_ceiling, storage=False)
     why = f"from the page cache nothing but decoding is left{then}"
     return Advice(what="faster storage, or enough memory for the data to stay in", images_per_s=rate, why=why)
 
@@ -231,7 +233,7 @@ def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
         "the loader": figures.loader,
         "the processors that both share": _with_cheaper_model(figures, model / faster, record.settings.device),
     }
-    rate, then = _lowest(both / (waits + (1 - waits) * model / faster), ceilings)
+    rate, then = _limit_to_lowest(both / (waits + (1 - waits) * model / faster), ceilings)
     change = Change(amp="bf16", dtype="bfloat16" if record.settings.dtype == "float32" else None)
     return Advice(what="--amp bf16", images_per_s=rate, why=why + then, quantity=BOTH, change=change)
 

@@ -134,7 +134,7 @@ def test_there_is_time_to_save(pod: dict[str, Any], container: dict[str, Any]) -
 
 
 def test_the_command_takes_the_arguments(container: dict[str, Any]) -> None:
-    assert container["command"] == ["python3", "-m", "penstock.bench.rank_launcher"]
+    assert container["command"] == ["python3", "-m", "penstock.bench.train.rank_launcher"]
     begin = container["args"].index("train")
     assert container["args"][begin - 2 : begin] == ["-m", "penstock.bench.cli"]
     own = [word.partition("=")[0] for word in container["args"][begin + 1 :] if word.startswith("--")]

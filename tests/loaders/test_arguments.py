@@ -17,7 +17,6 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.loader import Loader
-from penstock.loaders.metrics.json_lines import JsonLines
 from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
@@ -52,7 +51,6 @@ def without_data(make: Callable[..., object]) -> Callable[..., object]:
 
 
 pipeline, dali, encoding = map(without_data, (imagenet_train, DaliOptions, Encoding))
-metrics = without_data(lambda **arguments: JsonLines(None, "/dev/null", **arguments))
 server = without_data(lambda **arguments: serve_prometheus(None, **{"port": 9100, **arguments}))
 REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     pipeline: {
@@ -116,7 +114,6 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     },
     loaded: {"strict": ("strict must be True or False", ["no", 0])},
     at_epoch: {"epoch": ("epoch must be", [2**32, -1, 1.0, "1", True])},
-    metrics: {"every_s": ("every_s must be", [NAN, INF, "60", True]), "rank": ("rank must be", ["0", -1])},
     server: {"port": ("port must be", ["9100", 9100.0, 0, True]), "rank": ("rank must be", ["0"])},
 }
 

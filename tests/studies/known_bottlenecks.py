@@ -24,9 +24,10 @@ from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.data.demo_photo import photo_pixels, texture_bank
 from penstock.bench.data.demo_set import synthesise
 from penstock.bench.record.advice import Verdict
-from penstock.bench.record.record import BenchRecord, BenchSettings, TriedAdvice
-from penstock.bench.run.run import BenchRun
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.run.benchmark import run_benchmark
+from penstock.bench.run.rounds import Display
+from penstock.bench.search.candidate import BenchData
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.json_file import write_json
@@ -170,12 +171,11 @@ def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
     def say(done: int, total: int, what: str) -> None:
         print(f"\r{case.name}: {done + 1} of {total}, {what}\033[K", end="", file=sys.stderr, flush=True)
 
-    run = BenchRun(case.data(folder), case.settings, say)
-    record = run.run()
-    verdict = judge(record, "data")
-    record = run.with_applied(record, verdict.advice or ())
+    data = BenchData(case.data(folder), case.settings)
+    record = run_benchmark(data, "data", case.settings, display=Display(begin=say))
     print("\r\033[K", end="", file=sys.stderr)
-    return Outcome.of(case, record, verdict), record
+    assert record.verdict is not None
+    return Outcome.of(case, record, record.verdict), record
 
 
 def _row(outcome: Outcome) -> str:

@@ -43,7 +43,7 @@ def _row(path: Path) -> tuple[str, ...]:
         share = f"{both['images_per_s'] / model['images_per_s']:.3f}" if both and model else "-"
         return path.stem, _rate(loader), spread, *rates, share
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: this is no record of `penstock bench` ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path}: not a record of `penstock bench` ({type(error).__name__}: {error})") from None
 
 
 def _find(measured: list[dict[str, Any]], **wanted: str) -> Mapping[str, Any]:

@@ -13,16 +13,16 @@ import numpy as np
 import typer
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
-from penstock.bench.commands import options as common
+from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.environment import describe_environment
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search.backends import available_backends, start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
-from penstock.bench.search.search import SearchResult, search_settings
 from penstock.bench.search.search_space import PREFETCH, values_to_try
-from penstock.bench.search.turn import TurnMeter
+from penstock.bench.search.settings_search import SearchResult, search_settings
+from penstock.bench.search.trials import TrialMeter
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 
@@ -103,7 +103,7 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
 
 
 def measure_grid(
-    meter: TurnMeter, candidates: Sequence[Candidate], passes: int, progress: OnProgress
+    meter: TrialMeter, candidates: Sequence[Candidate], passes: int, progress: OnProgress
 ) -> dict[str, list[float]]:
     """Return candidate -> images/s of each pass, each in an order of its own, without what cannot be opened."""
     rates: dict[str, list[float]] = {candidate.describe(): [] for candidate in candidates}
@@ -115,7 +115,7 @@ def measure_grid(
     return {name: found for name, found in rates.items() if found}
 
 
-def _one(meter: TurnMeter, candidate: Candidate) -> list[float]:
+def _one(meter: TrialMeter, candidate: Candidate) -> list[float]:
     try:
         return [meter.measure(candidate).images_per_s]
     except LoaderError:
@@ -124,7 +124,7 @@ def _one(meter: TurnMeter, candidate: Candidate) -> list[float]:
 
 def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: OnProgress) -> StudyResult:
     """Measure the grid, search, then measure the search's choice and the grid's best in turn."""
-    meter = TurnMeter(data.opener, settings)
+    meter = TrialMeter(data.opener, settings)
     backends = list(available_backends(settings, data.opener, {}))
     candidates = list(grid_of(settings, backends, start_workers(settings)))
     watch = Stopwatch()
@@ -137,7 +137,7 @@ def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: On
     by_name = {candidate.describe(): candidate for candidate in candidates}
     finalists = {chosen.describe(): chosen, **{name: by_name[name] for name in leaders}}
     last: dict[str, list[float]] = {name: [] for name in finalists}
-    whole = TurnMeter(data.opener, replace(settings, seconds=4 * settings.seconds))
+    whole = TrialMeter(data.opener, replace(settings, seconds=4 * settings.seconds))
     for number in range(plan.rounds):
         for name in list(finalists)[:: 1 if number % 2 == 0 else -1]:
             progress(number, plan.rounds, f"final: {name}")

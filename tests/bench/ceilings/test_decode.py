@@ -10,8 +10,8 @@ import simplejpeg
 from broken_scans import KINDS, undecodable
 from photo_folder import photo, write_folder
 
-from penstock.bench.ceilings import all_ceilings
 from penstock.bench.ceilings import decode as module
+from penstock.bench.ceilings import probes
 from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings, ceiling_of
 from penstock.loaders import create_loader, open_source
 from penstock.pipelines import LoaderError, imagenet_train
@@ -47,16 +47,16 @@ def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos:
 def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(all_ceilings.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path))
     source, pipeline = open_source(photos), imagenet_train(32)
-    ceiling = all_ceilings.lossless_cache_ceiling(source, pipeline, "auto", 0, 0)
+    ceiling = probes.build_cache_ceiling(source, pipeline, "auto", 0, 0)
     assert list(tmp_path.iterdir()) == []
     assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
     assert ceiling.measure(0.05).images > 0
     pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
-    assert all_ceilings.can_be_cached(source)
-    assert not all_ceilings.can_be_cached(pixels)
+    assert probes.is_worth_caching(source)
+    assert not probes.is_worth_caching(pixels)
 
 
 def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(

@@ -10,10 +10,11 @@ from broken_scans import KINDS, undecodable
 from command_line import Running, penstock_here
 from photo_folder import write_folder
 
-from penstock.bench.record.record import BenchSettings
-from penstock.bench.run import run as module
-from penstock.bench.run.run import BenchRun
+from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.run import benchmark as module
+from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.time_budget import TimeBudget
+from penstock.bench.search.candidate import BenchData
 
 QUICK = ("--device", "cpu", "--model", "none", "--batch-size", "8", "--size", "32", "--workers", "1")
 
@@ -41,7 +42,7 @@ def test_a_budget_too_small_for_one_measurement_is_refused_at_once(
     )
     settings = BenchSettings(batch_size=8, size=32, model=None, budget=100.0)
     with pytest.raises(ValueError, match="longer --budget"):
-        BenchRun(photos, settings, lambda *_: None, budget=TimeBudget(100.0, used=99.0)).run()
+        run_benchmark(BenchData(photos, settings), "photos", settings, TimeBudget(100.0, used=99.0))
 
 
 def test_a_broken_image_is_replaced_and_said_or_named_in_one_line(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -19,7 +18,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from penstock.bench.data.demo_photo import ODD_KINDS, class_name, odd_kind, photo_bytes
+from penstock.bench.data.demo_photo import class_name, photo_bytes
 from penstock.bench.data.demo_set import CHUNK, MANIFEST, SPLITS, SynthReport, synthesise
 from penstock.pipelines.errors import LoaderError
 
@@ -124,27 +123,20 @@ def test_a_run_that_lives_shows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"images": 15}, {"validation": 9}, {"classes": 2}, {"seed": 1}])
 def test_other_settings_are_refused(demo: Path, change: dict[str, int]) -> None:
     before = contents(demo)
-    with pytest.raises(LoaderError, match="choose another folder") as caught:
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*choose another folder"):
         synthesise(demo, **{**SMALL, **change}, workers=0)
-    assert caught.value.code == "E-MISUSE"
     assert contents(demo) == before
 
 
-def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
-    synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
-    for text in (json.dumps({**manifest, "format": manifest["format"] + 1}), "{", "[]"):
-        (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(LoaderError, match="E-MISUSE"):
-            synthesise(tmp_path, images=1, validation=0, classes=1, workers=0)
-
-
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("precious")
-    for target in (tmp_path, tmp_path / "thesis.tex"):
+@pytest.mark.parametrize(
+    ("name", "text"), [(MANIFEST, '{"format": 0}'), (MANIFEST, "{"), (MANIFEST, "[]"), ("thesis.tex", "precious")]
+)
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    for target in (tmp_path, *([tmp_path / name] if name != MANIFEST else [])):
         with pytest.raises(LoaderError, match="E-MISUSE"):
             synthesise(target, **SMALL, workers=0)
-    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+    assert contents(tmp_path) == {name: text.encode()}
 
 
 @pytest.mark.parametrize(
@@ -155,13 +147,6 @@ def test_settings_that_cannot_work_raise(tmp_path: Path, settings: dict[str, int
     with pytest.raises(ValueError, match=r"not|too few"):
         synthesise(tmp_path / "demo", **settings)
     assert not (tmp_path / "demo").exists()
-
-
-def test_missing_pillow_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(LoaderError, match=r"pip install pillow") as caught:
-        synthesise(tmp_path / "demo", **SMALL, workers=0)
-    assert caught.value.code == "E-DEPENDENCY"
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,20 +209,6 @@ def test_a_worker_that_dies_is_named_and_ctrl_c_leaves_nothing(tmp_path: Path) -
     assert multiprocessing.active_children() == []
 
 
-def test_each_odd_kind_occurs_and_is_what_it_says() -> None:
-    keys = {odd_kind(label, number): (label, number) for label in range(10) for number in range(64)}
-    assert set(keys) == {None, *ODD_KINDS}
-    odd = {kind: photo_bytes(0, 0, *keys[kind]) for kind in ODD_KINDS}
-    images = {kind: Image.open(io.BytesIO(data)) for kind, data in odd.items()}
-    assert {kind: image.format for kind, image in images.items()} == dict.fromkeys(ODD_KINDS, "JPEG") | {"png": "PNG"}
-    assert {kind: i.mode for kind, i in images.items() if i.mode != "RGB"} == {"grey": "L", "cmyk": "CMYK"}
-    assert [kind for kind, i in images.items() if i.info.get("progressive")] == ["progressive"]
-    assert {kind: i.getexif()[274] for kind, i in images.items() if i.getexif()} == {"rotated": 3}
-    assert [kind for kind, data in odd.items() if b"\xff\xdd\x00\x04" in data] == ["restart"]
-    assert images["tiny"].size == (64, 48)
-    assert all(rgb(data).std() > 10 for data in odd.values())
-
-
 def test_photos_have_the_statistics_of_photos() -> None:
     photos = [photo_bytes(0, 0, number % 10, number // 10) for number in range(160)]
     assert np.mean([len(data) for data in photos]) == pytest.approx(110_000, rel=0.15)
@@ -286,7 +257,7 @@ def test_labels_can_be_told_from_a_quarter_of_the_photo() -> None:
     for split, count in enumerate((16, 6)):
         rows = [
             crop_features(rgb(photo_bytes(0, split, label, number)), rng)
-            for number in range(1, 1 + count)
+            for number in range(count)
             for label in range(10)
         ]
         features[split] = np.array(rows)

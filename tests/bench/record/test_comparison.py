@@ -13,9 +13,9 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from penstock.bench.commands.compare import compare as command
+from penstock.bench.record.bench_record import BenchRecord, read_record
 from penstock.bench.record.comparison import Comparison
 from penstock.bench.record.comparison import compare as compared
-from penstock.bench.record.record import BenchRecord, read_record
 
 RECORD: dict[str, Any] = {
     "settings": {"batch_size": 64, "rounds": 3, "workers": None},
@@ -77,7 +77,7 @@ def test_only_what_is_in_both_is_compared() -> None:
     after["measured"] = [*after["measured"][:2], {**after["measured"][3], "name": "new"}]
     assert [change.name for change in compare(RECORD, after).changes] == ["ours", "ours + model"]
     after["measured"] = after["measured"][2:]
-    with pytest.raises(ValueError, match="no measurement is in both"):
+    with pytest.raises(ValueError, match="no measurement in common"):
         compare(RECORD, after)
 
 

@@ -10,10 +10,10 @@ import pytest
 from bench_records import of_cpu, record
 from rich.console import Console
 
-from penstock.bench.record.record import BenchRecord
-from penstock.bench.report.live import LiveTable
+from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.report.live_table import LiveTable
 from penstock.bench.report.summary import split_advice, summary
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.verdict.judge import judge
 
 
 def judged(made: BenchRecord) -> BenchRecord:

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from penstock.bench.measure.resources import Resources
 from penstock.bench.record.advice import BOTH
-from penstock.bench.record.record import BenchRecord, Measured, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, Measured, TriedAdvice
 from penstock.bench.report.terminal import render
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.verdict.judge import judge
 
 
 def shown(made: BenchRecord) -> str:

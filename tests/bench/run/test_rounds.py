@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.ceilings.all_ceilings import Prepared
+from penstock.bench.ceilings.probes import Prepared
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import DECODE, BenchSettings, decode_name
+from penstock.bench.record.bench_record import DECODE, BenchSettings, decode_name
 from penstock.bench.run import rounds as rounds_module
-from penstock.bench.run.rounds import Rounds
+from penstock.bench.run.rounds import Display, Rounds
 from penstock.bench.run.time_budget import CLOSING_S, TimeBudget
 
 LOADER, BASELINE = ("loader", "penstock, torch backend"), ("baseline", "torch DataLoader + Pillow")
@@ -45,7 +45,7 @@ def rounds(
     monkeypatch: pytest.MonkeyPatch,
     budget: float | None,
     probes: dict[tuple[str, str], tuple[float, Callable[[int], float]]],
-    kept: float = 0.0,
+    keep: float = 0.0,
     **settings: Any,
 ) -> tuple[Time, dict[Any, Any], list[Any]]:
     time = Time()
@@ -58,11 +58,10 @@ def rounds(
         left,
         {key: partial(time.probe, key, takes, rates) for key, (takes, rates) in probes.items()},
         decoder="turbojpeg",
-        progress=lambda *_: None,
-        measured=lambda *_: None,
+        display=Display(),
         failed=lambda key, error: None,
     )
-    made.run(kept)
+    made.run(keep=keep)
     return time, made.results, made.late
 
 
@@ -98,7 +97,7 @@ def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pyt
 
 def test_time_is_kept_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = {LOADER: (2.0, drifting)}
-    kept = rounds(monkeypatch, 100.0, probes, kept=20.0)[0].now
+    kept = rounds(monkeypatch, 100.0, probes, keep=20.0)[0].now
     assert 70 < kept <= 80 < rounds(monkeypatch, 100.0, probes)[0].now
 
 
@@ -124,18 +123,7 @@ def test_what_takes_long_to_prepare_is_prepared_in_its_turn_and_its_length_is_kn
         return lambda: (order.append(name), Rate.from_steps([1], [0.01]))[1]
 
     prepared = Prepared(lambda: (order.append("prepared"), probe("late"))[1])
-    say: dict[str, Any] = {"progress": lambda *_: None, "measured": lambda *_: None, "failed": lambda *_: None}
     probes = {LOADER: probe("loader"), ALONE: prepared}
-    Rounds(BenchSettings(budget=100.0, seconds=1.0), TimeBudget(100.0), probes, decoder="a", **say).run()
+    settings, failed = BenchSettings(budget=100.0, seconds=1.0), lambda *_: None
+    Rounds(settings, TimeBudget(100.0), probes, decoder="a", display=Display(), failed=failed).run()
     assert order == ["loader", "prepared", "late", "loader", "late"]
-
-
-def test_rounds_go_on_where_they_were_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "Stopwatch", Time().stopwatch)
-    rates = iter([100.0, 150.0, 200.0])
-    say: dict[str, Any] = {"progress": lambda *_: None, "measured": lambda *_: None, "failed": lambda *_: None}
-    settings = BenchSettings(budget=100.0, seconds=1.0, rounds=2)
-    probes = {LOADER: lambda: Rate.from_steps([1], [1 / next(rates)])}
-    limited = Rounds(settings, TimeBudget(100.0), probes, decoder="a", **say)
-    made = [limited.run(kept=99.0), limited.run(), limited.run()]
-    assert (made, len(limited.results[LOADER])) == ([True, True, False], 2)

@@ -15,13 +15,12 @@ from photo_folder import write_folder
 from torch import nn
 
 from penstock.bench.record.advice import BOTH, Advice, Change
-from penstock.bench.record.record import BenchRecord, BenchSettings, Measured, TriedAdvice
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import take_advice as applied
-from penstock.bench.run.run import BenchRun
-from penstock.bench.run.take_advice import AdviceMeter, changed, take_advice
+from penstock.bench.run.benchmark import run_benchmark
+from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.verdict.verdict import judge
+from penstock.bench.search.candidate import BenchData, Candidate, LoaderOpener
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -126,11 +125,11 @@ def test_what_cannot_be_opened_is_told_and_the_rest_goes_on() -> None:
 
 
 def test_every_field_of_a_change_reaches_the_candidate() -> None:
-    made = changed(PRESENT, Change(workers=1, decoder="pillow", dtype="uint8", cache="lossless"))
+    made = apply_change(PRESENT, Change(workers=1, decoder="pillow", dtype="uint8", cache="lossless"))
     assert made == Candidate(
         backend="hdf5", decoder="pillow", dtype="uint8", cached=True, options={"workers": 1, "prefetch": 3}
     )
-    assert changed(PRESENT, Change(amp="bf16")) == PRESENT
+    assert apply_change(PRESENT, Change(amp="bf16")) == PRESENT
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +146,11 @@ def test_the_meter_serve_the_same_sample_from_files_and_from_its_cache(
     meter = AdviceMeter(settings, imagenet_train(32), opener)
     present = replace(PRESENT, options={"workers": 0})
     with pytest.raises(ValueError, match="no cache"):
-        meter.rate(changed(present, Change(cache="lossless")), quantity="loader", amp="off")
+        meter.rate(apply_change(present, Change(cache="lossless")), quantity="loader", amp="off")
     with meter.on_a_sample() as (on_sample, note):
         assert note == "of 24 images"
         assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
-        for candidate in (present, changed(present, Change(cache="lossless"))):
+        for candidate in (present, apply_change(present, Change(cache="lossless"))):
             assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
     trained = replace(present, dtype="float32")
     assert meter.rate(trained, quantity=BOTH, amp="bf16") > 0
@@ -161,22 +160,22 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     asked: list[Candidate] = []
     monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
-    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda *_: (told,))
+    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda *_: (told,))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
-    run = BenchRun(photos, settings, lambda *_: None)
-    record = run.run()
-    document = json.loads(json.dumps(run.with_applied(record, judge(record, "").advice).as_dict()))
+    document = json.loads(json.dumps(run_benchmark(BenchData(photos, settings), "photos", settings).as_dict()))
     assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
     assert [(a["what"], a["before"], a["measured"]) for a in document["applied"]] == [("--workers 1", 5.0, 5.0)]
-    unasked = BenchRun(photos, replace(settings, apply=False), lambda *_: None)
-    assert unasked.with_applied(record, (told,)).applied == ()
+    unasked = replace(settings, apply=False)
+    record = run_benchmark(BenchData(photos, unasked), "photos", unasked)
+    assert record.verdict is not None
+    assert (record.verdict.advice, record.applied) == ((told,), ())
 
 
 def test_the_verdict_is_computed_once_for_every_output(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    monkeypatch.setattr("penstock.bench.verdict.verdict.advise", lambda record, limit: (judged.append(limit), ())[1])
+    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda record, limit: (judged.append(limit), ())[1])
     small = (
         "--backend",
         "torch",

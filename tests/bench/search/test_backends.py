@@ -10,12 +10,12 @@ from photo_folder import write_folder
 
 from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings
 from penstock.bench.measure.clock import Rate
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search import backends as module
 from penstock.bench.search import candidate as candidate_module
 from penstock.bench.search.backends import SearchSpaces, search_spaces
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.search.turn import TurnMeter, turn_seconds
+from penstock.bench.search.trials import TrialMeter, trial_seconds
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import LoaderError, imagenet_train
@@ -64,11 +64,11 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
     found = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, cache))
     starts = {space.start.backend: space.start for space in found.spaces}
     assert list(starts) == ["hdf5", "torch", "dali"]
-    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3, workers_are auto")
+    assert starts["hdf5"].describe() == ("hdf5 of the cache, simplejpeg, workers 2, prefetch 3")
     assert starts["torch"].describe() == "torch of the files, simplejpeg, workers 2, prefetch 3"
     assert starts["dali"].describe() == "dali of the cache, workers 2, readers 1, prefetch 2"
     spaces = {space.start.backend: list(space.options) for space in found.spaces}
-    assert spaces["hdf5"] == ["workers", "decoder", "prefetch", "workers_are"]
+    assert spaces["hdf5"] == ["workers", "prefetch", "decoder"]
     assert "decoder" not in spaces["dali"]
     assert found.backends == {}
     without = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, None))
@@ -180,7 +180,7 @@ def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
 ) -> None:
     """The slots of batches, 9.6 MB each, must not lie in what others have let go of; a slow thread fills but two."""
     wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
-    meter = TurnMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
+    meter = TrialMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
     candidate = Candidate(backend="hdf5", cached=True, options={"workers": 1, "prefetch": 6, "workers_are": "threads"})
     there, freed = np.ones(400 << 20, np.uint8), [b"1" * 100_000 for _ in range(2000)]
     last = b"1" * 100_000  # keeps the allocator from giving back by itself what lies before it
@@ -190,6 +190,6 @@ def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
     assert 9 < (found.memory_mb or 0) < 300
     assert there.all()
     assert last
-    assert turn_seconds(4.0) == 1.0
-    assert turn_seconds(1.0) == 0.625  # half a second beyond warm-up
-    assert turn_seconds(0.1) == 0.1
+    assert trial_seconds(4.0) == 1.0
+    assert trial_seconds(1.0) == 0.625  # half a second beyond warm-up
+    assert trial_seconds(0.1) == 0.1

@@ -22,7 +22,6 @@ def test_numbers_of_workers_go_from_none_to_twice_the_processors(backend: str, c
     assert {0, cpus + 1, 2 * cpus, max(0, cpus - 1), cpus // 2} <= set(workers)
     assert len(set(workers)) == len(workers) <= 11
     assert max(workers) <= max(1, 2 * cpus)
-    assert ("workers_are" in space) == (backend == "hdf5")
     own = non_default_options(backend, {name: values[0] for name, values in space.items()})
     assert own == {}  # the search begins with the backend's defaults
 

@@ -13,8 +13,8 @@ from torch import nn
 from penstock.bench.step.activation_checkpoints import CheckpointedSequential, checkpoint_activations
 from penstock.bench.step.models import MODELS, create_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step
 from penstock.bench.step.torch_switches import torch_switches
+from penstock.bench.step.train_step import make_step
 from penstock.bench.train.evaluate import evaluate
 from penstock.pipelines.errors import LoaderError
 

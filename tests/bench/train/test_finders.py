@@ -15,14 +15,14 @@ from torch import nn
 
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import make_step
+from penstock.bench.step.train_step import make_step
 from penstock.bench.train import resident_run
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import check_budget, find_batch_size, step_probe
 from penstock.bench.train.loop import train
 from penstock.bench.train.lr_finder import find_lr, steepest
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
-from penstock.bench.train.restored_step import restored
+from penstock.bench.train.restored_step import restoring
 
 SETTINGS = TrainSettings(lr=0.05, schedule="constant")
 
@@ -60,7 +60,7 @@ def test_a_step_that_is_tried_out_is_left_as_it_was(optimizer):
     before = state_of(step)
 
     def tried():
-        with restored(step):
+        with restoring(step):
             step(*learnable_batch(), last=True)
             step(*learnable_batch())  # gradients without an update
             torch.rand(3)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from gloo_ranks import run_ranks
 
-from penstock.bench.rank_launcher import exit_code
-from penstock.bench.train.ranks import join_process_group
+from penstock.bench.train.rank_group import join_process_group
+from penstock.bench.train.rank_launcher import exit_code
 from penstock.pipelines.errors import EXIT_WORKER
 
 SCRIPT = """
 import json, os, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from penstock.bench.train.ranks import gather_from_ranks, join_process_group
+from penstock.bench.train.rank_group import gather_from_ranks, join_process_group
 from penstock.pipelines.errors import LoaderError
 
 rank, world, store, out, port = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]

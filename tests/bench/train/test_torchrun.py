@@ -18,7 +18,7 @@ from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
-from penstock.bench.train.signals import SignalExit, exit_on_signals
+from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals
 from penstock.bench.train.loop import train
 from penstock.bench.step.settings import TrainSettings
 from penstock.loaders import create_loader
@@ -72,7 +72,7 @@ os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_dis
 )
 
 MARK = "PENSTOCK_TEST_RUN"
-TORCHRUN = (sys.executable, "-m", "penstock.bench.rank_launcher", "--standalone", "--nproc-per-node", "2")
+TORCHRUN = (sys.executable, "-m", "penstock.bench.train.rank_launcher", "--standalone", "--nproc-per-node", "2")
 
 
 def test_sigterm_to_a_whole_job_saves_it_and_it_goes_on_as_if_nothing_had_happened(tmp_path):

@@ -1,21 +1,17 @@
-"""Metrics of a loader: quantiles of the wait, the dict for `log`, JSON lines, Prometheus."""
+"""Metrics of a loader: quantiles of the wait, the dict for `log`, Prometheus."""
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-import threading
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from photo_folder import write_folder
-from processes import eventually
 
 from penstock.loaders import DataLoader, LoaderError, LoaderStats, create_loader
-from penstock.loaders.metrics.json_lines import JsonLines
 from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.loaders.metrics.stats import WAIT_CLASSES, wait_class
 from penstock.loaders.metrics.values import loader_metrics
@@ -66,21 +62,6 @@ def test_both_loaders_have_metrics_that_a_log_takes(tmp_path: Path) -> None:
     drop_in = DataLoader([1.0, 2.0, 3.0], batch_size=1)
     list(drop_in)
     assert loader_metrics(drop_in, prefix="")["batches"] == 3
-
-
-def test_a_line_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None:
-    written = tmp_path / "metrics.jsonl"
-    made = Made(stats_of([0.25]))
-    with JsonLines(made, written, every_s=0.01, rank=3):
-        assert [thread.daemon for thread in threading.enumerate() if thread.name == "penstock-metrics"] == [True]
-        assert eventually(lambda: written.stat().st_size > 0)
-        made._stats = stats_of([0.25] * 7)
-    lines = [json.loads(line) for line in written.read_text().splitlines()]
-    assert len(lines) >= 2
-    assert (lines[0]["batches"], lines[-1]["batches"], lines[-1]["replaced"], lines[0]["rank"]) == (1, 7, 7, 3)
-    assert lines[0]["time"] <= lines[-1]["time"]
-    with pytest.raises(ValueError, match="every_s must be above 0"):
-        JsonLines(made, written, every_s=0)
 
 
 def test_prometheus_reads_what_a_loader_says_of_itself() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
 
 SIMPLEJPEG = "decode + resize, simplejpeg, one thread"
 _RATES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     COPY,
     DECODE,
     LOSSLESS_CACHE,

@@ -8,7 +8,7 @@ import pytest
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from penstock.bench import rank_launcher
+from penstock.bench.train import rank_launcher
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Joins the ranks that torchrun started, for a command, and lets them tell each other what they have."""
+"""Joins the ranks that torchrun started, for a command, and gathers values from all of them."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
 
 
 def is_first_rank() -> bool:
-    """Tell whether this process is rank 0, or the only one: it alone prints and writes files."""
+    """Return whether this process is rank 0, or the only one: it alone prints and writes files."""
     return not is_joined() or dist.get_rank() == 0

@@ -1,6 +1,6 @@
 """Runs torchrun and ends as its ranks did: with the exit code of one that failed, or 128 + the number of a signal.
 
-Use it as `python -m penstock.bench.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever
+Use it as `python -m penstock.bench.train.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever
 happened, so that a batch system cannot tell a run that saved itself from one with bad data.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.bench.measure.clock import Rate
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.measure.resources import ResourceWatch, release_unused_memory, tree_memory_mb
-from penstock.bench.record.record import BenchSettings
+from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.loaders.workers.launch import worker_context
 
@@ -18,11 +18,11 @@ MIN_SECONDS = 0.625  # four fifths of it, half a second, count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class Trial:
     """Hold one short measurement of a candidate.
 
     Attributes:
-        images_per_s: mean over the turn.
+        images_per_s: mean over the trial.
         cpu_cores: CPUs kept busy; None if unknown.
         memory_mb: memory taken in MB; None if unknown.
     """
@@ -32,40 +32,40 @@ class Turn:
     memory_mb: float | None = None
 
     @classmethod
-    def median(cls, turns: Sequence[Turn]) -> Turn:
-        """Return the median of each figure over several turns."""
-        cores = [turn.cpu_cores for turn in turns if turn.cpu_cores is not None]
-        sizes = [turn.memory_mb for turn in turns if turn.memory_mb is not None]
+    def median(cls, trials: Sequence[Trial]) -> Trial:
+        """Return the median of each figure over several trials."""
+        cores = [trial.cpu_cores for trial in trials if trial.cpu_cores is not None]
+        sizes = [trial.memory_mb for trial in trials if trial.memory_mb is not None]
         return cls(
-            images_per_s=statistics.median(turn.images_per_s for turn in turns),
+            images_per_s=statistics.median(trial.images_per_s for trial in trials),
             cpu_cores=statistics.median(cores) if cores else None,
             memory_mb=statistics.median(sizes) if sizes else None,
         )
 
 
-def turn_seconds(seconds: float) -> float:
-    """Return the length of a turn in seconds, where a whole measurement takes `seconds`."""
+def trial_seconds(seconds: float) -> float:
+    """Return the length of a trial in seconds, where a whole measurement takes `seconds`."""
     return max(seconds / 4, min(seconds, MIN_SECONDS))
 
 
 def mean_rate(rate: Rate) -> float:
-    """Return images/s over all windows: in a turn these hold a batch or two each, and batches come in bursts."""
+    """Return images/s over all windows: in a trial these hold a batch or two each, and batches come in bursts."""
     return rate.images / rate.seconds
 
 
-class TurnMeter:
-    """Measures candidates in short turns, each opened for its turn alone.
+class TrialMeter:
+    """Measures candidates in short trials, each opened for its trial alone.
 
     A loader that stayed open would fetch batches ahead while another is measured: that would slow down the other, and
-    its own next turn would begin with batches made before.
+    its own next trial would begin with batches made before.
     """
 
     def __init__(self, opener: LoaderOpener, settings: BenchSettings) -> None:
         self._opener, self._device = opener, settings.device
-        self.seconds = turn_seconds(settings.seconds)
+        self.seconds = trial_seconds(settings.seconds)
         self._server_mb: float | None = None
 
-    def measure(self, candidate: Candidate) -> Turn:
+    def measure(self, candidate: Candidate) -> Trial:
         """Open the candidate, measure it, close it. Raises LoaderError where it cannot be opened or read.
 
         Its memory is what the process tree takes beyond what it had before, and for worker processes what serves them
@@ -77,11 +77,11 @@ class TurnMeter:
         with self._opener.open(candidate) as loader:
             return self._measure(loader, before - server_mb)
 
-    def _measure(self, loader: Any, had_mb: float) -> Turn:
+    def _measure(self, loader: Any, had_mb: float) -> Trial:
         with ResourceWatch(self.seconds, device=self._device) as watch:
             rate = loader_rate(watch.watched(loader), seconds=self.seconds, device=self._device)
         found = watch.resources()
-        return Turn(
+        return Trial(
             images_per_s=mean_rate(rate),
             cpu_cores=found.cpu_cores if found else None,
             memory_mb=max(0.0, found.memory_mb - had_mb) if found and found.memory_mb is not None else None,

@@ -16,14 +16,14 @@ from penstock.loaders.system.durable_file import ensure_writable
 
 
 def writable(path: Path | None) -> Path | None:
-    """Refuse a file that could not be written once the work is done, on the rank that will write it."""
+    """Refuse a file that cannot be written, before the work begins, on the rank that will write it."""
     if path is not None and os.environ.get("RANK", "") in ("", "0"):
         ensure_writable(path)
     return path
 
 
 def savable(path: Path | None) -> Path | None:
-    """Refuse a checkpoint that could not be saved once there is something to save, on the rank that saves it."""
+    """Refuse a checkpoint that cannot be saved, before the work begins, on the rank that saves it."""
     if path is not None and os.environ.get("RANK", "") in ("", "0"):
         ensure_writable(path, private=True)
     return path
@@ -32,31 +32,33 @@ def savable(path: Path | None) -> Path | None:
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
 ]
-Backend = Annotated[str, typer.Option(help="Who does the work: torch, hdf5 or dali; auto takes the saved profile.")]
+Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images in a batch, on each rank.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]
 Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
 Workers = Annotated[
-    int | None, typer.Option(min=0, help="Worker processes; one a processor by default, 0 works in the main process.")
+    int | None,
+    typer.Option(min=0, help="Worker threads or processes; one per processor by default, 0 works in the main thread."),
 ]
 Prefetch = Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")]
 Cache = Annotated[
     Path | None,
-    typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built on first use if it is not there."),
+    typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built if it does not exist."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes cuda where there is one.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto uses cuda if there is a GPU.")]
 Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds; each makes every measurement once, in turn.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each makes every measurement once.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
 OnRepaired = Annotated[
     str | None,
-    typer.Option(help="JPEGs that libjpeg mends: count, raise, replace, ignore.", show_default="count, where told"),
+    typer.Option(
+        help="What to do with JPEGs that libjpeg repaired: count, raise, replace, ignore.",
+        show_default="count, if the decoder reports them",
+    ),
 ]
-MaxBad = Annotated[
-    float | None, typer.Option(min=0, help="Most bad samples that are replaced in an epoch; below 1 a share.")
-]
+MaxBad = Annotated[float | None, typer.Option(min=0, help="Most bad samples to replace per epoch; below 1 a share.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 

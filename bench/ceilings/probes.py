@@ -13,7 +13,7 @@ from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
 from penstock.bench.data.wrapped_sources import SampledSource
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.record import (
+from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
     DECODE,
@@ -52,7 +52,7 @@ class Prepared:
         return self._made()()
 
 
-def ceiling_probes(
+def list_ceiling_probes(
     served: Source,
     pipeline: ImagePipeline,
     settings: BenchSettings,
@@ -90,12 +90,12 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
         yield NORMALISE, partial(sent, *wanted)
 
 
-def can_be_cached(source: Source) -> bool:
+def is_worth_caching(source: Source) -> bool:
     """Return whether a lossless cache of `source` makes sense: not of a cache, nor of arrays."""
     return not isinstance(source, WindowSource) and bool(bytes_an_image(source))
 
 
-def lossless_cache_ceiling(
+def build_cache_ceiling(
     source: Source, pipeline: ImagePipeline, decoder: str, seed: int, workers: int, images: int = MAX_SAMPLES
 ) -> DecodeCeiling:
     """Return the decode ceiling of a lossless cache of at most `images` of `source`; its deleted file stays open.
@@ -110,7 +110,7 @@ def lossless_cache_ceiling(
         return ceiling_of(open_cache(path), pipeline, decoder, seed)  # an open file outlives its folder
 
 
-def replayed(
+def prepare_replay(
     served: Source, pipeline: ImagePipeline, settings: BenchSettings, about: Mapping[str, object]
 ) -> ReplayedBatches | None:
     """Return ready-made batches that pass through the loader's feed again and again; None where that takes no work.
@@ -124,7 +124,7 @@ def replayed(
     return ReplayedBatches(batches, pipeline, DTYPES[settings.dtype], settings.device, resident=resident)
 
 
-def replay_probe(batches: ReplayedBatches, settings: BenchSettings) -> tuple[str, Probe]:
+def make_replay_probe(batches: ReplayedBatches, settings: BenchSettings) -> tuple[str, Probe]:
     """Return (name, probe) of the replayed batches: copy and batch stage without the work of making a batch."""
     measure = partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)
     return REPLAYED, Prepared(lambda: (batches.prepare(), measure)[1])

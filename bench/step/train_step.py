@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from penstock.bench.step.activation_checkpoints import checkpoint_activations
-from penstock.bench.step.compiled import compiled, explain_compiler_failure
+from penstock.bench.step.compile_model import compile_model, explain_compiler_failure
 from penstock.bench.step.optimizers import make_optimizer
 from penstock.bench.step.schedules import make_schedule
 from penstock.bench.step.settings import TrainSettings
@@ -66,7 +66,9 @@ def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) ->
     dtype = torch.float32 if settings.amp == "off" else None
     for images, labels, *_ in batches:
         if not images.is_floating_point():
-            raise TypeError(f"the model needs floating point images, not {images.dtype}: give the loader a float dtype")
+            raise TypeError(
+                f"the model needs floating point images, got {images.dtype}: pass a float dtype to the loader"
+            )
         images = images.to(settings.device, dtype, non_blocking=True, memory_format=settings.memory_format)
         yield images, labels.to(settings.device, non_blocking=True)
 
@@ -83,7 +85,7 @@ class TrainStep:
         settings: how to train.
         module: the model, moved to the device.
         parallel: the model as DistributedDataParallel where torch.distributed is initialised, else None. Gradients are
-            then the mean over ranks, which exchange them once an update.
+            then the mean over ranks, which exchange them once per update.
         model: what runs the model: `parallel` if there is one, else `module`; compiled if the settings ask for it.
         optimizer: what updates the weights.
         schedule: schedule of the learning rate; None if that is constant.
@@ -96,7 +98,7 @@ class TrainStep:
         self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
         checkpoint_activations(self.module, settings.checkpointing, settings.segments)
         self.parallel = _data_parallel(self.module)
-        self.model = compiled(self.parallel or self.module, settings.compile)
+        self.model = compile_model(self.parallel or self.module, settings.compile)
         self._weights = [p for p in self.module.parameters() if p.requires_grad]
         world_size = dist.get_world_size() if self.parallel else 1
         self.optimizer = make_optimizer(self.module, settings, lr=settings.peak_lr(world_size))

@@ -1,4 +1,4 @@
-"""Shows a run while it measures: a table that fills on a terminal, a line for each finished measurement elsewhere."""
+"""Shows a run while it measures: a table on a terminal, one line per finished measurement elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.bench.record.record import KIND_NAMES
+from penstock.bench.record.bench_record import KIND_NAMES
 from penstock.bench.report.console import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 

@@ -10,7 +10,7 @@ from torch import nn
 from penstock.pipelines.errors import LoaderError
 
 
-def compiled(model: nn.Module, mode: str) -> nn.Module:
+def compile_model(model: nn.Module, mode: str) -> nn.Module:
     """Return the model, compiled when it first runs unless mode is "off".
 
     Raises LoaderError E-DEPENDENCY if torch cannot compile.

@@ -14,7 +14,7 @@ import torch
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Verdict
-from penstock.bench.record.cache_kinds import CacheAdvice
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None
@@ -79,17 +79,15 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.seconds <= 0 or (self.rounds is not None and self.rounds < 1):
-            raise ValueError("seconds is above 0 and rounds at least 1")
+            raise ValueError(f"seconds must be above 0 and rounds at least 1, got {self.seconds} and {self.rounds}")
         for name in ("budget", "tune_seconds", "max_cpu", "max_memory"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} is above 0, not {value}")
+                raise ValueError(f"{name} must be above 0, got {value}")
         if self.tune is False and self._has_limits:
-            raise ValueError(
-                "it is the search that keeps to a budget: leave out --no-tune, or --max-cpu and --max-memory"
-            )
+            raise ValueError("only the search keeps to limits: leave out --no-tune, or --max-cpu and --max-memory")
 
     @property
     def _has_limits(self) -> bool:
@@ -139,7 +137,7 @@ class Measured:
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
-        """Return the measurement of which each round gave one of `rates`, in images/s."""
+        """Return the measurement whose rounds gave `rates`, in images/s."""
         median = statistics.median(rates)
         return cls(
             name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
@@ -177,7 +175,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedAdvice:
-    """Hold what became of advice that the benchmark took itself, measured in turn with the run as it was.
+    """Hold what became of advice that the benchmark tried, alternating with the run as it was.
 
     Attributes:
         what: the change, in the words of the advice.
@@ -288,7 +286,7 @@ def read_record(path: Path) -> BenchRecord:
         if not isinstance(record.environment.get("cpus"), int):
             raise ValueError("its environment has no number of processors, `cpus`")
     except ValueError as error:
-        raise ValueError(f"{path}: this is no record of `penstock bench` ({error})") from None
+        raise ValueError(f"{path}: not a record of `penstock bench` ({error})") from None
     return record
 
 

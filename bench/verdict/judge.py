@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 
@@ -18,29 +18,29 @@ _HINDERING = 0.1  # of the processors: what other programs take before they are 
 def judge(record: BenchRecord, data: str) -> Verdict:
     """Return what limits this run, from its own measurements; `data` is the folder as the user named it."""
     figures = Figures.of(record)
-    limit, sentence = _limit(record, figures)
+    limit, sentence = _find_limit(record, figures)
     if figures.model is None:
         sentence += f" A model that takes more than {figures.loader:,.0f} images/s would wait for data."
-    return Verdict(limit=limit, sentence=sentence, advice=advise(record, limit), call=call_to_paste(record, data))
+    return Verdict(limit=limit, sentence=sentence, advice=advise(record, limit), call=write_call(record, data))
 
 
 def without_paths(record: BenchRecord) -> BenchRecord:
     """Return the record as it can be shown around: DATA stands for the data, and a cache keeps its name only."""
     cache = record.settings.cache
     named = replace(record, settings=replace(record.settings, cache=cache and Path(cache).name))
-    return replace(named, verdict=named.verdict and replace(named.verdict, call=call_to_paste(named, "DATA")))
+    return replace(named, verdict=named.verdict and replace(named.verdict, call=write_call(named, "DATA")))
 
 
-def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
+def _find_limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
     """Return the limit and the sentence that says so; what comes last on an image's way is asked first."""
     loader, model, ceiling = figures.loader, figures.model, figures.decode_ceiling
     if model is not None and loader >= model:
-        return _limit_of_training(record, figures, model)
+        return _judge_training(record, figures, model)
     missing = f", the model could take {model:,.0f}" if model is not None else ""
     if record.loader.get("decodes_on") == "cuda":  # whose work the host's ceilings do not bound
-        beside = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
-        advice = "Try more readers and workers, and a cache (--cache), of which less has to be decoded"
-        return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{beside}{missing}. {advice}."
+        compared = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
+        advice = "Try more readers and workers, and a cache (--cache), from which less has to be decoded"
+        return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{compared}{missing}. {advice}."
     if record.loader.get("decodes_on") == "cpu":
         share = f" of {ceiling:,.0f} that {record.decoder} could decode here" if ceiling else ""
         return "loader", (
@@ -55,11 +55,11 @@ def _limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
             f"{figures.replayed:,.0f} images/s, the loader's at {loader:,.0f}{missing}."
         )
     if figures.workers_wait and figures.feed:
-        return _limit_behind_workers(figures, missing)
-    return _limit_of_producing(record, figures, missing)
+        return _judge_idle_workers(figures, missing)
+    return _judge_producing(record, figures, missing)
 
 
-def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
+def _judge_idle_workers(figures: Figures, missing: str) -> tuple[str, str]:
     """Judge a run whose workers wait with batches ready; sharing processors, the consumer is slower than alone."""
     assert figures.time is not None
     limit, what = "consumer", "The consuming process limits"
@@ -71,7 +71,7 @@ def _limit_behind_workers(figures: Figures, missing: str) -> tuple[str, str]:
     )
 
 
-def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
+def _judge_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
     """Judge a run whose loader alone is faster than its model alone."""
     loader, both, replayed = figures.loader, figures.both, figures.replayed_model
     if both is not None and both < CLOSE * model:
@@ -92,18 +92,18 @@ def _limit_of_training(record: BenchRecord, figures: Figures, model: float) -> t
     return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
 
 
-def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
+def _judge_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
     """Judge a run that is limited between the files and the finished uint8 batch."""
     loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
     if figures.waits_for_reads:
-        return "storage", _reading(figures, missing)
+        return "storage", _describe_reading(figures, missing)
     if figures.from_storage and figures.cpu_share is not None and figures.busy < CLOSE:
         reads = f", {figures.storage_reads:,.0f} if each worker reads as fast as one alone" * bool(figures.read_cold)
         return "storage", (
             f"Storage limits: {loader:,.0f} images/s{missing}; {min(1.0, figures.storage_share or 0):.0%} of the bytes "
             f"came from it{reads}, while the processors were {figures.busy:.0%} busy."
         )
-    beyond = _cold_warning(figures)
+    beyond = _warn_of_cold_reads(figures)
     share = f" ({loader / ceiling:.0%} of the decode ceiling of {ceiling:,.0f})" if ceiling else ""
     hindered = figures.busy >= CLOSE and (figures.others_share or 0.0) >= _HINDERING
     if ceiling and (loader >= CLOSE * ceiling or (figures.decodes_all_the_time and not hindered)):
@@ -116,7 +116,7 @@ def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> 
     if figures.cpu_share is not None and figures.busy >= CLOSE:
         others = f" and {figures.others_share:.0%} by other programs" if figures.others_share else ""
         return "cpu", (
-            f"The processors limit, all of which are busy ({figures.cpu_share:.0%} by this loader{others}): "
+            f"The processors limit: all are busy ({figures.cpu_share:.0%} by this loader{others}): "
             f"{loader:,.0f} images/s{share}{missing}.{beyond}"
         )
     return "loader", (
@@ -125,7 +125,7 @@ def _limit_of_producing(record: BenchRecord, figures: Figures, missing: str) -> 
     )
 
 
-def _reading(figures: Figures, missing: str) -> str:
+def _describe_reading(figures: Figures, missing: str) -> str:
     """Describe a limit of storage by what the workers spend their time on."""
     time, many = figures.time, figures.read_many
     assert time is not None
@@ -137,11 +137,11 @@ def _reading(figures: Figures, missing: str) -> str:
         )
     return (
         f"Storage limits: {figures.loader:,.0f} images/s{missing}; the workers spend {time.read_share:.0%} of their "
-        f"time reading, {1e3 * time.read_s:,.1f} ms an image, while the processors were {figures.busy:.0%} busy{how}."
+        f"time reading, {1e3 * time.read_s:,.1f} ms per image, while the processors were {figures.busy:.0%} busy{how}."
     )
 
 
-def _cold_warning(figures: Figures) -> str:
+def _warn_of_cold_reads(figures: Figures) -> str:
     """Warn of reads that the page cache hides in this run, where storage would be slower than the loader."""
     reads = figures.storage_reads
     if reads is None or figures.from_storage or reads >= figures.loader:
@@ -153,7 +153,7 @@ def _cold_warning(figures: Figures) -> str:
     )
 
 
-def call_to_paste(record: BenchRecord, data: str) -> str:
+def write_call(record: BenchRecord, data: str) -> str:
     """Return the code that opens the loader that the record recommends, on the folder or cache `data`."""
     wanted, choice = record.settings, record.choice
     cache = wanted.cache if choice.cached else None
@@ -172,7 +172,7 @@ def call_to_paste(record: BenchRecord, data: str) -> str:
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
     arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
-    body = "".join(f"    {line}\n" for line in _packed(arguments))
+    body = "".join(f"    {line}\n" for line in _pack_lines(arguments))
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""
     return (
         f"{torch}from penstock.loaders import create_loader\n"
@@ -181,7 +181,7 @@ def call_to_paste(record: BenchRecord, data: str) -> str:
     )
 
 
-def _packed(arguments: list[str]) -> list[str]:
+def _pack_lines(arguments: list[str]) -> list[str]:
     """Return the arguments with their commas in lines of at most _CALL_WIDTH characters, where they fit."""
     lines: list[str] = []
     for argument in arguments:

@@ -13,11 +13,11 @@ from statistics import median
 
 import torch
 
-from penstock.bench.data.wrapped_sources import SampledSource, repeated
+from penstock.bench.data.wrapped_sources import SampledSource, repeat_source
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
-from penstock.bench.record.record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
@@ -36,7 +36,7 @@ ENCODINGS = (
 )
 _BATCHES = 50  # of an epoch, so that few of them are the slow first ones
 _MAX_ROUNDS = 3
-_MAX_SECONDS = 2.0  # in a benchmark: six ways of storing are told apart in less time than a ceiling is measured in
+_MAX_SECONDS = 2.0  # in a benchmark: six ways of storing differ enough to be seen in less time than a ceiling
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -65,13 +65,13 @@ class _Stored:
 def advise_cache(
     source: Source, settings: AdviceSettings, progress: OnProgress, encodings: tuple[Encoding, ...] = ENCODINGS
 ) -> CacheAdvice:
-    """Build a cache of a sample in each encoding in a temporary folder, measure all in turn, remove them.
+    """Build a cache of a sample in each encoding in a temporary folder, measure all, alternating, and remove them.
 
     progress(done, total, what) is called before each step. Raises ValueError for a source that is a cache, LoaderError
     where the files cannot be served.
     """
     if isinstance(source, WindowSource):
-        raise ValueError("this is a cache already: give the folder of images that it was built from")
+        raise ValueError("the data are a cache already: pass the folder of images that it was built from")
     sample = SampledSource(source, settings.sample)
     workers = default_workers() if settings.workers is None else settings.workers
     steps, total = count(), len(encodings) + settings.rounds * (1 + len(encodings))
@@ -81,7 +81,7 @@ def advise_cache(
         for number, encoding in enumerate(encodings):
             progress(next(steps), total, f"building: {encoding.describe()}")
             try:
-                stored.append(_built(sample, encoding, Path(folder, f"{number}.h5"), workers))
+                stored.append(_build(sample, encoding, Path(folder, f"{number}.h5"), workers))
             except LoaderError as error:
                 if error.code != "E-DEPENDENCY":
                     raise
@@ -90,8 +90,10 @@ def advise_cache(
         for _ in range(settings.rounds):
             for each, measured in zip(stored, rates, strict=True):
                 progress(next(steps), total, each.name)
-                measured.append(_rate(each, settings, workers))
-        offers = [_offer(each, found, len(sample), len(source)) for each, found in zip(stored, rates, strict=True)]
+                measured.append(_measure_rate(each, settings, workers))
+        offers = [
+            _describe_offer(each, found, len(sample), len(source)) for each, found in zip(stored, rates, strict=True)
+        ]
     return CacheAdvice(
         settings=settings,
         data={"summary": source.describe(), "images": len(source), "sample": len(sample)},
@@ -109,7 +111,7 @@ def wants_cache_kinds(source: Source, asked: bool | None, *, default: bool) -> b
     """
     cached = isinstance(source, WindowSource)
     if asked and cached:
-        raise ValueError("--cache-tradeoff tries caches of a folder of images, and this is a cache already")
+        raise ValueError("--cache-tradeoff needs a folder of images, and the data are a cache already")
     return asked if asked is not None else default and not cached
 
 
@@ -136,7 +138,7 @@ def _file_bytes(sample: SampledSource) -> int:
     return sum(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
 
 
-def _built(sample: SampledSource, encoding: Encoding, path: Path, workers: int) -> _Stored:
+def _build(sample: SampledSource, encoding: Encoding, path: Path, workers: int) -> _Stored:
     build_cache(sample, path, encoding, workers=workers)
     cache = open_cache(path)
     return _Stored(
@@ -144,10 +146,10 @@ def _built(sample: SampledSource, encoding: Encoding, path: Path, workers: int) 
     )
 
 
-def _rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
+def _measure_rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
     entries = max(len(stored.source), _BATCHES * settings.batch_size)
     loader = create_loader(
-        repeated(stored.source, entries),
+        repeat_source(stored.source, entries),
         backend=stored.backend,
         pipeline=imagenet_train(settings.size),
         batch_size=settings.batch_size,
@@ -161,7 +163,7 @@ def _rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
         return loader_rate(loader, seconds=settings.seconds).median
 
 
-def _offer(stored: _Stored, rates: list[float], sample: int, images: int) -> StorageKind:
+def _describe_offer(stored: _Stored, rates: list[float], sample: int, images: int) -> StorageKind:
     each = stored.num_bytes / sample
     return StorageKind(
         name=stored.name,

@@ -14,9 +14,9 @@ from photo_folder import photo, write_folder
 from processes import eventually
 
 from penstock.bench.data.wrapped_sources import SampledSource
-from penstock.bench.record.cache_kinds import FILES, LOSSLESS, AdviceSettings
-from penstock.bench.run import cache_kinds as cache_advice
-from penstock.bench.run.cache_kinds import ENCODINGS, advise_cache, build_options
+from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
+from penstock.bench.run import advise_cache as cache_advice
+from penstock.bench.run.advise_cache import ENCODINGS, advise_cache, build_options
 from penstock.loaders import open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache

@@ -26,7 +26,7 @@ class AdviceSettings:
 
     def __post_init__(self) -> None:
         if self.seconds <= 0 or min(self.rounds, self.sample, self.size, self.batch_size) < 1:
-            raise ValueError("seconds is above 0; rounds, sample, size and batch_size are at least 1")
+            raise ValueError("seconds must be above 0; rounds, sample, size and batch_size must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.bench.step import step as step_module
+from penstock.bench.step import train_step as step_module
 from penstock.bench.step.optimizers import sgd
 from penstock.bench.step.schedules import cosine_with_warmup
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.step import class_loss, is_labelled, make_step, on_device
+from penstock.bench.step.train_step import class_loss, is_labelled, make_step, on_device
 
 
 def tiny_model(seed=0):

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
 from penstock.bench.measure.clock import Stopwatch
-from penstock.bench.record.record import BenchSettings, Tried
-from penstock.bench.search.backends import SearchSpaces, first_candidate, search_spaces
+from penstock.bench.record.bench_record import BenchSettings, Tried
+from penstock.bench.search.backends import SearchSpaces, first_candidate, search_spaces, start_workers
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.search.halving import MIN_GAIN, HalvingSearch, Winners
-from penstock.bench.search.turn import Turn, TurnMeter
+from penstock.bench.search.settings_sweep import SettingsSweep, Winners
+from penstock.bench.search.trials import Trial, TrialMeter
+
+MIN_GAIN = 1.03  # a smaller lead is noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +56,17 @@ def search_settings(
         return watch.seconds / settings.search_seconds
 
     budgets = Budgets(max_cpu=settings.max_cpu, max_memory=settings.max_memory)
-    meter = TurnMeter(opener, settings)
+    meter = TrialMeter(opener, settings)
 
-    def measure(candidate: Candidate) -> Turn:
-        turn = meter.measure(candidate)
-        measured(candidate.describe(), [turn.images_per_s])
-        return turn
+    def measure(candidate: Candidate) -> Trial:
+        trial = meter.measure(candidate)
+        measured(candidate.describe(), [trial.images_per_s])
+        return trial
 
-    search = HalvingSearch(measure, budgets, time_used, say)
+    search = SettingsSweep(measure, budgets, time_used, say)
     first = first_candidate(settings, opener, ceilings)
     if first is not None:
-        search.begin_with(first)
+        search.try_candidate(first)
     say("decoders")
     largest = None
     if settings.device != "cpu" and settings.tunes:  # only a GPU's decoder needs to know
@@ -87,6 +89,18 @@ def search_settings(
     )
 
 
+def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResult:
+    """Return what the settings say, as the result of a search that tried nothing."""
+    chosen = Candidate(
+        backend=settings.backend,
+        decoder=settings.decoder,
+        dtype=settings.dtype,
+        cached=opener.has(cached=True),
+        options={"workers": start_workers(settings)},
+    )
+    return SearchResult(winners=Winners(chosen=chosen), tried=(), notes=(), seconds=0.0)
+
+
 def final_choice(winners: Winners, rates: Mapping[str, float]) -> tuple[Candidate, str]:
     """Return the chosen candidate, or another backend's that was clearly faster in the final rounds, with a note then.
 
@@ -103,7 +117,7 @@ def final_choice(winners: Winners, rates: Mapping[str, float]) -> tuple[Candidat
     )
 
 
-def tried_candidate(candidate: Candidate, turn: Turn | None, why: str = "") -> Tried:
+def tried_candidate(candidate: Candidate, trial: Trial | None, why: str = "") -> Tried:
     """Return the record of a candidate."""
     return Tried(
         name=candidate.describe(),
@@ -111,9 +125,9 @@ def tried_candidate(candidate: Candidate, turn: Turn | None, why: str = "") -> T
         decoder=candidate.decoder,
         cached=candidate.cached,
         options=dict(candidate.options),
-        images_per_s=turn.images_per_s if turn else None,
-        cpu_cores=turn.cpu_cores if turn else None,
-        memory_mb=turn.memory_mb if turn else None,
+        images_per_s=trial.images_per_s if trial else None,
+        cpu_cores=trial.cpu_cores if trial else None,
+        memory_mb=trial.memory_mb if trial else None,
         why=why,
     )
 

@@ -1,0 +1,1 @@
+"""How a command ends: signals become exits."""

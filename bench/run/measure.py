@@ -1,0 +1,151 @@
+"""Measures the loader, the other loaders, the model and the ceilings, alternating, and writes the record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from penstock.bench.ceilings.read import bytes_an_image
+from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.environment import describe_environment
+from penstock.bench.record.backend_options import all_options, non_default_options
+from penstock.bench.record.bench_record import (
+    LOSSLESS_CACHE,
+    OVER_TIME,
+    READ_COLD,
+    BenchRecord,
+    Measured,
+    Tried,
+)
+from penstock.bench.run.rounds import ADVICE_SHARE, Display, Rounds, rates_of
+from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
+from penstock.bench.run.watched import Key
+from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
+from penstock.bench.search.trials import Trial
+from penstock.loaders.loader import Loader
+from penstock.loaders.stream.ledger import EpochLedger
+from penstock.pipelines.errors import LoaderError
+
+_ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget
+_MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
+
+
+def measure_all(subject: Subject, found: SearchResult, display: Display) -> BenchRecord:
+    """Return the record of everything that the settings ask for, measured round after round, without a verdict.
+
+    The measurements alternate, so that a drift of the machine's speed affects all alike. What fails and may fail, and
+    what there is no time for, is left out with a note. Raises ValueError if there was no time for the loader itself.
+    """
+    notes = list(found.notes)
+    budget, own = subject.budget, ("loader", loader_name(subject.chosen))
+    with ExitStack() as stack:
+        loader = stack.enter_context(subject.data.opener.open(subject.chosen))
+        subject = _with_short_measurements(subject)
+        probes = RunProbes(subject, loader, stack, notes)
+        rounds = Rounds(
+            subject.settings,
+            budget,
+            probes.all(),
+            decoder=probes.decoder,
+            display=display,
+            failed=partial(_note_failure, notes),
+        )
+        rounds.run(keep=budget.share(ADVICE_SHARE) if subject.settings.apply else 0.0)
+        if own in rounds.late:
+            raise budget.too_short()
+        if rounds.late:
+            names = ", ".join(name for _, name in rounds.late)
+            notes.append(f"not measured in {budget.seconds:g} s (--budget): {names}")
+        measured = tuple(
+            probes.resources.added_to(_summarise(*key, results, probes.how.get(key[1], "")))
+            for key, results in rounds.results.items()
+        )
+        chosen = _final_choice(subject, probes, measured, notes)
+        return replace(
+            _record(subject, loader, measured),
+            candidates=found.tried,
+            chosen=chosen,
+            notes=tuple(notes),
+            ledger=_sum_ledgers(loader.ledgers()),
+        )
+
+
+def _with_short_measurements(subject: Subject) -> Subject:
+    """Return the subject with measurements as short as the time that is left requires."""
+    wanted, budget = subject.settings, subject.budget
+    if budget.seconds is None:
+        return subject
+    lengths = 4.0 + 2 * len(subject.winners.others) + 2 * wanted.baseline + 4 * bool(wanted.model)
+    left = budget.left - budget.share(ADVICE_SHARE)
+    seconds = min(wanted.seconds, max(_MIN_SECONDS, left / lengths / _ROUNDS_WANTED))
+    return replace(subject, settings=replace(wanted, seconds=seconds))
+
+
+def _note_failure(notes: list[str], key: Key, error: Exception) -> None:
+    """Note why a measurement is left out. Raises `error` if it is of something that must not fail."""
+    kind, name = key
+    # A baseline may fail with any error: it accepts no bad file.
+    allowed = {READ_COLD: ValueError, LOSSLESS_CACHE: LoaderError}
+    if kind not in ("baseline", "other") and not isinstance(error, allowed.get(name, ())):
+        raise error
+    named = str(error) if name == READ_COLD else f"{type(error).__name__}: {error}"
+    why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
+    notes.append(f"{name} was left out: {why}")
+
+
+def _record(subject: Subject, loader: Loader, measured: tuple[Measured, ...]) -> BenchRecord:
+    """Return the record of the measurements, without a choice."""
+    about, served = loader.describe(), subject.served
+    return BenchRecord(
+        settings=subject.settings,
+        workers=subject.chosen.workers,
+        decoder=str(about["decoder"]),
+        data={
+            "summary": served.describe(),
+            "images": len(served),
+            "bytes_an_image": bytes_an_image(served),
+            "fingerprint": served.fingerprint,
+        },
+        environment=describe_environment(subject.settings.device),
+        loader=about,
+        measured=measured,
+        options=non_default_options(str(about["backend"]), subject.chosen.options),
+    )
+
+
+def _final_choice(subject: Subject, probes: RunProbes, measured: tuple[Measured, ...], notes: list[str]) -> Tried:
+    """Return the candidate to recommend: the search's choice, or a backend that was faster in the final rounds."""
+    rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
+    known = {c.backend: rates[loader_name(c)] for c in subject.winners.all if loader_name(c) in rates}
+    best, note = final_choice(subject.winners, known)
+    notes += [note] if note else []
+    about = probes.abouts[best.backend]
+    backend = str(about["backend"])
+    options = all_options(backend, best.options, about)
+    full = replace(best, backend=backend, decoder=str(about["decoder"]), options=options)
+    return tried_candidate(full, Trial(images_per_s=rates[loader_name(best)]))
+
+
+def _sum_ledgers(ledgers: list[EpochLedger]) -> dict[str, object]:
+    """Return the sum of `ledgers` as a record holds it, without paths; a bad sample is listed once."""
+    whole = EpochLedger(0)
+    for ledger in ledgers:
+        whole.add_saved(ledger.as_dict())
+    document = {name: value for name, value in whole.as_dict().items() if name != "epoch"}
+    found = {
+        name: list({e.sample: {"sample": e.sample, "code": e.code, "cause": e.cause} for e in entries}.values())
+        for name, entries in (("bad", whole.bad), ("repairs", whole.repairs))
+    }
+    return {**document, "epochs": len(ledgers), **found}
+
+
+def _summarise(kind: str, name: str, results: Sequence[Rate | StepTimes], note: str) -> Measured:
+    """Return the measurement that the results of all rounds make up."""
+    steps = [result for result in results if isinstance(result, StepTimes)]
+    found = rates_of(results)
+    windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
+    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], note=note, over_time=windows)
+    return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

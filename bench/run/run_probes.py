@@ -1,0 +1,249 @@
+"""The measurements of a run: one probe for each loader, baseline, model and ceiling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
+from penstock.bench.ceilings.probes import (
+    Prepared,
+    Probe,
+    build_cache_ceiling,
+    is_worth_caching,
+    list_ceiling_probes,
+    make_replay_probe,
+    prepare_replay,
+)
+from penstock.bench.ceilings.replay import ReplayedBatches
+from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.record.bench_record import DTYPES, LOSSLESS_CACHE, BenchSettings, bf16_name, replayed_model_name
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
+from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.run.time_budget import TimeBudget
+from penstock.bench.run.watched import Key, ResourceLog
+from penstock.bench.search.backends import start_workers
+from penstock.bench.search.candidate import BenchData, Candidate
+from penstock.bench.search.settings_sweep import Winners
+from penstock.bench.step.models import create_model
+from penstock.bench.step.rates import resident_batch_rate, training_times
+from penstock.bench.step.settings import TrainSettings
+from penstock.loaders.loader import Loader
+from penstock.loaders.sources.contract import Source
+
+CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
+_CACHED_IN_TIME = 64  # images of a cache of a sample, with a budget: built in 5 s on two slow cores
+_PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
+
+Probes = dict[Key, Probe]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Hold what a run measures.
+
+    Attributes:
+        data: the data and their cache.
+        settings: what to measure of them.
+        winners: the candidate that is measured as the loader, and the other backends' best.
+        ceilings: the decode ceilings, whose samples the search has read already.
+        budget: what is left of the run's time.
+    """
+
+    data: BenchData
+    settings: BenchSettings
+    winners: Winners
+    ceilings: DecodeCeilings
+    budget: TimeBudget
+
+    @property
+    def chosen(self) -> Candidate:
+        """Return the candidate that is measured as the loader."""
+        return self.winners.chosen
+
+    @property
+    def served(self) -> Source:
+        """Return what the loader reads."""
+        return self.data.opener.source(cached=self.chosen.cached)
+
+    @property
+    def baseline_workers(self) -> int:
+        """Return the number of workers of the baselines."""
+        return start_workers(self.settings)
+
+    @property
+    def decoders(self) -> dict[str, DecodeCeiling]:
+        """Return decoder -> its ceiling on what the loader reads."""
+        cached = self.chosen.cached
+        names = self.ceilings.decoders(cached=cached) if self.settings.decoder == "auto" else [self.settings.decoder]
+        return {name: self.ceilings.of(name, cached=cached) for name in names}
+
+
+class RunProbes:
+    """Builds the probes of a run around its loader, which is open already.
+
+    stack: closes what the baselines open. notes: receives what is left out, and why.
+
+    Attributes:
+        decoder: of the loader.
+        how: name of what is measured -> how, in words.
+        abouts: backend -> what its loader says of itself, once that was opened.
+        resources: what the loader and its workers took in each measurement.
+    """
+
+    def __init__(self, subject: Subject, loader: Loader, stack: ExitStack, notes: list[str]) -> None:
+        self._subject, self._settings = subject, subject.settings
+        self._loader, self._stack, self._notes = loader, stack, notes
+        self._about = loader.describe()
+        self._others: Callable[[], set[int]] = set  # ids of processes that are not the loader's
+        self.decoder = str(self._about["decoder"])
+        self.how: dict[str, str] = {}
+        self.abouts = {subject.chosen.backend: self._about}
+        self.resources = ResourceLog(subject.settings, subject.chosen.workers)
+
+    def all(self) -> Probes:
+        """Return all probes that the settings ask for, in the order of a run without a budget."""
+        again = prepare_replay(self._subject.served, self._subject.data.pipeline, self._settings, self._about)
+        probes = self._ceilings(again) | self._loaders()
+        if self._settings.baseline:
+            probes |= self._baselines()
+        if self._settings.model:
+            probes |= self._models(self._settings.model, again)
+        return probes
+
+    # ---- ceilings ----
+
+    def _ceilings(self, again: ReplayedBatches | None) -> Probes:
+        subject, wanted = self._subject, self._settings
+        named = list_ceiling_probes(subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder)
+        probes: Probes = {("ceiling", name): probe for name, probe in named}
+        if self._wants_cache_ceiling():
+            probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
+        if again is not None:
+            name, probe = make_replay_probe(again, wanted)
+            probes["ceiling", name] = probe
+        return probes
+
+    def _wants_cache_ceiling(self) -> bool:
+        """Return whether a cache of a sample is to be built, which takes seconds; note it if time is too short."""
+        subject, budget = self._subject, self._subject.budget
+        uses_cache = self._about["backend"] != "torch" or subject.data.opener.has(cached=True)
+        if uses_cache or not is_worth_caching(subject.data.source):
+            return False
+        enough = budget.left >= budget.share(CACHE_SHARE)
+        if not enough:
+            self._notes.append(f"{LOSSLESS_CACHE} was left out: no time for it (--budget)")
+        return enough
+
+    def _cache_probe(self) -> Probe:
+        """Return what measures decoding from a lossless cache. Raises LoaderError where none can be built."""
+        subject, wanted = self._subject, self._settings
+        images = MAX_SAMPLES if subject.budget.seconds is None else _CACHED_IN_TIME
+        cached = build_cache_ceiling(
+            subject.data.source, subject.data.pipeline, self.decoder, wanted.seed, subject.baseline_workers, images
+        )
+        return partial(cached.measure, wanted.seconds / 2)
+
+    # ---- loaders ----
+
+    def _rate(self, batches: Any) -> Rate:
+        return loader_rate(batches, seconds=self._settings.seconds, device=self._settings.device)
+
+    def _loaders(self) -> Probes:
+        own = ("loader", loader_name(self._subject.chosen))
+        probes: Probes = {own: self._watch(own, self._rate)}
+        for other in self._subject.winners.others:
+            self.how[loader_name(other)] = other.describe().partition(" of the ")[2]
+            probes["other", loader_name(other)] = partial(self._other_rate, other)
+        return probes
+
+    def _watch(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
+        """Return what measures the loader's batches, and logs what that takes of the machine."""
+        return lambda: self.resources.watched(key, self._loader, measure, self._others)
+
+    def _other_rate(self, candidate: Candidate) -> Rate:
+        """Measure another backend's best, opened for that alone: otherwise its workers would burden the others."""
+        with self._subject.data.opener.open(candidate) as loader:
+            self.abouts[candidate.backend] = loader.describe()
+            return self._rate(loader)
+
+    # ---- baselines ----
+
+    def _baselines(self) -> Probes:
+        subject, wanted = self._subject, self._settings
+        workers = subject.baseline_workers
+        loader = baseline_loader(
+            subject.data.plain,
+            subject.data.pipeline,
+            batch_size=wanted.batch_size,
+            workers=workers,
+            dtype=DTYPES[wanted.dtype],
+            pin_memory=wanted.device != "cpu",
+        )
+        self._stack.callback(end_workers, loader)
+        self.how[BASELINE_NAME] = f"{workers} workers"
+        self._others = lambda: worker_pids(loader)
+        probes: Probes = {("baseline", BASELINE_NAME): partial(self._rate, OnDevice(loader, wanted.device))}
+        if self._about["backend"] == "dali":
+            probes["baseline", DALI_PIPELINE] = Prepared(self._dali_pipeline)
+        return probes
+
+    def _dali_pipeline(self) -> Probe:
+        """Return what measures DALI's own pipeline with our loader's options. Raises LoaderError if it cannot serve."""
+        subject, wanted = self._subject, self._settings
+        settings = DaliPipelineSettings(
+            pipeline=subject.data.pipeline,
+            batch_size=wanted.batch_size,
+            device=wanted.device,
+            dtype=DTYPES[wanted.dtype],
+            seed=wanted.seed,
+            largest=next(iter(subject.decoders.values())).largest,
+        )
+        options = {name: value for name, value in subject.chosen.options.items() if name in PIPELINE_OPTIONS}
+        batches = DaliPipeline(subject.data.source, subject.data.plain, settings, options)
+        self._stack.enter_context(closing(batches))
+        self.how[DALI_PIPELINE] = settings.describe(options)
+        return partial(self._rate, batches)
+
+    # ---- models ----
+
+    def _models(self, name: str, again: ReplayedBatches | None) -> Probes:
+        wanted = self._settings
+        patience = math.inf if self._subject.budget.seconds is None else _PATIENCE
+        num_classes = max(2, len(self._subject.data.source.classes))
+        settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
+        model = create_model(name, num_classes, seed=wanted.seed)
+        on_resident_batch = partial(
+            resident_batch_rate,
+            model,
+            shape=(wanted.batch_size, 3, wanted.size, wanted.size),
+            num_classes=num_classes,
+            dtype=torch.float32 if wanted.dtype == "uint8" else DTYPES[wanted.dtype],
+            patience=patience,
+        )
+        probes: Probes = {
+            ("model", f"{name} on a resident batch"): partial(on_resident_batch, settings, seconds=wanted.seconds)
+        }
+        if wanted.amp == "off":
+            bf16 = replace(settings, amp="bf16")
+            probes["ceiling", bf16_name(name)] = partial(on_resident_batch, bf16, seconds=wanted.seconds / 2)
+        if wanted.dtype == "uint8":
+            return probes
+        train = partial(training_times, model, settings, patience=patience)
+        key = ("both", f"penstock + {name}")
+        probes[key] = self._watch(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
+        if again is not None:
+            probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
+        return probes
+
+
+def loader_name(candidate: Candidate) -> str:
+    """Return the name of a candidate's measurement."""
+    return f"penstock, {candidate.backend} backend"
