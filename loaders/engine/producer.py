@@ -67,10 +67,11 @@ class Producer:
             _note(filled, rows)
             left = np.setdiff1d(left, filled["row"], assume_unique=True) if len(filled) < len(left) else left[:0]
             native_s = self._native.stage.read_s
-        bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on)
-        self.repaired = self._python.repaired
+        bad, self.repaired, self.read_s = {}, {}, native_s
+        if len(left):
+            bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on)
+            self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         self._label(rows)
-        self.read_s = self._python.read_s + native_s
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started

@@ -17,7 +17,17 @@ from photo_folder import photo
 
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_engine, dali_probe
-from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, Verdict, chosen_way, made_tasks, try_way, working_way, wrong_images
+from penstock.loaders.dali.dali_probe import (
+    OURS,
+    REGIONS,
+    WHOLE,
+    Verdict,
+    chosen_way,
+    made_tasks,
+    try_way,
+    working_way,
+    wrong_images,
+)
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph

@@ -17,7 +17,19 @@ from PIL import Image
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import header as penstock_jpeg
-from penstock.pipelines.jpeg.header import JpegHeader, check_markers, find_exif, has_end_marker, is_header_warning, is_warning, parse_header, rows_to_decode, rules_out_stray_markers, stop_below, strip_metadata
+from penstock.pipelines.jpeg.header import (
+    JpegHeader,
+    check_markers,
+    find_exif,
+    has_end_marker,
+    is_header_warning,
+    is_warning,
+    parse_header,
+    rows_to_decode,
+    rules_out_stray_markers,
+    stop_below,
+    strip_metadata,
+)
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
