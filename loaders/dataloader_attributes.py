@@ -1,4 +1,4 @@
-"""The attributes of torch's DataLoader that other programs ask a loader for."""
+"""The attributes of torch's DataLoader that other programs read from a loader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Batch = TypeVar("Batch")
 
 
 class ServedData:
-    """Describe the data of a loader, and serve batches of it by their places; single samples it has none.
+    """Describe the data of a loader, and serve batches by their places; it has no single samples.
 
     Args:
-        begin: begins an iteration of the loader at a place.
+        begin: starts an iteration of the loader at a place.
 
     Attributes:
         classes: class names, by class number.
@@ -41,10 +41,10 @@ class ServedData:
         return list(self._source.labels(np.arange(len(self))).tolist())
 
     def __getitems__(self, places: list[Cursor]) -> Any:
-        """Return the batch at the one place in `places` as the loader hands it out, and leave the loader behind it.
+        """Return the batch at the one place in `places`, and leave the loader behind it.
 
-        Places of one epoch in their order are one iteration of the loader, from the first of them: a batch without a
-        sample is passed over there, and StopIteration is raised at the end.
+        Places of one epoch, in their order, form one iteration of the loader. It skips batches without a sample and
+        raises StopIteration at the end.
         """
         (place,) = places
         if place.epoch != self._latest.epoch or place <= self._latest:
@@ -70,7 +70,7 @@ class ServedPlaces:
 
 
 class ServedShare:
-    """Count what torch's DistributedSampler would: the samples of an epoch on each rank, `len()` of it."""
+    """Have the `len()` of torch's DistributedSampler: the number of samples of an epoch on each rank."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -82,13 +82,13 @@ class ServedShare:
 
 
 class DataLoaderAttributes(ABC):
-    """Have what programs written for torch's DataLoader ask a loader for, where a loader can answer it.
+    """Offer the attributes that programs written for torch's DataLoader read, as far as a loader has them.
 
-    accelerate.skip_first_batches makes a DataLoader of `dataset`, `batch_sampler` and `collate_fn`, which serves the
-    loader's batches and moves the loader on; skipping costs no reading.
+    accelerate.skip_first_batches makes a DataLoader of `dataset`, `batch_sampler` and `collate_fn`. It serves the
+    loader's batches and advances the loader; skipped batches are not read.
 
     Attributes:
-        prefetch_factor: None, since a DataLoader made of this one has no workers of its own: the loader has.
+        prefetch_factor: None, because a DataLoader made of this one has no workers; the loader has them.
     """
 
     prefetch_factor = None
@@ -122,7 +122,7 @@ class DataLoaderAttributes(ABC):
 
     @property
     def sampler(self) -> ServedShare:
-        """The samples of this rank, to be counted."""
+        """The samples of this rank; only their number."""
         return ServedShare(self._current_schedule(certain=False))
 
     @property
@@ -132,5 +132,5 @@ class DataLoaderAttributes(ABC):
 
     @staticmethod
     def collate_fn(batch: Batch) -> Batch:
-        """Return what `dataset` has made, which is a batch already."""
+        """Return `batch`: `dataset` already serves batches."""
         return batch

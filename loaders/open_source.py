@@ -1,4 +1,4 @@
-"""Open whatever a user names as data: a folder, a cache, a pair of arrays, or a source."""
+"""Opens data of any kind: a folder, a cache, a pair of arrays, or a source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": op
 
 
 def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
-    """Open a folder, a cache (file or set) or a pair (images, labels) of arrays; a Source is returned as it is.
+    """Open a folder, a cache (file or set) or a pair (images, labels) of arrays; return a Source unchanged.
 
-    `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a path that is not there,
-    ValueError for a file or an object that no source is made for, TypeError for an option that the source does not
-    have.
+    `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a missing path, ValueError
+    for an unsupported file or object, TypeError for an option that the source does not have.
     """
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
@@ -29,12 +28,12 @@ def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **optio
         return ArraySource(*spec, **options)
     if not isinstance(spec, Source):
         raise ValueError(
-            "a source is a folder of images, a pair (images, labels) of arrays, or an object with the methods of "
-            f"Source, not {type(spec).__name__}; of a data set in memory pass (dataset.data, dataset.targets), and for "
-            "any other map-style dataset use penstock.loaders.DataLoader"
+            "a source must be a folder of images, a pair (images, labels) of arrays, or an object with the methods of "
+            f"Source, got {type(spec).__name__}; for a data set in memory pass (dataset.data, dataset.targets), for "
+            "any other map-style data set use penstock.loaders.DataLoader"
         )
     if options:
-        raise TypeError(f"a source that is open takes no options: {', '.join(sorted(options))}")
+        raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
     return spec
 
 

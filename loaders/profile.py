@@ -25,11 +25,11 @@ class Profile:
         backend: name of the backend.
         decoder: name of the JPEG decoder, or "auto".
         workers: number of workers, None for the backend's default.
-        prefetch: the backend's option (torch, hdf5: batches ahead for each worker), None for the backend's default.
-        cpus: number of processors that the process could use; with another number the profile is not used.
-        images_per_s: what was measured.
+        prefetch: the backend's option (torch, hdf5: batches ahead per worker), None for the backend's default.
+        cpus: number of processors that the process could use; the profile is ignored if it differs.
+        images_per_s: the measured rate.
         options: more of the backend's options, by name.
-        version: of the file's format.
+        version: version of the file's format.
     """
 
     backend: str = "torch"
@@ -43,38 +43,38 @@ class Profile:
 
 
 def profile_path(name: str | os.PathLike[str]) -> Path:
-    """Return where the profile `name` lies: a path as it is, a bare word in the config folder of the user."""
+    """Return the file of the profile `name`: a path unchanged, a bare word in the user's config folder."""
     if os.sep in os.fspath(name) or os.fspath(name).endswith(".json"):
         return Path(name)
-    # Without a home and a user name `~` is left as it is; save_profile refuses such a path.
+    # Without a home folder `~` stays in the path; save_profile refuses that.
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(config) / "penstock" / f"{os.fspath(name)}.json"
 
 
 def save_profile(profile: Profile, name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Path:
-    """Write `profile`, whole or not at all, and return its path.
+    """Write `profile`, completely or not at all, and return its path.
 
-    Raises OSError where the folder cannot be written, LoaderError E-MISUSE where the user has none.
+    Raises OSError if the folder cannot be written, LoaderError E-MISUSE if the user has no home folder.
     """
     path = profile_path(name)
     if path.parts[0] == "~":
-        fix = "export XDG_CONFIG_HOME=/a/folder, or give the profile's path"
+        fix = "export XDG_CONFIG_HOME=/a/folder, or pass the profile's path"
         raise LoaderError("E-MISUSE", "there is no home folder for the profile", fix=fix)
     write_json(path, asdict(profile))
     return path
 
 
 def load_profile(name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Profile | None:
-    """Return the profile saved under `name`; None without one, or if it is of another number of processors.
+    """Return the profile saved under `name`; None if there is none, or if its number of processors differs.
 
-    Raises LoaderError E-MISUSE for a file that is no profile.
+    Raises LoaderError E-MISUSE for a file that is not a profile.
     """
     path = profile_path(name)
     try:
         text = path.read_bytes()
         found = decode_json(text, dict[str, Any])
         if set(found) != {field.name for field in fields(Profile)} or found["version"] != _VERSION:
-            raise profile_error("this is no profile of this version", path)
+            raise profile_error("this is not a profile of this version", path)
         profile = decode_json(text, Profile)
     except FileNotFoundError:
         return None

@@ -13,11 +13,11 @@ _COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s",
 
 
 def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve the loader's metrics at http://address:port/metrics, labelled with `rank`; return what ends that.
+    """Serve the loader's metrics at http://address:port/metrics, labelled with `rank`; return a function that stops.
 
-    They are computed when they are asked for, by a thread of the server; a training step pays nothing. Each rank of a
-    machine takes a port of its own; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client,
-    OSError where the port is taken, ValueError.
+    A thread of the server computes them on request, so a training step pays nothing. Each rank of a machine needs its
+    own port; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client, OSError if the port is in
+    use, ValueError.
     """
     port, rank = checked_int("port", port, 1, 65535), checked_int("rank", rank, 0)
     try:
@@ -33,21 +33,21 @@ def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str
         """Make metric families of a loader's statistics."""
 
         def collect(self) -> Iterator[Any]:
-            return _families(core, loader_metrics(loader, prefix=""), str(rank))
+            return _make_families(core, loader_metrics(loader, prefix=""), str(rank))
 
     registry = prometheus_client.CollectorRegistry()
     registry.register(LoaderCollector())
     server, thread = prometheus_client.start_http_server(port, addr=address, registry=registry)
 
     def stop() -> None:
-        server.shutdown()  # seen within half a second: each request is answered in a thread of its own
+        server.shutdown()  # takes at most half a second: each request is answered in its own thread
         server.server_close()
         thread.join()
 
     return stop
 
 
-def _families(core: Any, values: dict[str, float], rank: str) -> Iterator[Any]:
+def _make_families(core: Any, values: dict[str, float], rank: str) -> Iterator[Any]:
     waits = core.GaugeMetricFamily("penstock_wait_quantile_seconds", "Wait for a batch", labels=["rank", "quantile"])
     for name, share in WAIT_QUANTILES.items():
         waits.add_metric([rank, str(share)], values.pop(f"wait_{name}_s"))

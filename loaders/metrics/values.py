@@ -10,19 +10,19 @@ WAIT_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class HasStats(Protocol):
-    """What metrics are read from: a Loader, or the drop-in DataLoader."""
+    """A Loader or the drop-in DataLoader, whose metrics can be read."""
 
     def stats(self) -> LoaderStats:
-        """Return where time went so far."""
+        """Return the statistics so far."""
         ...
 
 
 def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, float]:
     """Return the metrics of this rank's loader, as TensorBoard's and W&B's `log` take them.
 
-    Counts are totals since the loader was made. All times are in seconds: `wait_s` is what the consumer waited in all,
-    `wait_p50_s`, `wait_p95_s` and `wait_p99_s` are quantiles of the wait for a batch, `produce_s` is worker time,
-    `read_s` the part of it spent reading. `images_per_s` is the mean rate since the first batch was asked for.
+    Counts are totals since the loader was made. All times are in seconds. `wait_s` is the consumer's total wait;
+    `wait_p50_s`, `wait_p95_s` and `wait_p99_s` are quantiles of the wait for a batch. `produce_s` is worker time, and
+    `read_s` the part of it spent reading. `images_per_s` is the mean rate since the first batch was requested.
     """
     stats = loader.stats()
     values = {

@@ -37,7 +37,7 @@ def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
     for source in (ImageFolder(plant(tmp_path, ["c/1.jpg"])), ArraySource(IMAGES, LABELS)):
         assert isinstance(source, Source)
         assert open_source(source) is source
-        with pytest.raises(TypeError, match="no options: rescan"):
+        with pytest.raises(TypeError, match="no options, got rescan"):
             open_source(source, rescan=True)
 
 

@@ -147,14 +147,6 @@ def test_an_epoch_is_a_permutation_that_seed_and_epoch_decide(length: int) -> No
         assert [k for batch in values(other) for k in batch] != epochs[0]
 
 
-def test_the_order_does_not_depend_on_workers(pool: DataLoader[Any]) -> None:
-    alone = DataLoader(Numbered(LENGTH), BATCH, shuffle=True, seed=5)
-    for epoch in range(3):
-        pool.set_epoch(epoch)
-        assert pool.epoch == alone.epoch == epoch
-        assert values(pool) == values(alone)
-
-
 def test_shuffling_by_a_seed_draws_nothing_from_torch() -> None:
     states = []
     for loader in (TorchDataLoader(Numbered(9), 2), DataLoader(Numbered(9), 2, shuffle=True, seed=0)):
@@ -243,16 +235,7 @@ def test_a_batch_that_failed_is_tried_again_by_a_resume_and_counted_when_it_was_
     assert loader.state_dict()["batches"] == 3
 
 
-# iterable datasets, devices, statistics
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterable_dataset_is_torchs(num_workers: int) -> None:
-    theirs = values(TorchDataLoader(Stream(10), 2, num_workers=num_workers))
-    with DataLoader(Stream(10), 2, num_workers=num_workers) as loader:
-        assert values(loader) == theirs
-        next(iter(loader))
-        assert values(loader) == theirs
+# devices, statistics
 
 
 def as_pair(samples: list[int]) -> Pair:

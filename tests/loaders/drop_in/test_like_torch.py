@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from drop_in_streams import run_script, seeded, values
-from numbered_dataset import Numbered, as_list
+from numbered_dataset import Numbered, Stream, as_list
 from torch import multiprocessing
 from torch.utils.data import (
     BatchSampler,
@@ -82,11 +82,6 @@ def both(run: Callable[[Kind], Any]) -> tuple[Any, Any]:
 
 
 # each takes a class of loader, and returns what was seen
-def three_epochs(kind: Kind) -> Any:
-    loader = kind(Numbered(LENGTH), 2, shuffle=True)
-    return [values(loader) for _ in range(3)]
-
-
 def three_epochs_by_workers(kind: Kind) -> Any:
     loader = kind(Drawing(LENGTH), 2, shuffle=True, num_workers=2, collate_fn=as_list)
     return [list(loader) for _ in range(2)]
@@ -119,7 +114,12 @@ def an_epoch_left_early(kind: Kind) -> Any:
 
 
 def an_iterable_dataset(kind: Kind) -> Any:
-    return [values(kind(Everything(7), 2, num_workers=workers)) for workers in (0, 1, 2)], values(kind(Everything(7)))
+    loaders = [
+        kind(dataset, 2, num_workers=workers) for dataset in (Everything(7), Stream(10)) for workers in (0, 1, 2)
+    ]
+    whole = [values(loader) for loader in loaders]
+    left_early = [next(iter(loader)).tolist() for loader in loaders]
+    return whole, left_early, [values(loader) for loader in loaders], values(kind(Everything(7)))
 
 
 def changes_between_epochs(kind: Kind) -> Any:
@@ -312,38 +312,6 @@ def a_length_that_is_not_known(kind: Kind) -> Any:
     )
 
 
-class OwnState(Numbered):
-    """A data set whose states are no torchdata's: they need an argument."""
-
-    def state_dict(self, step: int) -> dict[str, int]:
-        return {"step": step}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take it."""
-
-
-class NoState(Numbered):
-    """A data set that gives its state at certain times only."""
-
-    def state_dict(self) -> dict[str, int]:
-        raise RuntimeError("not now")
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take it."""
-
-
-class FixedState(NoState):
-    """A data set whose state cannot be copied."""
-
-    def state_dict(self) -> Any:
-        return (k for k in range(3))
-
-
-def states_of_other_kinds(kind: Kind) -> Any:
-    data = (OwnState(LENGTH), NoState(LENGTH), FixedState(LENGTH))
-    return [values(kind(dataset, 2, num_workers=workers)) for dataset in data for workers in (0, 1)]
-
-
 @pytest.mark.parametrize(
     "run",
     [
@@ -351,8 +319,6 @@ def states_of_other_kinds(kind: Kind) -> Any:
         draws_beside_an_endless_loader,
         samplers_with_an_end,
         a_length_that_is_not_known,
-        states_of_other_kinds,
-        three_epochs,
         three_epochs_by_workers,
         persistent_epochs,
         two_shuffled_loaders,
