@@ -82,11 +82,11 @@ def synthesise(
     E-DEPENDENCY without Pillow, E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
-        raise ValueError(f"classes is 1 to 10,000, not {classes}")
+        raise ValueError(f"classes must be from 1 to 10,000, got {classes}")
     if images < classes or (validation != 0 and validation < classes):
         raise ValueError(f"each class needs a photo: {images} + {validation} photos are too few for {classes} classes")
     if seed < 0 or (workers is not None and workers < 0):
-        raise ValueError(f"seed and workers are not negative, not {seed}, {workers}")
+        raise ValueError(f"seed and workers must be at least 0, got {seed} and {workers}")
     settings = {"format": FORMAT, "images": images, "validation": validation, "classes": classes, "seed": seed}
     folder = Path(folder)
     photos = [
@@ -95,15 +95,15 @@ def synthesise(
         for place in range(count)
     ]
     try:
-        found = _holds_the_set(folder, settings, photos)
+        found = _is_complete(folder, settings, photos)
         if not found:
             require_pillow()
-            with _renamed_when_done(folder.resolve()) as unfinished:
+            with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
         total_bytes = sum(photo.path(folder).stat().st_size for photo in photos)
     except OSError as error:
-        raise _as_loader_error(error, folder) from error
+        raise _make_loader_error(error, folder) from error
     return SynthReport(
         folder=folder,
         images=images,
@@ -114,7 +114,7 @@ def synthesise(
     )
 
 
-def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
+def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
     """Return whether the demo set is there: not in a missing or empty folder. Raises LoaderError for other contents."""
     cause = ""
     try:
@@ -123,7 +123,7 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
-        cause = f"the folder holds something else than a demo set (no {MANIFEST})"
+        cause = f"the folder holds other things than a demo set (no {MANIFEST})"
     except ValueError:
         cause = f"{MANIFEST} in the folder cannot be read"
     else:
@@ -138,7 +138,7 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
 
 
 @contextmanager
-def _renamed_when_done(folder: Path) -> Iterator[Path]:
+def _rename_when_done(folder: Path) -> Iterator[Path]:
     """Give a folder to write to that becomes `folder` if all goes well; remove what killed runs left an hour ago."""
     remove_left_folders(os.fsencode(folder.parent), os.fsencode(folder.name))
     unfinished = Path(os.fsdecode(random_name(os.fsencode(folder))))
@@ -176,7 +176,7 @@ def _write_chunk(
     return len(places)
 
 
-def _as_loader_error(error: OSError, folder: Path) -> LoaderError:
+def _make_loader_error(error: OSError, folder: Path) -> LoaderError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LoaderError("E-NOSPC", str(error), path=str(folder))
     return LoaderError("E-ACCESS", str(error), fix="choose a folder that can be written", path=str(folder))
