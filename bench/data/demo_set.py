@@ -82,7 +82,7 @@ def synthesise(
     E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
-        raise ValueError(f"classes must be 1 to 10,000, got {classes}")
+        raise ValueError(f"classes must be from 1 to 10,000, got {classes}")
     if images < classes or (validation != 0 and validation < classes):
         raise ValueError(f"each class needs a photo: {images} + {validation} photos are too few for {classes} classes")
     if seed < 0 or (workers is not None and workers < 0):
@@ -95,14 +95,15 @@ def synthesise(
         for place in range(count)
     ]
     try:
-        found = _holds_the_set(folder, settings, photos)
+        found = _is_complete(folder, settings, photos)
         if not found:
+            require_pillow()
             with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
         total_bytes = sum(photo.path(folder).stat().st_size for photo in photos)
     except OSError as error:
-        raise _as_loader_error(error, folder) from error
+        raise _make_loader_error(error, folder) from error
     return SynthReport(
         folder=folder,
         images=images,
@@ -113,7 +114,7 @@ def synthesise(
     )
 
 
-def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
+def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
     """Return whether the demo set is there: not in a missing or empty folder. Raises LoaderError for other contents."""
     cause = ""
     try:
@@ -122,7 +123,7 @@ def _holds_the_set(folder: Path, settings: dict[str, int], photos: list[_Photo])
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
-        cause = f"the folder holds something other than a demo set (no {MANIFEST})"
+        cause = f"the folder holds other things than a demo set (no {MANIFEST})"
     except ValueError:
         cause = f"{MANIFEST} in the folder cannot be read"
     else:
@@ -175,7 +176,7 @@ def _write_chunk(
     return len(places)
 
 
-def _as_loader_error(error: OSError, folder: Path) -> LoaderError:
+def _make_loader_error(error: OSError, folder: Path) -> LoaderError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LoaderError("E-NOSPC", str(error), path=str(folder))
     return LoaderError("E-ACCESS", str(error), fix="choose a folder that can be written", path=str(folder))

@@ -1,4 +1,4 @@
-"""Defines the bytes of a cache: the record of each sample, what lies before its strips, the text about it all.
+"""Defines the bytes of a cache: the record of each sample, the head before its strips, and the metadata.
 
 Datasets of the HDF5 file, all in the root group, contiguous, without filters:
 
@@ -41,7 +41,7 @@ RECORD = np.dtype(
         ("length", "<u4"),  # bytes stored, head included
         ("head", "<u4"),  # bytes of the head; 0 for FILE
         ("crc", "<u4"),  # of the head, or of all bytes for FILE
-        ("width", "<u4"),  # pixels as stored, before any EXIF orientation; 0 for an image no decoder takes
+        ("width", "<u4"),  # pixels as stored, before any EXIF orientation; 0 for an image that cannot be decoded
         ("height", "<u4"),
         ("label", "<i4"),
         ("kind", "u1"),
@@ -96,7 +96,7 @@ crc32 = _fastest_crc32()
 
 
 class DamagedCacheError(ValueError):
-    """Says that bytes are not those of a whole cache of this schema."""
+    """Raised for bytes that are not a complete cache of this schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class Encoding:
             quality=None if self.quality is None else checked_int("quality", self.quality, 1, 100),
         )
         if self.kind == "raw" and self.quality is not None:
-            raise ValueError("raw pixels have no quality: leave it out, or take encoding jpeg")
+            raise ValueError("raw pixels have no quality: leave quality out, or use encoding jpeg")
         if self.longer_side and self.resize is None:
             raise ValueError("longer_side says which side resize means: give resize as well")
         if self.kind == "jpeg" and self.resize is not None and self.quality is None:
@@ -155,7 +155,7 @@ Settings = dict[str, int | bool | str | None]  # of an Encoding, as JSON
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Hold what a cache file says of itself; it is JSON in the file.
+    """Hold the metadata of a cache file, which is JSON in the file.
 
     The digest says that the JSON is whole, not that its maker meant well: every field is checked when it is read.
 
@@ -169,7 +169,7 @@ class About:
         samples: number of images, at least 1.
         payload_bytes: bytes of the stored images.
         source_bytes: bytes that were read of the source for them.
-        counts: images stored as strips, file or pixels, and `bad` (no decoder takes it; stored as it was).
+        counts: images stored as strips, file or pixels, and `bad` (cannot be decoded; stored as it was).
         kept: reason -> how many JPEGs were stored as they were.
         psnr_db: mean over a sample of the images, None for a lossless cache.
         digests: hex digest of each of TABLES.
@@ -201,17 +201,17 @@ class About:
         """Read what `pack` made. Raises DamagedCacheError."""
         text, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
         if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != digest:
-            raise DamagedCacheError("the digest of the text about it differs")
+            raise DamagedCacheError("the digest of its metadata differs")
         try:
             schema = decode_json(text, Schema).schema
             about = decode_json(text, cls) if schema == SCHEMA else None
         except ValueError as error:
-            raise DamagedCacheError(f"the text about it is not JSON of a known schema: {error}") from error
+            raise DamagedCacheError(f"its metadata is not JSON of a known schema: {error}") from error
         if about is None:
-            raise DamagedCacheError(f"schema {schema}; this version of penstock reads schema {SCHEMA}")
+            raise DamagedCacheError(f"its schema is {schema}, this version of penstock reads schema {SCHEMA}")
         for name, table in vars(about).items():
             if isinstance(table, dict) and not all(key.isprintable() for key in table):
-                raise DamagedCacheError(f"the text about it has names in {name} that a terminal does not show")
+                raise DamagedCacheError(f"its metadata has names in {name} that are not printable")
         return about
 
     @property

@@ -1,4 +1,4 @@
-"""Serves an HDF5 cache as a source: whole images, or the bytes of a crop alone, each checked by its CRC."""
+"""Serves an HDF5 cache as a source: whole images, or only the bytes of a crop, each checked by its CRC."""
 
 from __future__ import annotations
 
@@ -92,25 +92,25 @@ class Hdf5Cache:
         record, (file, place) = self._record(index), self._place(index)
         try:
             if record.kind == PIXELS:
-                return _pixel_rows(file, record, window[1], window[1] + window[3])
-            part = _cut(file, record, window, check_header=not self._known[index])
+                return _read_pixel_rows(file, record, window[1], window[1] + window[3])
+            part = _read_cut(file, record, window, check_header=not self._known[index])
             self._known[index] = True
             return part
         except LoaderError as error:
-            raise _located(error, file, place, index) from error
+            raise _locate_error(error, file, place, index) from error
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """Read a whole image: the source's bytes, a JPEG with restart markers, or pixels [h, w, 3]. Raises E-CACHE."""
         record, (file, place) = self._record(index), self._place(index)
         try:
             if record.kind == PIXELS:
-                return _pixel_rows(file, record, 0, record.height).data
+                return _read_pixel_rows(file, record, 0, record.height).data
             if record.kind == STRIPS:
-                head, scan = _strips(file, record, 0, _num_strips(record))
-                return b"".join((head[STRIP.itemsize * _num_strips(record) :], scan, EOI))
-            return _checked(file.read(record.offset, record.length), 0, record.crc)
+                head, scan = _read_strips(file, record, 0, _count_strips(record))
+                return b"".join((head[STRIP.itemsize * _count_strips(record) :], scan, EOI))
+            return _check_crc(file.read(record.offset, record.length), 0, record.crc)
         except LoaderError as error:
-            raise _located(error, file, place, index) from error
+            raise _locate_error(error, file, place, index) from error
 
     def stored(self, index: int) -> bytes:
         """Read all stored bytes of image `index`, unchecked."""
@@ -118,7 +118,7 @@ class Hdf5Cache:
         return file.read(record.offset, record.length)
 
     def name(self, index: int) -> bytes:
-        """Return the name that the source gave image `index`."""
+        """Return the name of image `index` in the source."""
         file, place = self._place(index)
         return file.name(place)
 
@@ -164,17 +164,17 @@ def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False)
 
 
 def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
-    """Read what the cache at `path` (of a set, its first shard) says of itself; None where none is whole."""
+    """Read the metadata of the cache at `path` (of a set: of its first shard); None if there is no complete one."""
     name = os.fsencode(path)
     try:
         part = os.path.join(name, read_manifest(name).names[0]) if os.path.isdir(name) else name
         return CacheFile(part).about if os.path.exists(part) else None
     except LoaderError:
-        return None  # what is wrong with it is said by whoever opens it
+        return None  # whoever opens it reports what is wrong
 
 
 def is_cache_set(path: bytes) -> bool:
-    """Return whether `path` is a folder with shards in it, be the set complete or not."""
+    """Return whether `path` is a folder with shards, whether or not the set is complete."""
     if not os.path.isdir(path):
         return False
     with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
@@ -187,43 +187,43 @@ def _attach(files: tuple[CacheFile, ...], shared: SharedArray) -> Hdf5Cache:
     return cache
 
 
-def _located(error: LoaderError, file: CacheFile, place: int, index: int) -> LoaderError:
+def _locate_error(error: LoaderError, file: CacheFile, place: int, index: int) -> LoaderError:
     path = file.path + b":" + file.name(place)
     located = LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path)
     located.__cause__ = error.__cause__
     return located
 
 
-def _checked(data: bytes, before: int, expected: int) -> bytes:
+def _check_crc(data: bytes, before: int, expected: int) -> bytes:
     if crc32(data, before) != expected:
         raise LoaderError("E-CACHE", f"the CRC of {len(data):,} stored bytes differs: the file was damaged")
     return data
 
 
-def _num_strips(record: Record) -> int:
+def _count_strips(record: Record) -> int:
     rows = -(-record.height // record.mcu_height) if record.kind == STRIPS else record.height
     return -(-rows // record.strip_rows)
 
 
-def _strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
+def _read_strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
     """Read (head, coded bytes of strips `first` to `end`, excluded) of a JPEG with restart markers, and check them."""
-    head = _checked(file.read(record.offset, record.head), 0, record.crc)
+    head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
     start, before = _STRIP.unpack_from(head, _STRIP.size * (first - 1)) if first else (0, 0)
     stop, after = _STRIP.unpack_from(head, _STRIP.size * (end - 1))
     if not start <= stop <= record.length - record.head:
         raise LoaderError("E-CACHE", "a strip of this image ends before it begins")
-    return head, _checked(file.read(record.offset + record.head + start, stop - start), before, after)
+    return head, _check_crc(file.read(record.offset + record.head + start, stop - start), before, after)
 
 
-def _cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
+def _read_cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
     """Cut the part of a JPEG with restart markers that holds `window`, as a JPEG."""
     geometry = geometry_of(record)
     cut = plan_cut(geometry, window)
     first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
-    head, coded = _strips(file, record, first, end)
-    header = head[STRIP.itemsize * _num_strips(record) :]
-    if check_header and header_fault(header, record):  # a decoder believes the header
-        raise LoaderError("E-CACHE", "the JPEG header of this image is not the one that its record tells of")
+    head, coded = _read_strips(file, record, first, end)
+    header = head[STRIP.itemsize * _count_strips(record) :]
+    if check_header and find_header_fault(header, record):  # a decoder believes the header
+        raise LoaderError("E-CACHE", "the JPEG header of this image does not match its record")
     scan = np.frombuffer(coded, np.uint8)
     try:
         jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
@@ -237,7 +237,7 @@ def geometry_of(record: Record) -> StripGeometry:
     return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
 
 
-def header_fault(data: bytes, record: Record) -> str:
+def find_header_fault(data: bytes, record: Record) -> str:
     """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
     try:
         header = parse_header(data)
@@ -247,12 +247,12 @@ def header_fault(data: bytes, record: Record) -> str:
     found = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
     if found != geometry or offsets != (record.height_offset, len(data)):
         return f"its JPEG header says {found}, its record {tuple(geometry)}"
-    return "" if header.ordinary and header.stoppable else "its JPEG is not a baseline one of a usual chroma sampling"
+    return "" if header.ordinary and header.stoppable else "its JPEG is not baseline with a common chroma sampling"
 
 
-def _pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
+def _read_pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
     """Read rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
-    head = _checked(file.read(record.offset, record.head), 0, record.crc)
+    head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
     first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
     y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)
     before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0

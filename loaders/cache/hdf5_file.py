@@ -52,8 +52,8 @@ class CacheFile:
             status = os.fstat(fd)
             _check_owner(status, self.path, any_owner)
             layout = read_layout(fd)
-            self.about = _about(fd, layout["about"])
-            self._identity = _identity(status)
+            self.about = _read_about(fd, layout["about"])
+            self._identity = _identify(status)
             self._payload, self._names, self._name_ends = (layout[n] for n in ("payload", "names", "name_ends"))
             self._samples = layout["samples"]
             n = self.about.samples
@@ -64,7 +64,7 @@ class CacheFile:
             if self._payload.num_bytes < self.about.payload_bytes:
                 raise DamagedCacheError("the payload is shorter than declared")
             for table in TABLES:
-                if self._digest(layout[table]) != self.about.digests.get(table):
+                if self._compute_digest(layout[table]) != self.about.digests.get(table):
                     raise DamagedCacheError(f"the digest of the table {table} differs")
 
     def _prepare(self) -> None:
@@ -90,7 +90,7 @@ class CacheFile:
                     if found.code == "E-MISSING":
                         raise LoaderError("E-MISSING", found.cause, fix=_NO_FILE, path=self.path) from error
                     raise found from error
-                if "_identity" in self.__dict__ and _identity(os.fstat(fd)) != self._identity:
+                if "_identity" in self.__dict__ and _identify(os.fstat(fd)) != self._identity:
                     os.close(fd)
                     cause = "the cache was replaced since this loader opened it"
                     raise LoaderError("E-STALE", cause, fix="create the loader again", path=self.path)
@@ -122,7 +122,7 @@ class CacheFile:
         try:
             data = os.pread(self._fd(), num_bytes, at)
         except OSError:
-            data = self._healed(lambda: os.pread(self._fd(), num_bytes, at))
+            data = self._retry(lambda: os.pread(self._fd(), num_bytes, at))
         while len(data) < num_bytes:
             more = os.pread(self._fd(), num_bytes - len(data), at + len(data))
             if not more:
@@ -141,14 +141,14 @@ class CacheFile:
         try:
             got = os.preadv(self._fd(), [view], at)
         except OSError:
-            got = self._healed(lambda: os.preadv(self._fd(), [view], at))
+            got = self._retry(lambda: os.preadv(self._fd(), [view], at))
         while got < out.nbytes:
             more = os.preadv(self._fd(), [view[got:]], at + got)
             if not more:
                 raise self.damaged("the file has become shorter since it was opened")
             got += more
 
-    def _healed(self, call: Any) -> Any:
+    def _retry(self, call: Any) -> Any:
         try:
             return with_retries(call)
         except OSError as error:
@@ -157,26 +157,26 @@ class CacheFile:
     def name(self, index: int) -> bytes:
         """Return the name of image `index` of this file in the source; b"" where it can no longer be read."""
         first = max(0, index - 1)
-        ends = self._table(self._name_ends, 8 * first, 8 * (index + 1 - first))
+        ends = self._read_table(self._name_ends, 8 * first, 8 * (index + 1 - first))
         if len(ends) != 8 * (index + 1 - first):
             return b""
         *before, end = np.frombuffer(ends, "<i8").tolist()
         start = before[0] if before else 0
-        return self._table(self._names, start, end - start) if 0 <= start <= end <= self._names.num_bytes else b""
+        return self._read_table(self._names, start, end - start) if 0 <= start <= end <= self._names.num_bytes else b""
 
-    def _table(self, extent: Extent, start: int, num_bytes: int) -> bytes:
+    def _read_table(self, extent: Extent, start: int, num_bytes: int) -> bytes:
         with contextlib.suppress(OSError, LoaderError):
             return os.pread(self._fd(), num_bytes, extent.offset + start)
         return b""
 
-    def _digest(self, extent: Extent) -> str:
+    def _compute_digest(self, extent: Extent) -> str:
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for start in range(0, extent.num_bytes, _CHUNK_BYTES):
             digest.update(os.pread(self._fd(), min(_CHUNK_BYTES, extent.num_bytes - start), extent.offset + start))
         return digest.hexdigest()
 
     def damaged(self, cause: str) -> LoaderError:
-        """Return the error that says `cause` of this file."""
+        """Return the error for damage of this file."""
         return LoaderError("E-CACHE", cause, path=self.path)
 
     @contextlib.contextmanager
@@ -189,7 +189,7 @@ class CacheFile:
             raise read_error(error, self.path) from error
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def _identify(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -207,9 +207,9 @@ def _check_owner(status: os.stat_result, path: bytes, any_owner: bool) -> None:
         raise LoaderError("E-CACHE", f"{who} may write to it", fix=f"chmod go-w; or, {cure}", path=path)
 
 
-def _about(fd: int, extent: Extent) -> About:
+def _read_about(fd: int, extent: Extent) -> About:
     if not DIGEST_BYTES < extent.num_bytes <= _MAX_ABOUT_BYTES:
-        raise DamagedCacheError(f"a text about it of {extent.num_bytes:,} bytes")
+        raise DamagedCacheError(f"its metadata has {extent.num_bytes:,} bytes")
     about = About.unpack(os.pread(fd, extent.num_bytes, extent.offset))
     try:
         about.coded  # noqa: B018 - raises where the settings are impossible
@@ -219,7 +219,7 @@ def _about(fd: int, extent: Extent) -> About:
 
 
 def _check_records(records: npt.NDArray[np.void], payload_bytes: int, num_classes: int) -> None:
-    """Refuse what could lead a read astray; the digest says that a table is whole, not that its maker meant well."""
+    """Refuse records that could lead a read astray: a digest proves that a table is whole, not that it is benign."""
     offset, length, head = (records[name].astype(np.int64) for name in ("offset", "length", "head"))
     width, height, kind = (records[name].astype(np.int64) for name in ("width", "height", "kind"))
     strips, pixels = kind == STRIPS, kind == PIXELS

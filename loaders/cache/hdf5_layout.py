@@ -1,4 +1,4 @@
-"""Finds out where the datasets of a cache file lie in it, by asking HDF5 once.
+"""Asks HDF5 once where the datasets of a cache file lie.
 
 A file that could make HDF5 read other data is refused. Nothing is read through HDF5 but its own metadata: no filter
 runs, no link is followed, no other file is opened. What is checked comes before what would act on it, so each entry is
@@ -51,23 +51,23 @@ def read_layout(fd: int) -> dict[str, Extent]:
     """
     h5py = import_h5py()
     if os.pread(fd, len(SIGNATURE), 0) != SIGNATURE:
-        raise DamagedCacheError("no HDF5 signature: not a cache, or one whose building did not come to its end")
+        raise DamagedCacheError("no HDF5 signature: not a cache, or an unfinished one")
     size = os.fstat(fd).st_size
     try:
         # By descriptor, since HDF5 would look the name up again, and another file may have taken that name meanwhile.
         with open(fd, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
             if len(file) != len(_TYPES):
                 raise DamagedCacheError(f"{len(file)} entries where a cache has {len(_TYPES)}")
-            return {name: _extent(h5py, file, name, size) for name in _TYPES}
+            return {name: _find_extent(h5py, file, name, size) for name in _TYPES}
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, DamagedCacheError):
             raise
-        raise DamagedCacheError(f"HDF5 cannot make sense of it: {error}") from error
+        raise DamagedCacheError(f"HDF5 cannot read it: {error}") from error
 
 
-def _extent(h5py: ModuleType, file: Any, name: str, file_bytes: int) -> Extent:
+def _find_extent(h5py: ModuleType, file: Any, name: str, file_bytes: int) -> Extent:
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise DamagedCacheError(f"{name} is missing or a link to somewhere else")
+        raise DamagedCacheError(f"{name} is missing or a link")
     if h5py.h5o.get_info(file.id, name.encode()).type != h5py.h5o.TYPE_DATASET:
         raise DamagedCacheError(f"{name} is not a dataset")
     dataset = file[name]

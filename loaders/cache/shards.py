@@ -30,7 +30,7 @@ def shard_name(shard: int, shards: int) -> bytes:
 
 
 def is_shard_name(name: bytes) -> bool:
-    """Return whether a file of this name is a shard, of whatever set."""
+    """Return whether a file of this name is a shard of any set."""
     return _SHARD_NAME.fullmatch(name) is not None
 
 
@@ -88,7 +88,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def write_manifest(folder: bytes, shards: ShardSet) -> None:
-    """Make the shards in `folder` a set, at once and for good. Raises OSError."""
+    """Make the shards in `folder` a set, atomically and durably. Raises OSError."""
     replace_file(os.path.join(folder, MANIFEST), shards.pack())
 
 
@@ -112,7 +112,7 @@ def read_manifest(folder: bytes) -> ShardSet:
     try:
         schema = decode_json(text, Schema).schema
         if schema != SCHEMA:
-            raise LoaderError("E-CACHE", f"schema {schema}; this version reads {SCHEMA}", path=path)
+            raise LoaderError("E-CACHE", f"its schema is {schema}, this version reads {SCHEMA}", path=path)
         shards = decode_json(text, ShardSet)
         sound = len(shards.digests) == len(shards.samples)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Builds a cache as one file, or as a set of shards that several processes and machines build together."""
+"""Builds a cache: one file, or a set of shards that several processes and machines build together."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, usable_file
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, read_usable_file
 from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
-from penstock.loaders.cache_build.freshness import refreshed
+from penstock.loaders.cache_build.freshness import refresh_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
@@ -39,8 +39,8 @@ class BuiltCache:
 
     Attributes:
         path: the file, or the folder of shards.
-        files: those that this process saw to.
-        complete: whether the cache is whole now; not while other tasks of a job array still build their shards.
+        files: those that this process built or found complete.
+        complete: whether the cache is complete now; it is not while other tasks of a job array build their shards.
     """
 
     path: bytes
@@ -60,15 +60,15 @@ def build_cache(
     wait: bool = True,
     progress: BuildProgress | None = None,
 ) -> BuiltCache:
-    """Return the cache of `source` at `dest`: what is there if it is whole and fresh, else built or waited for.
+    """Return the cache of `source` at `dest`; build it, or wait for another builder, unless it is complete and fresh.
 
-    encoding: Encoding(), lossless JPEG, unless given. workers: processes that encode, one a processor unless given, 0
-    for none. shards: files; of more than one, `dest` is a folder, and each of `ranks` builds its part of them.
-    replace_stale: build anew what is stale or damaged, as the user of `penstock cache build` asks for; a loader raises
-    instead. A source of which one file is not as it was scanned is scanned again. Raises ValueError for impossible
-    numbers, LoaderError as build_file does.
+    encoding: by default Encoding(), lossless JPEG. workers: processes that encode, by default one per processor, 0 for
+    none. shards: number of files; with more than one, `dest` is a folder, and each of `ranks` builds its share.
+    replace_stale: build again what is stale or damaged, as `penstock cache build` does; a loader raises instead. A
+    source is scanned again if one of its files changed since its scan. Raises ValueError for impossible numbers,
+    LoaderError as build_file does.
     """
-    source = refreshed(source)
+    source = refresh_source(source)
     shards = checked_int("shards (an image each at least)", shards, 1, min(MAX_SHARDS, len(source)))
     request = BuildRequest(
         source=source,
@@ -95,11 +95,11 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
 
 
 def refuse_inside(source: Source, dest: bytes) -> None:
-    """Raise LoaderError E-MISUSE for a cache among its images, which would change the folder that it is a cache of."""
+    """Raise LoaderError E-MISUSE for a cache inside the folder of its images, which it would change."""
     root: bytes | None = getattr(source, "root", None)
     if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
         raise LoaderError(
-            "E-MISUSE", "the cache would lie in the folder of its images", fix="choose a place beside it", path=dest
+            "E-MISUSE", "the cache would lie in the folder of its images", fix="choose a place outside of it", path=dest
         )
 
 
@@ -109,7 +109,8 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     if not complete:
         _prepare_folder(folder)
     files = [
-        build_file(_of_shard(request, shard, shards), _path(folder, shard, shards)) for shard in ranks.shards(shards)
+        build_file(_request_shard(request, shard, shards), _shard_path(folder, shard, shards))
+        for shard in ranks.shards(shards)
     ]
     ranks.meet()
     if not complete and (ranks.group is None or ranks.rank == 0):
@@ -123,11 +124,11 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     return BuiltCache(path=folder, files=files, complete=complete or ranks.group is not None)
 
 
-def _path(folder: bytes, shard: int, shards: int) -> bytes:
+def _shard_path(folder: bytes, shard: int, shards: int) -> bytes:
     return os.path.join(folder, shard_name(shard, shards))
 
 
-def _of_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
+def _request_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
     return replace(request, shard=(shard, shards))
 
 
@@ -135,7 +136,7 @@ def _read_abouts(request: BuildRequest, folder: bytes, shards: int) -> list[Abou
     """Read the metadata of all shards; None while one is missing. Raises LoaderError for one that may not be used."""
     found = []
     for shard in range(shards):
-        about = usable_file(_of_shard(request, shard, shards), _path(folder, shard, shards))
+        about = read_usable_file(_request_shard(request, shard, shards), _shard_path(folder, shard, shards))
         if about is None:
             return None
         found.append(about)
@@ -148,7 +149,7 @@ def _is_complete(request: BuildRequest, folder: bytes, shards: int) -> bool:
         return False
     if not os.path.isdir(folder):
         fix = "choose another name, or remove it yourself"
-        raise LoaderError("E-CACHE", "a file is there, and shards need a folder", fix=fix, path=folder)
+        raise LoaderError("E-CACHE", "shards need a folder, and a file is there", fix=fix, path=folder)
     others = [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
     if others:
         fix = "choose an empty folder"
@@ -164,7 +165,7 @@ def _is_complete(request: BuildRequest, folder: bytes, shards: int) -> bool:
             raise
         return False
     if len(known.digests) != shards and not request.replace_stale:
-        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards, asked for are {shards}", path=folder)
+        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards, requested are {shards}", path=folder)
     abouts = _read_abouts(request, folder, shards)
     return abouts is not None and ShardSet.of(abouts) == known
 

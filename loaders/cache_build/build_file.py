@@ -50,7 +50,7 @@ class BuildRequest:
         encoding: how images are stored.
         workers: processes that encode, 0 for none.
         shard: (this one, of so many).
-        replace_stale: whether to build anew what is damaged or stale, instead of raising.
+        replace_stale: whether to build again what is damaged or stale, instead of raising.
         wait: whether to wait for another builder, instead of raising.
         progress: shown or called while it builds.
     """
@@ -77,8 +77,8 @@ class BuiltFile:
         path: where it is.
         about: what it says of itself.
         built: samples that were encoded now.
-        resumed: samples that a builder that came to no end had encoded.
-        seconds: time that it took.
+        resumed: samples that an unfinished build had encoded.
+        seconds: time of the build.
     """
 
     path: bytes
@@ -89,17 +89,17 @@ class BuiltFile:
 
 
 def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> BuiltFile:
-    """Return the cache file at `path`: the one that is there if it is whole and fresh, or a new one.
+    """Return the cache file at `path`; build it unless it is complete and fresh.
 
-    One builder at a time; whoever waited for another takes over what that one made. A builder that is killed leaves
-    `path.tmp.RANDOM`, with which the next one goes on. Raises LoaderError: E-CACHE for a file that is no cache of
+    One builder works at a time; another one waits and then uses the finished file. A builder that is killed leaves
+    `path.tmp.RANDOM`, with which the next one continues. Raises LoaderError: E-CACHE for a file that is no cache of
     penstock, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE unless
     `replace_stale`; E-MISUSE for a folder that is not there; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source
     raises.
     """
     dest = real_place(path)
     build_versions()  # raises without h5py, before any work
-    about = usable_file(request, dest)
+    about = read_usable_file(request, dest)
     if about is not None:
         remove_dead_builds(dest)
         return BuiltFile(path=dest, about=about)
@@ -109,7 +109,7 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
         with lock:
             with write_errors_as_loader_errors(dest):
                 lock.acquire(wait=request.wait, on_wait=request.progress.waiting)
-            about = usable_file(request, dest)
+            about = read_usable_file(request, dest)
             if about is not None:
                 _remove_unfinished(dest)
                 return BuiltFile(path=dest, about=about)
@@ -118,8 +118,8 @@ def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> B
         lock.release()  # Ctrl-C may have ended the first
 
 
-def usable_file(request: BuildRequest, dest: bytes) -> About | None:
-    """Read what the file at `dest` says of itself; None if it is to be built. Raises as build_file."""
+def read_usable_file(request: BuildRequest, dest: bytes) -> About | None:
+    """Return the metadata of the file at `dest`; None if it must be built. Raises as build_file."""
     try:
         status = os.lstat(dest)
         ours = is_cache_file(dest)
@@ -134,7 +134,7 @@ def usable_file(request: BuildRequest, dest: bytes) -> About | None:
         raise LoaderError("E-CACHE", "a set of shards is there, complete or being built", fix=fix, path=dest)
     if not ours:
         fix = "choose another name, or remove it yourself"
-        raise LoaderError("E-CACHE", "something else is there, and is left alone", fix=fix, path=dest)
+        raise LoaderError("E-CACHE", "the file there is not a cache and is left alone", fix=fix, path=dest)
     try:
         about = open_cache(dest).about[0]
     except LoaderError as error:
@@ -150,7 +150,7 @@ def usable_file(request: BuildRequest, dest: bytes) -> About | None:
 
 
 def remove_dead_builds(dest: bytes) -> None:
-    """Remove what dead builders of a finished cache left, where this process may."""
+    """Remove what dead builders of a finished cache left, as far as this process may."""
     with contextlib.suppress(OSError, LoaderError):
         if find_folders(dest) or os.path.exists(dest + b".lock"):
             lock = BuildLock(dest + b".lock")
@@ -192,7 +192,7 @@ def _remove_unfinished(dest: bytes) -> None:
 
 
 def _check_labels(source: Source, first: int, end: int) -> None:
-    """Raise LoaderError E-DATASET for labels that name no class: a cache of them would be refused by every reader."""
+    """Raise LoaderError E-DATASET for labels without a class: every reader would refuse a cache of them."""
     labels = source.labels(np.arange(first, end))
     strange = np.flatnonzero((labels < 0) | (labels >= len(source.classes)))
     if len(strange):
@@ -207,7 +207,7 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
     if request.encoding.kind == "jpeg" and native_library() is None and jpegtran_path() is None:
         request.progress.note(_NO_RECODER)
     request.progress.begin(dest, end - first, folder.num_samples)
-    _ensure_room(request, dest, folder, estimate=_estimate(request))
+    _ensure_room(request, dest, folder, estimate=_estimate_bytes(request))
     checked = folder.num_bytes
     chunks = encode_in_order(request.source, request.encoding, first + folder.num_samples, end, request.workers)
     with contextlib.closing(chunks):
@@ -222,8 +222,8 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
                 _ensure_room(request, dest, folder, estimate=int(_FORECAST * mean * (end - first)))
 
 
-def _estimate(request: BuildRequest) -> int:
-    """Estimate the bytes of the payload; 0 where they cannot be known before."""
+def _estimate_bytes(request: BuildRequest) -> int:
+    """Estimate the bytes of the payload; 0 where they cannot be known in advance."""
     num_bytes: int | None = getattr(request.source, "num_bytes", None)
     if num_bytes is None or not (request.encoding.kind == "jpeg" and request.encoding.lossless):
         return 0
@@ -240,8 +240,8 @@ def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estima
 
 def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     """Make a whole cache file in the folder."""
-    tables = _tables(request, folder.records())
-    about = _about(request, folder, tables)
+    tables = _make_tables(request, folder.records())
+    about = _make_about(request, folder, tables)
     with write_errors_as_loader_errors(dest):
         ensure_room(folder.path, dest, folder.num_bytes, folder.num_bytes + frame_bytes(tables))
         folder.finish(tables, about)
@@ -258,7 +258,7 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     return about
 
 
-def _tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
+def _make_tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
     """Make the tables samples, names and name_ends of a file."""
     source, prefix = request.source, getattr(request.source, "root", b"").rstrip(b"/") + b"/"
     name_of = getattr(source, "name", source.path)
@@ -268,7 +268,7 @@ def _tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
     return {"samples": records, "names": np.frombuffer(b"".join(names), np.uint8), "name_ends": ends}
 
 
-def _about(request: BuildRequest, folder: BuildFolder, tables: Tables) -> About:
+def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables) -> About:
     source, kinds = request.source, np.bincount(tables["samples"]["kind"], minlength=len(_COUNTED))
     counts = dict(zip(_COUNTED, kinds.tolist(), strict=True))
     kept: dict[str, int] = {}
@@ -301,5 +301,5 @@ def _verify(folder: BuildFolder) -> None:
     """
     open_cache(folder.data_path)
     if not folder.is_whole():
-        cause = "what was written does not read back"
+        cause = "the file does not read back as it was written"
         raise LoaderError("E-CACHE", cause, fix="check the storage, then build it again", path=folder.data_path)

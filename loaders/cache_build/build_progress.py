@@ -1,4 +1,4 @@
-"""Shows how far a build is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Shows the progress of a build: a bar on a terminal, elsewhere a plain line every LINE_EVERY_S."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _LOOKS = 5  # at a lock, before its holder is shown
 
 
 class BuildProgress:
-    """Take what a build reports while it runs, and show nothing of it."""
+    """Receive what a build reports while it runs, and show nothing."""
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
-        """Begin a file of so many samples, of which some were there already."""
+        """Begin a file of `samples` samples, of which `done` were there already."""
 
     def advance(self, samples: int, num_bytes: int) -> None:
-        """Count so many more samples that are stored, in so many bytes."""
+        """Count further samples that were stored, and their bytes."""
 
     def stage(self, text: str) -> None:
-        """Say what is done now, after the samples."""
+        """Report the stage after the samples, such as "verifying"."""
 
     def waiting(self, owner: str) -> None:
-        """Say that another process is building the file; called again and again."""
+        """Report that another process is building the file; called repeatedly."""
 
     def note(self, text: str) -> None:
-        """Say something that the user should know, perhaps more than once."""
+        """Report something that the user should know; may be called more than once with the same text."""
 
 
 class BuildDisplay(BuildProgress):
@@ -45,7 +45,7 @@ class BuildDisplay(BuildProgress):
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
         if done:
-            self._say(f"going on with {printable(path)}: {done:,} of {samples:,} images are there already")
+            self._say(f"continuing {printable(path)}: {done:,} of {samples:,} images are already there")
         self._done += done
         self._text = "building"
         self._show()

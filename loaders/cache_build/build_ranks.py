@@ -1,4 +1,4 @@
-"""Says which of several processes, on several machines, builds which shards, and lets them meet at the end."""
+"""Assigns shards to the processes that build a set, on one or several machines, and lets them wait for each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ranks:
             dist.barrier(group=self.group)
         except RuntimeError as error:
             cause = "another rank ended before its shards were built"
-            fix = "look at what the other ranks said; run it again to go on"
+            fix = "see the errors of the other ranks; run it again to continue"
             raise LoaderError("E-WORKER", cause, fix=fix, rank=self.rank) from error
 
 

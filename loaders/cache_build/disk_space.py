@@ -1,4 +1,4 @@
-"""Asks for room on the disk before it is needed, and says what is missing when a write fails."""
+"""Checks for free disk space before it is needed, and explains failed writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIX_LIMIT = "raise the limit (ulimit -f), or build more shards"
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def room(folder: bytes) -> tuple[int, int]:
+def measure_room(folder: bytes) -> tuple[int, int]:
     """Return the bytes that are free for this user where `folder` is, and those that one file may have."""
     status = os.statvfs(folder)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -24,11 +24,11 @@ def room(folder: bytes) -> tuple[int, int]:
 
 def ensure_room(folder: bytes, path: bytes, written: int, total: int) -> None:
     """Raise LoaderError E-NOSPC unless a file of `total` bytes fits, `written` of which are there already."""
-    free, limit = room(folder)
+    free, limit = measure_room(folder)
     if total - written > free:
         raise LoaderError("E-NOSPC", f"need={total - written:,} more bytes, have={free:,}", path=path)
     if total > limit:
-        cause = f"a file of {total:,} bytes, and the limit is {limit:,} (RLIMIT_FSIZE)"
+        cause = f"a file of {total:,} bytes exceeds the limit of {limit:,} (RLIMIT_FSIZE)"
         raise LoaderError("E-NOSPC", cause, fix=_FIX_LIMIT, path=path)
 
 
@@ -39,7 +39,7 @@ def write_errors_as_loader_errors(path: bytes) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EFBIG:
-            cause = f"{error.strerror}: the limit is {room(os.path.dirname(path))[1]:,} bytes (RLIMIT_FSIZE)"
+            cause = f"{error.strerror}: the limit is {measure_room(os.path.dirname(path))[1]:,} bytes (RLIMIT_FSIZE)"
             raise LoaderError("E-NOSPC", cause, fix=_FIX_LIMIT, path=path) from error
         if error.errno in _FULL:
             raise LoaderError("E-NOSPC", error.strerror or "the disk is full", path=path) from error

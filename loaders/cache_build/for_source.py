@@ -1,4 +1,4 @@
-"""Finds the cache that stands for a source: opens it where it is there, builds it where it is not."""
+"""Opens the cache of a source, or builds it if there is none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.loaders.cache.shards import MANIFEST
 from penstock.loaders.cache_build.build import build_cache, checked_encoding, refuse_inside
 from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.build_progress import BuildDisplay
-from penstock.loaders.cache_build.freshness import refreshed, why_stale
+from penstock.loaders.cache_build.freshness import refresh_source, why_stale
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable, size_text
 
-SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes beside the source
+SOURCE_OPTIONS = ("cache", "encoding")  # that prepare_source takes in addition to the source
 
 
 def prepare_source(
@@ -26,14 +26,14 @@ def prepare_source(
     """Return the cache at `cache` that stands for `source`, built with a progress bar if it is not there.
 
     What is there must be of this source as each of its files is now, and of `encoding` if that is given; if it is not,
-    a UserWarning tells of a cache that is lossy or holds pixels. Raises ValueError without a path for a source that is
+    a UserWarning reports a cache that is lossy or holds pixels. Raises ValueError without a path for a source that is
     no cache, LoaderError E-STALE, E-CHANGED for other images or classes than the source was opened with, and as
     build_cache does.
     """
     checked_encoding(encoding)
     if isinstance(source, WindowSource):
         if cache is not None or encoding is not None:
-            raise ValueError("the source is a cache already: leave out cache and encoding")
+            raise ValueError("the source is already a cache: leave out cache and encoding")
         return source
     if cache is None:
         raise ValueError(
@@ -44,7 +44,7 @@ def prepare_source(
         raise ValueError(f"cache must be a path, got {shown(cache)}")
     path = real_place(cache)
     refuse_inside(source, path)
-    there = _opened(path)
+    there = _open_complete(path)
     if there is None:
         with BuildDisplay(len(source)) as progress:
             build_cache(source, path, encoding, progress=progress)
@@ -52,13 +52,13 @@ def prepare_source(
     else:
         _refuse_stale(there, source, encoding)
     if len(there) != len(source) or there.classes != source.classes:  # the caller has counted and numbered them
-        cause = f"the folder was changed since it was opened: {len(source):,} images then, {len(there):,} now"
+        cause = f"the folder has changed since it was opened: {len(source):,} images then, {len(there):,} now"
         raise LoaderError("E-CHANGED", cause, path=getattr(source, "root", None))
     return there
 
 
 def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -> None:
-    now, coded = refreshed(source), there.about[0].coded
+    now, coded = refresh_source(source), there.about[0].coded
     for shard, file in enumerate(there.files):
         reason = why_stale(file.about, now, encoding or coded, (shard, len(there.files)))
         if reason:
@@ -66,10 +66,10 @@ def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -
         remove_dead_builds(file.path)
     if encoding is None and coded != Encoding():
         # The caller of create_loader, which calls prepare_source, which calls this.
-        warnings.warn(_kind_text(there), UserWarning, stacklevel=4)
+        warnings.warn(_describe_kind(there), UserWarning, stacklevel=4)
 
 
-def _kind_text(cache: Hdf5Cache) -> str:
+def _describe_kind(cache: Hdf5Cache) -> str:
     """Say what a cache is that is not the source's own JPEGs, with what it takes and loses."""
     stored, source_bytes = (sum(getattr(a, name) for a in cache.about) for name in ("payload_bytes", "source_bytes"))
     known = [about.psnr_db for about in cache.about if about.psnr_db is not None]
@@ -81,7 +81,7 @@ def _kind_text(cache: Hdf5Cache) -> str:
     )
 
 
-def _opened(path: bytes) -> Hdf5Cache | None:
+def _open_complete(path: bytes) -> Hdf5Cache | None:
     """Open the cache at `path`; None for what build_cache is to judge, if only to say what is wrong with it."""
     try:
         return open_cache(path)

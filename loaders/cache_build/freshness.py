@@ -37,8 +37,8 @@ def build_versions() -> dict[str, str]:
     return {**versions, _NATIVE: "missing" if native_library() is None else own}
 
 
-def refreshed(source: Source) -> Source:
-    """Return the source as its files are now: whoever judges a cache by it must not go by an older scan of them."""
+def refresh_source(source: Source) -> Source:
+    """Return the source with its files as they are now, since a cache must not be judged by an older scan."""
     refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
     return source if refresh is None else refresh()
 
@@ -51,7 +51,7 @@ def source_identity(source: Source) -> dict[str, str]:
 
 
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
-    """Return a digest of all that decides the bytes of a cache file; a stopped build goes on only if it is the same."""
+    """Return a digest of all that decides the bytes of a cache file; a stopped build continues only if it is equal."""
     identity = source_identity(source)
     # With and without the native library the bytes of copies differ and their pixels do not: either may go on.
     versions = {name: version for name, version in build_versions().items() if name != _NATIVE}
@@ -63,7 +63,7 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
     """Say why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
     identity = source_identity(source)
     if about.coded != encoding:
-        return f"it holds {about.coded.describe()}; asked for is {encoding.describe()}"
+        return f"it holds {about.coded.describe()}, requested is {encoding.describe()}"
     if about.source.get("fingerprint") != identity["fingerprint"]:
         return "the source has other images, sizes or classes than when it was built"
     if about.source.get("content") != identity["content"]:

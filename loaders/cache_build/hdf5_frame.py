@@ -2,7 +2,7 @@
 
 The payload of a cache is written first, from PAYLOAD_OFFSET on, by plain writes. HDF5 then lays out a file with the
 same datasets in memory, sparse, and is asked where they lie; what it wrote outside the payload goes into the file, the
-first PAYLOAD_OFFSET bytes last. Until then the file has no HDF5 signature: one that is half written is none.
+first PAYLOAD_OFFSET bytes last. Until then the file has no HDF5 signature, so an unfinished file is not an HDF5 file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tables = Mapping[str, npt.NDArray[Any]]
 
 
 def is_cache_file(path: bytes) -> bool:
-    """Return whether the file was built by penstock, be it damaged since. Raises OSError."""
+    """Return whether penstock built the file, whether or not it was damaged since. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.pread(fd, len(_MARK), _MARK_OFFSET) == _MARK
@@ -46,7 +46,7 @@ def table_digests(tables: Tables) -> dict[str, str]:
 
 
 def frame_bytes(tables: Tables) -> int:
-    """Return the bytes that a file needs beside its payload, at most."""
+    """Return the most bytes that a file needs in addition to its payload."""
     return _SMALLEST_FRAME + sum(table.nbytes + _ALIGNMENT for table in tables.values())
 
 
@@ -66,7 +66,7 @@ def write_frame(fd: int, tables: Tables, about: About) -> None:
         size = _lay_out(frame, stored, contents)
         os.truncate(fd, end)  # drops what lies behind the payload
         os.truncate(fd, size)
-        for offset, data in _written(frame, end, size):
+        for offset, data in _read_frame(frame, end, size):
             write_all(fd, data, offset)
         os.fsync(fd)
         head = bytearray(os.pread(frame, PAYLOAD_OFFSET, 0))
@@ -78,7 +78,7 @@ def write_frame(fd: int, tables: Tables, about: About) -> None:
         os.close(frame)
 
 
-def _written(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _read_frame(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, bytes) of what lies in the frame from `start` to `end`."""
     for offset in range(start, end, _COPY_BYTES):
         yield offset, os.pread(frame, min(_COPY_BYTES, end - offset), offset)
@@ -96,12 +96,12 @@ def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
     with open(frame, "r+b", buffering=0, closefd=False) as memory:
         access.set_fileobj_driver(h5py.h5fd.fileobj_driver, memory)
         file = h5py.h5f.create(b"frame", h5py.h5f.ACC_TRUNC, creation, access)
-        payload = _dataset(h5py, file, "payload", np.dtype(np.uint8), payload_bytes)
+        payload = _create_dataset(h5py, file, "payload", np.dtype(np.uint8), payload_bytes)
         if payload != PAYLOAD_OFFSET:
             file.close()
             version = h5py.version.hdf5_version
             raise LoaderError("E-CACHE", f"HDF5 {version} would place the payload at {payload}, not {PAYLOAD_OFFSET}")
-        places = [(_dataset(h5py, file, name, data.dtype, len(data)), data) for name, data in contents.items()]
+        places = [(_create_dataset(h5py, file, name, data.dtype, len(data)), data) for name, data in contents.items()]
         file.close()
     for offset, data in places:
         if offset is not None:
@@ -109,7 +109,7 @@ def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
     return os.fstat(frame).st_size
 
 
-def _dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) -> int | None:
+def _create_dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) -> int | None:
     """Make a contiguous dataset without content; return its offset in the file, None if it holds nothing."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
-from penstock.loaders.cache.hdf5_cache import Hdf5Cache, geometry_of, header_fault
-from penstock.loaders.cache_build.freshness import refreshed, source_identity
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
+from penstock.loaders.cache_build.freshness import refresh_source, source_identity
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.machine import available_cpus
@@ -29,11 +29,11 @@ OnProgress = Callable[[int], None]
 
 _KINDS = {FILE: "file", STRIPS: "strips", PIXELS: "pixels"}
 _CHUNK_SAMPLES = 32
-_GENERAL = ("E-STALE", "E-DEPENDENCY")  # these tell of the whole file or of the machine, not of one image
+_GENERAL = ("E-STALE", "E-DEPENDENCY")  # of the whole file or of the machine, not of one image
 
 
 class BadImage(NamedTuple):
-    """Say what is wrong with one sample."""
+    """Describe what is wrong with one sample."""
 
     sample: int
     name: bytes
@@ -50,7 +50,7 @@ class CacheReport:
         kinds: file, strips, pixels -> how many are stored so.
         damaged: images whose bytes are not those that were stored.
         differing: images that are not those of the source.
-        stale: why a loader refuses the cache beside this source, though its images are the same; "" if it does not.
+        stale: why a loader refuses the cache for this source although its images are the same; "" if it does not.
     """
 
     samples: int
@@ -77,14 +77,17 @@ class CacheReport:
 def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, workers: int | None = None) -> CacheReport:
     """Check every stored byte by its CRC, and that each image is laid out as its record says.
 
-    A damaged sample is a finding, never an error. progress(samples) tells of so many more that are done; workers:
-    threads, by default one a processor. Raises LoaderError E-STALE if the file is replaced meanwhile.
+    A damaged sample is a finding, never an error. progress(samples) is called with the number of further samples that
+    are done. workers: threads, by default one per processor. Raises LoaderError E-STALE if the file is replaced
+    meanwhile.
     """
 
     def make() -> Callable[[int], str]:
-        return lambda index: damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
+        return lambda index: find_damage(
+            Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes)
+        )
 
-    return _report(cache, damaged=_findings(cache, make, progress, workers))
+    return _report(cache, damaged=_collect(cache, make, progress, workers))
 
 
 def verify_against(
@@ -103,18 +106,18 @@ def verify_against(
     encoded now. What differs is a finding then, and so are files that were modified, for which loaders refuse a cache
     of the same images too.
     """
-    now = refreshed(source)
-    later = _later(cache, now)
-    cause = difference(cache, now) or ("" if deep else later and f"{later} (--deep compares the pixels themselves)")
+    now = refresh_source(source)
+    later = _why_modified(cache, now)
+    cause = find_difference(cache, now) or ("" if deep else later and f"{later} (--deep compares the pixels)")
     if cause:
         raise LoaderError("E-STALE", cause, path=cache.path(0).rpartition(b":")[0])
     if not deep:
         return _report(cache)
-    differing = _findings(cache, lambda: _Comparison(cache, now), progress, workers)
+    differing = _collect(cache, lambda: _Comparison(cache, now), progress, workers)
     return _report(cache, differing=differing, stale=later and f"{later}: loaders refuse it, build the cache again")
 
 
-def difference(cache: Hdf5Cache, source: Source) -> str:
+def find_difference(cache: Hdf5Cache, source: Source) -> str:
     """Say how the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
     if len(source) != len(cache):
         return f"the source has {len(source):,} images, the cache {len(cache):,}"
@@ -136,14 +139,14 @@ def difference(cache: Hdf5Cache, source: Source) -> str:
     return "" if same else "images of the source have another size than when the cache was built"
 
 
-def _later(cache: Hdf5Cache, source: Source) -> str:
+def _why_modified(cache: Hdf5Cache, source: Source) -> str:
     content = source_identity(source)["content"]
     if any(about.source.get("content") != content for about in cache.about):
         return "files of the source were modified since the cache was built"
     return ""
 
 
-def damage(record: Record, stored: bytes, num_classes: int) -> str:
+def find_damage(record: Record, stored: bytes, num_classes: int) -> str:
     """Say what is wrong with a sample, of which `stored` are all bytes; "" if nothing is."""
     head, rest = stored[: record.head], np.frombuffer(stored, np.uint8)[record.head :]
     if crc32(stored if record.kind == FILE else head, 0) != record.crc:
@@ -157,20 +160,20 @@ def damage(record: Record, stored: bytes, num_classes: int) -> str:
         ends = [*range(row_bytes, len(rest), row_bytes), len(rest)]
         if len(rest) != 3 * record.width * record.height or len(head) != 4 * len(ends):
             return f"its {len(stored):,} bytes are not those of {record.width}x{record.height} pixels"
-        return _chain(rest, ends, np.frombuffer(head, "<u4").tolist())
-    return _strip_damage(record, head, rest)
+        return _check_strips(rest, ends, np.frombuffer(head, "<u4").tolist())
+    return _find_strip_damage(record, head, rest)
 
 
-def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
+def _find_strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
     geometry = geometry_of(record)
     count = -(-geometry.rows // record.strip_rows)
     if len(head) < count * STRIP.itemsize:
         return f"a head of {len(head)} bytes for {count} strips"
     table, start = np.frombuffer(head[: count * STRIP.itemsize], STRIP), head[count * STRIP.itemsize :]
     ends = table["end"].tolist()
-    if found := _chain(scan, ends, table["crc"].tolist()):
+    if found := _check_strips(scan, ends, table["crc"].tolist()):
         return found
-    if found := header_fault(start, record):
+    if found := find_header_fault(start, record):
         return found
     bounds = np.append(strips.segment_ends(scan), len(scan))
     if len(bounds) != geometry.rows * geometry.segments:
@@ -179,7 +182,7 @@ def _strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
     return "" if bounds[[row * geometry.segments - 1 for row in rows]].tolist() == ends else "its strips end elsewhere"
 
 
-def _chain(data: Pixels, ends: list[int], crcs: list[int]) -> str:
+def _check_strips(data: Pixels, ends: list[int], crcs: list[int]) -> str:
     """Say what is wrong with strips that end there and have these running CRCs."""
     if len(ends) != len(crcs) or not ends or ends[-1] != len(data):
         return f"{len(crcs)} strips that do not cover its {len(data):,} bytes"
@@ -213,7 +216,7 @@ class _Comparison:
             return ""
         if now.record["kind"] != kind or now.bad:
             return "the source gives another kind of image now"
-        return self._other_pixels(_whole(now), cached)
+        return self._other_pixels(_to_image(now), cached)
 
     def _other_pixels(self, *images: bytes | Pixels) -> str:
         pixels = [
@@ -226,7 +229,7 @@ class _Comparison:
         return f"{num_different:,} pixels are not those of the source" if num_different else ""
 
 
-def _whole(stored: Stored) -> bytes | Pixels:
+def _to_image(stored: Stored) -> bytes | Pixels:
     """Return a sample that was just encoded as Source.read gives images."""
     record = Record._make(stored.record.item())
     if record.kind == FILE:
@@ -237,7 +240,7 @@ def _whole(stored: Stored) -> bytes | Pixels:
     return stored.data[-(-rows // record.strip_rows) * STRIP.itemsize :] + jpeg.EOI
 
 
-def _findings(
+def _collect(
     cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: OnProgress | None, workers: int | None
 ) -> list[BadImage]:
     """Collect what the check that `make` gives each thread says of every sample, in order."""
@@ -247,7 +250,7 @@ def _findings(
         if not hasattr(local, "check"):
             local.check = make()
         last = min(first + _CHUNK_SAMPLES, len(cache))
-        return [(index, _cause(local.check, index)) for index in range(first, last)]
+        return [(index, _run_check(local.check, index)) for index in range(first, last)]
 
     found: list[BadImage] = []
     with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
@@ -262,7 +265,7 @@ def _findings(
     return found
 
 
-def _cause(check: Callable[[int], str], index: int) -> str:
+def _run_check(check: Callable[[int], str], index: int) -> str:
     try:
         return check(index)
     except LoaderError as error:

@@ -7,8 +7,8 @@
 - jpeg, lossy: every image is decoded, shrunk and encoded anew, also one that is small enough already.
 - raw: every image is decoded, shrunk if asked, and stored as PIXELS.
 
-In all of them, an image that no decoder takes is stored as it is, so that indices stay the same and reading it tells
-the same error as reading the source does. EXIF orientation is recorded, never applied.
+An image that cannot be decoded is always stored as it is, so that indices stay the same and reading it raises the
+same error as reading the source does. EXIF orientation is recorded, never applied.
 """
 
 from __future__ import annotations
@@ -104,14 +104,16 @@ class SampleEncoder:
         """
         if isinstance(data, np.ndarray):
             if self.encoding.kind == "raw" or self.encoding.lossless:
-                return _as_pixels(shrunk(data, self.encoding), _Origin(label))
-            return self._encoded(shrunk(data, self.encoding), _Origin(label))
+                return _as_pixels(shrink(data, self.encoding), _Origin(label))
+            return self._encode_anew(shrink(data, self.encoding), _Origin(label))
         if len(data) > _MAX_BYTES:
-            raise LoaderError("E-UNSUPPORTED", f"a file of {len(data):,} bytes; a cache takes less than 4 GiB an image")
+            raise LoaderError(
+                "E-UNSUPPORTED", f"a file of {len(data):,} bytes: a cache holds less than 4 GiB per image"
+            )
         origin = _Origin(label)
         try:
             origin, probe = _as_stored(self._look.probe(data), label)
-            return self._decodable(data, probe, origin)
+            return self._encode_decodable(data, probe, origin)
         except LoaderError as error:
             if error.code in ("E-DEPENDENCY", "E-WORKER"):  # no fault of the image
                 raise
@@ -121,20 +123,20 @@ class SampleEncoder:
                     origin, _ = _as_stored(self._look_at_large.probe(data), label)
             return _as_file(data, origin, bad=error.code)
 
-    def _decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
+    def _encode_decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         if self.encoding.kind == "jpeg" and self.encoding.lossless:
-            return self._lossless(data, probe, origin)
+            return self._encode_lossless(data, probe, origin)
         decoded = self._any.full(data, probe)
         if self._any.repair and self.encoding.lossless:
             return _as_file(data, origin, kept="libjpeg warned")  # pixels would not tell the reader that it did
-        pixels = shrunk(decoded, self.encoding)
-        return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encoded(pixels, origin)
+        pixels = shrink(decoded, self.encoding)
+        return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encode_anew(pixels, origin)
 
-    def _lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
+    def _encode_lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         header = probe.header
         if header is None or not header.ordinary:
             self._any.full(data, probe)  # raises for what no reader could take
-            return _as_file(data, origin, kept="" if header is None else _rarity(header))
+            return _as_file(data, origin, kept="" if header is None else _name_unsupported(header))
         pixels = self._source.rgb(data, header.height, header.width)
         if self._source.warning:
             # What it repairs, and from where on, may depend on the rows that are decoded.
@@ -145,7 +147,7 @@ class SampleEncoder:
         except RecodeError as error:
             return _as_file(data, origin, kept=error.reason)
 
-    def _encoded(self, pixels: Pixels, origin: _Origin) -> Stored:
+    def _encode_anew(self, pixels: Pixels, origin: _Origin) -> Stored:
         """Make a new JPEG of the pixels; one without restart markers where these cannot be had."""
         height, width = pixels.shape[:2]
         origin = origin._replace(width=width, height=height)
@@ -160,10 +162,10 @@ class SampleEncoder:
 
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
         """Make the copy with restart markers, and prove it equal to `pixels`. Raises RecodeError."""
-        segment_mcus = _segment_mcus(data, header)
+        segment_mcus = _choose_segment_mcus(data, header)
         geometry = strips.StripGeometry(header.width, header.height, *strips.mcu_size(header), segment_mcus)
         copy, ends = self._recode(data, header, geometry)
-        found = _copy_header(copy, header, segment_mcus)
+        found = _read_copy_header(copy, header, segment_mcus)
         scan = np.frombuffer(copy, np.uint8)[found.scan_offset : -len(jpeg.EOI)]
         ends = np.append(strips.segment_ends(scan), len(scan)) if ends is None else ends
         if len(ends) != geometry.rows * geometry.segments or not _are_ends(scan, ends):
@@ -171,14 +173,14 @@ class SampleEncoder:
         self._compare(copy, pixels)
         strip_rows = max(1, JPEG_STRIP_PIXELS // geometry.mcu_height)
         row_ends = ends[geometry.segments - 1 :: geometry.segments]
-        table = _strip_table(scan, np.append(row_ends[strip_rows - 1 : -1 : strip_rows], len(scan)))
+        table = _make_strip_table(scan, np.append(row_ends[strip_rows - 1 : -1 : strip_rows], len(scan)))
         self._compare_window(copy, found, geometry, strip_rows, table["end"], pixels)
         head = table.tobytes() + copy[: found.scan_offset]
         if len(head) + len(scan) > _MAX_GROWTH * len(data):
             raise RecodeError("larger with restart markers")
         mcu = (geometry.mcu_width, geometry.mcu_height, segment_mcus, strip_rows, found.height_offset)
         stored = b"".join((head, scan.data))
-        return Stored(_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
+        return Stored(_make_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
     def _recode(
         self, data: bytes, header: jpeg.JpegHeader, geometry: strips.StripGeometry
@@ -201,7 +203,7 @@ class SampleEncoder:
             raise RecodeError(_UNSOUND, error.cause) from error
         if self._copy.warning:
             raise RecodeError(_UNSOUND, self._copy.warning)
-        if not _equal(decoded, pixels):
+        if not _are_equal(decoded, pixels):
             raise RecodeError("pixels differ")
 
     def _compare_window(
@@ -232,7 +234,7 @@ class SampleEncoder:
             raise RecodeError("a window differs", self._copy.warning or "")
 
 
-def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
+def shrink_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
     """Return (width, height) in pixels after the encoding's resize: aspect kept, sides at least 1, never enlarged.
 
     The other side is rounded down, as torchvision's Resize and FFCV do.
@@ -244,9 +246,9 @@ def shrunk_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
     return max(1, width * target // given), max(1, height * target // given)
 
 
-def shrunk(pixels: Pixels, encoding: Encoding) -> Pixels:
+def shrink(pixels: Pixels, encoding: Encoding) -> Pixels:
     """Shrink an image, uint8 [h, w, 3], antialiased; it comes back contiguous, as it is where it is small enough."""
-    width, height = shrunk_size(pixels.shape[1], pixels.shape[0], encoding)
+    width, height = shrink_size(pixels.shape[1], pixels.shape[0], encoding)
     if (height, width) == pixels.shape[:2]:
         return np.ascontiguousarray(pixels)
     slot = torch.empty((1, 3, height, width), dtype=torch.uint8, device="cpu", memory_format=torch.channels_last)
@@ -263,19 +265,19 @@ def _as_stored(upright: ImageInfo, label: int) -> tuple[_Origin, ImageInfo]:
     return origin, upright._replace(width=width, height=height, orientation=1)
 
 
-def _rarity(header: jpeg.JpegHeader) -> str:
+def _name_unsupported(header: jpeg.JpegHeader) -> str:
     if header.sof > 0xC2:
         return "arithmetic coding"
     return "CMYK" if header.components == 4 else "odd sampling"
 
 
-def _segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
+def _choose_segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
     """MCUs from one restart marker to the next."""
     column_bytes = (len(data) - header.scan_offset) / (header.width * header.height) * strips.mcu_size(header)[1]
     return strips.segment_length(header, max(MIN_SEGMENT_PIXELS, int(MIN_SEGMENT_BYTES / column_bytes)))
 
 
-def _copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
+def _read_copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
     """Read the header of a copy. Raises RecodeError if that is not the kind of JPEG that was asked for."""
     try:
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
@@ -297,7 +299,7 @@ def _are_ends(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
     return bool((scan[ends[:-1] - 2] == 0xFF).all() and (scan[ends[:-1] - 1] == numbers).all())
 
 
-def _equal(a: Pixels, b: Pixels) -> bool:
+def _are_equal(a: Pixels, b: Pixels) -> bool:
     """Return whether two contiguous images are equal; by words of 8 bytes, which takes a third of the time."""
     if a.shape != b.shape:
         return False
@@ -307,7 +309,7 @@ def _equal(a: Pixels, b: Pixels) -> bool:
     return same and np.array_equal(flat_a[words:], flat_b[words:])
 
 
-def _strip_table(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+def _make_strip_table(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
     table = np.zeros(len(ends), STRIP)
     table["end"] = ends
     begin = crc = 0
@@ -325,18 +327,18 @@ def _as_pixels(pixels: Pixels, origin: _Origin) -> Stored:
         crcs.append(crc)
     head = np.array(crcs, "<u4").tobytes()
     if len(head) + pixels.nbytes > _MAX_BYTES:
-        raise LoaderError("E-UNSUPPORTED", f"{width}x{height} pixels; a cache takes less than 4 GiB an image")
+        raise LoaderError("E-UNSUPPORTED", f"{width}x{height} pixels: a cache holds less than 4 GiB per image")
     stored = b"".join((head, pixels.reshape(-1).data))
     origin = origin._replace(width=width, height=height)
-    record = _record(PIXELS, len(stored), len(head), crc32(head, 0), origin, (0, 0, 0, PIXEL_STRIP_ROWS, 0))
+    record = _make_record(PIXELS, len(stored), len(head), crc32(head, 0), origin, (0, 0, 0, PIXEL_STRIP_ROWS, 0))
     return Stored(record, stored)
 
 
 def _as_file(data: bytes, origin: _Origin, *, kept: str = "", bad: str = "") -> Stored:
-    return Stored(_record(FILE, len(data), 0, crc32(data, 0), origin, (0, 0, 0, 0, 0)), data, kept, bad)
+    return Stored(_make_record(FILE, len(data), 0, crc32(data, 0), origin, (0, 0, 0, 0, 0)), data, kept, bad)
 
 
-def _record(
+def _make_record(
     kind: int, length: int, head: int, crc: int, origin: _Origin, layout: tuple[int, int, int, int, int]
 ) -> np.void:
     """Make a scalar of RECORD; `layout` is its last five fields."""

@@ -51,7 +51,7 @@ def sample_psnr(
     """Return the mean PSNR in dB between what the source and the cache give for images `indices` of the source.
 
     The cache's image is number `index - first`. `pipeline` is without draws and without EXIF (the default: a centre
-    crop of 224 pixels). Images that no decoder takes are left out; None if none is left. Raises LoaderError where a
+    crop of 224 pixels). Images that cannot be decoded are left out; None if none is left. Raises LoaderError where a
     file cannot be read.
     """
     chosen = pipeline or imagenet_eval(224)
@@ -60,15 +60,15 @@ def sample_psnr(
     for index in indices:
         original, stored = source.read(index), cache.read(index - first)
         try:
-            expected = _served(decoder, chosen, original)
-            found.append(psnr_db(expected, _served(decoder, chosen, stored)))
+            expected = _serve(decoder, chosen, original)
+            found.append(psnr_db(expected, _serve(decoder, chosen, stored)))
         except LoaderError as error:
             if error.code == "E-DEPENDENCY":
                 raise
     return float(np.mean(found)) if found else None
 
 
-def _served(decoder: ImageDecoder, pipeline: ImagePipeline, data: bytes | Pixels) -> Pixels:
+def _serve(decoder: ImageDecoder, pipeline: ImagePipeline, data: bytes | Pixels) -> Pixels:
     """Return the image as the sample stage serves it, uint8 [height, width, 3]."""
     pixels = data if isinstance(data, np.ndarray) else decoder.full(data)
     width, height = (np.array([side]) for side in (pixels.shape[1], pixels.shape[0]))

@@ -167,7 +167,7 @@ def test_a_signal_leaves_what_the_next_build_goes_on_with(
     assert left.startswith("x.h5.tmp.")
     run = penstock_here("cache", "build", many, path, "--workers", 2)
     assert run.returncode == 0, run.stderr
-    assert "going on with" in run.stderr
+    assert "continuing" in run.stderr
     assert "were there from a build that was stopped" in run.stdout
     assert "stored 300 as JPEGs in strips" in run.stdout
     assert os.listdir(path.parent) == ["x.h5"]

@@ -98,7 +98,7 @@ def test_flips_in_the_tables(flipper: Flipper) -> None:
 
 def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: with the CRCs left out, flips of a bit show as other pixels."""
-    monkeypatch.setattr("penstock.loaders.cache.hdf5_cache._checked", lambda data, before, expected: data)
+    monkeypatch.setattr("penstock.loaders.cache.hdf5_cache._check_crc", lambda data, before, expected: data)
     monkeypatch.setattr("penstock.loaders.cache.hdf5_cache.crc32", lambda data, before: _Anything())
     draw, outcomes = random.Random(3), set()
     for _ in range(20):

@@ -206,7 +206,7 @@ def _write(path: Path, datasets: dict[str, Any], **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": SCHEMA + 1}, "schema 2"),
+        ({"schema": SCHEMA + 1}, "schema is 2"),
         ({"samples": 5}, "tables of 6 and 6 rows"),
         ({"payload_bytes": 1 << 30}, "payload is shorter"),
         ({"digests": {}}, "digest of the table samples"),

@@ -635,7 +635,7 @@ def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(source, "refreshed", lambda: source)
         patch.setattr(os, "open", denied)
-        patch.setattr(cache_build, "usable_file", lambda *_: None)
+        patch.setattr(cache_build, "read_usable_file", lambda *_: None)
         refused("E-ACCESS", source, tmp_path / "x.h5")
     # A cache that is there is used where nothing can be written.
     build(photos, tmp_path / "x.h5")

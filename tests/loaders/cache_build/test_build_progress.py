@@ -61,7 +61,7 @@ def test_what_was_there_is_told_and_not_counted_as_speed(
             now[0] += 10
             display.advance(20, 1000)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == r"penstock: going on with '/a b/\udcff.h5': 900 of 1,000 images are there already"
+    assert lines[0] == r"penstock: continuing '/a b/\udcff.h5': 900 of 1,000 images are already there"
     assert "940 of 1,000 images, 0 MB written, 2 images/s" in lines[-1]
 
 

@@ -19,7 +19,7 @@ from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, E
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache_build.build_file import BuildRequest, build_file
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
-from penstock.loaders.cache_build.verify import BadImage, CacheReport, damage, verify_against, verify_cache
+from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_damage, verify_against, verify_cache
 from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
@@ -120,8 +120,8 @@ def test_a_record_that_does_not_fit_its_bytes_is_found(fields: dict[str, int], c
     wide = (cache.records["mcu_width"] == 16) & (cache.records["width"] > 64) & (cache.records["height"] > 64)
     index = int(np.flatnonzero(wide & (cache.records["kind"] == STRIPS))[0])
     record, stored = cache.records[index], cache.stored(index)
-    assert damage(altered(record), stored, 3) == ""
-    assert damage(altered(record, **fields), stored, 3) != ""
+    assert find_damage(altered(record), stored, 3) == ""
+    assert find_damage(altered(record, **fields), stored, 3) != ""
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_record_that_does_not_fit_its_bytes_is_found(fields: dict[str, int], c
 def test_a_record_that_does_not_fit_its_pixels_is_found(fields: dict[str, int], tmp_path: Path) -> None:
     pixels = np.ascontiguousarray(scene(60, 60)[None])
     cache = built(ArraySource(pixels, np.zeros(1, np.int64)), tmp_path / "cache.h5", Encoding(kind="raw"))
-    assert damage(altered(cache.records[0]), cache.stored(0), 1) == ""
-    assert damage(altered(cache.records[0], **fields), cache.stored(0), 1) != ""
+    assert find_damage(altered(cache.records[0]), cache.stored(0), 1) == ""
+    assert find_damage(altered(cache.records[0], **fields), cache.stored(0), 1) != ""
 
 
 def test_strips_that_do_not_end_with_their_rows_are_found(cache: Hdf5Cache) -> None:
@@ -148,7 +148,7 @@ def test_strips_that_do_not_end_with_their_rows_are_found(cache: Hdf5Cache) -> N
             table["crc"][row] = crc = zlib.crc32(data[record.head + begin : record.head + end], crc)
             begin = end
         told = record._replace(crc=zlib.crc32(data[: record.head]))
-        assert damage(told, bytes(data), 3) == expected
+        assert find_damage(told, bytes(data), 3) == expected
 
 
 def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
@@ -174,7 +174,7 @@ def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
         for _ in range(draw.randrange(3)):
             data[draw.randrange(len(data))] = draw.randrange(256)
         record["crc"] = zlib.crc32(data if record["kind"] == FILE else data[: int(record["head"])])
-        found += damage(altered(record), bytes(data), 3) != ""
+        found += find_damage(altered(record), bytes(data), 3) != ""
     assert 1500 < found < 3000
 
 

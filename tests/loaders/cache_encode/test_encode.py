@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding, crc32
 from penstock.loaders.cache_encode import encode as cache_encode
-from penstock.loaders.cache_encode.encode import SampleEncoder, Stored, shrunk, shrunk_size
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored, shrink, shrink_size
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.jpeg.header import parse_header
@@ -445,7 +445,7 @@ def test_orientation_of_resized_images(encoding: Encoding) -> None:
 def test_extreme_sizes(size: tuple[int, int], encoding: Encoding) -> None:
     pixels = np.ascontiguousarray(scene(max(size[0], 48), max(size[1], 48))[: size[0], : size[1]])
     stored = SampleEncoder(encoding).encode(pixels, 7)
-    width, height = shrunk_size(size[1], size[0], encoding)
+    width, height = shrink_size(size[1], size[0], encoding)
     assert stored.kept == ("larger with restart markers" if encoding is SMALL and size == (3000, 1) else "")
     assert stored_pixels(stored).shape == (height, width, 3)
 
@@ -472,14 +472,14 @@ def test_recode_error_has_a_stable_reason() -> None:
     ],
 )
 def test_shrunk_size(size: tuple[int, int], settings: dict[str, int], expected: tuple[int, int]) -> None:
-    assert shrunk_size(*size, Encoding(**settings)) == expected
+    assert shrink_size(*size, Encoding(**settings)) == expected
 
 
 @pytest.mark.parametrize("size", [(120, 200), (200, 120), (49, 3000)])
 def test_pixels_are_those_of_the_antialiased_kernel(size: tuple[int, int]) -> None:
     pixels = textured(*size)
     pixels.flags.writeable = False
-    small = shrunk(pixels, Encoding(resize=48))
+    small = shrink(pixels, Encoding(resize=48))
     batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
     expected = functional.interpolate(batch, small.shape[:2], mode="bilinear", antialias=True)
     assert (small == expected[0].permute(1, 2, 0).numpy()).all()
@@ -488,5 +488,5 @@ def test_pixels_are_those_of_the_antialiased_kernel(size: tuple[int, int]) -> No
 
 def test_an_image_that_is_small_enough_is_itself() -> None:
     pixels = textured(60, 48)
-    assert shrunk(pixels, Encoding(resize=48)) is pixels
-    assert np.array_equal(shrunk(pixels[:, ::-1], Encoding(kind="raw")), pixels[:, ::-1])
+    assert shrink(pixels, Encoding(resize=48)) is pixels
+    assert np.array_equal(shrink(pixels[:, ::-1], Encoding(kind="raw")), pixels[:, ::-1])

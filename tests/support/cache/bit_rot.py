@@ -19,7 +19,7 @@ from penstock.loaders.cache.format import PIXELS, STRIPS, Encoding, Record
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
-from penstock.loaders.cache_build.verify import damage
+from penstock.loaders.cache_build.verify import find_damage
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
@@ -181,7 +181,7 @@ class Flipper:
             with self.flipped(at, draw.randrange(8)):
                 seen = [told(self._whole[index], self._reader.whole(index))]
                 seen += [told(self._known[index, window], self._reader.window(index, window)) for window in windows]
-                found = damage(record, self._reader.cache.stored(index), self._num_classes)
+                found = find_damage(record, self._reader.cache.stored(index), self._num_classes)
             assert "CRC" in found, (index, at, found)
             assert seen[0] == REPORTED, (index, at, seen)  # all of it was read
             # A window that does not need the byte is as it was; one of those that cover the image needs it.
