@@ -154,7 +154,7 @@ def test_asynchronous_work_is_timed_on_the_device():
 
 
 def test_a_measurement_needs_time():
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="must be above 0"):
         measure_rate(lambda: 1, seconds=0)
 
 

@@ -83,7 +83,7 @@ def test_entries_are_the_files_again_and_again(greys: Path) -> None:
 
 def test_what_it_cannot_read_is_a_loader_error(greys: Path, tmp_path: Path) -> None:
     arrays = open_source((np.zeros((8, 40, 40, 3), np.uint8), np.zeros(8, np.int64)))
-    with pytest.raises(LoaderError, match=r"E-MISUSE.*no folder of files"):
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*needs a folder of files"):
         DaliPipeline(arrays, arrays, settings(), {"workers": 1})
     for number in range(8):
         (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff not an image")

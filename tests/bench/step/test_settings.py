@@ -49,7 +49,7 @@ def test_impossible_settings_raise_and_name_themselves(field, value):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"schedule": "onecycle", "warmup": 0.0}, "warmup is above zero"),
+        ({"schedule": "onecycle", "warmup": 0.0}, "warmup must be above 0"),
         ({"compile": "default", "checkpointing": "blocks"}, "exclude each other"),
     ],
 )
