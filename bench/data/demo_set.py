@@ -97,7 +97,6 @@ def synthesise(
     try:
         found = _is_complete(folder, settings, photos)
         if not found:
-            require_pillow()
             with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
