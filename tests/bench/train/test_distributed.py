@@ -100,7 +100,7 @@ def test_ranks_that_would_train_differently_are_refused_on_all_of_them(runs):
     for number, rank in enumerate(runs[1]):
         settings, data = rank["different"].split(" LoaderError")
         assert settings.startswith(f"LoaderError[E-STATE] rank={number} cause=rank 1 and rank 0 ")
-        assert "differ in lr (0.05 and 1.05)" in settings
+        assert "differ in lr (1.05 and 0.05)" in settings
         assert f"[E-STATE] rank={number} " in data
         assert "differ in training fingerprint" in data
 
