@@ -165,6 +165,8 @@ class _Pool:
     def __enter__(self) -> _Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # what the workers still do is not wanted
+            self._iterator.grace_s = 0.0
         self._iterator.shut_down()
         self._progress.close()
