@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import reprlib
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -41,7 +41,7 @@ def checked_number(
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} must be a number, got {shown(value)}")
     number = operator.index(value) if hasattr(value, "__index__") else float(value)
-    if not math.isfinite(number):
+    if not abs(number) <= sys.float_info.max:  # an integer may be larger than any float
         raise ValueError(f"{name} must be finite, got {shown(value)}")
     _check_range(name, number, low, high, above)
     return number

@@ -23,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     global _stderr, _limit_s
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job: no test could be interrupted
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # of nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _stderr = os.dup(2)  # before what tests print is captured
     is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
     _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)

@@ -68,6 +68,12 @@ def build_cache(
     source is scanned again if one of its files changed since its scan. Raises ValueError for impossible numbers,
     LoaderError as build_file does.
     """
+    if not isinstance(source, Source):
+        raise ValueError(f"source must be a Source, such as open_source(path), got {shown(source)}")
+    if not isinstance(dest, (str, bytes, os.PathLike)) or not os.fspath(dest):
+        raise ValueError(f"dest must be a path, got {shown(dest)}")
+    if not isinstance(ranks, Ranks | None):
+        raise ValueError(f"ranks must be Ranks, got {shown(ranks)}")
     source = refresh_source(source)
     shards = checked_int("shards (an image each at least)", shards, 1, min(MAX_SHARDS, len(source)))
     request = BuildRequest(

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from penstock.loaders.stream.ranks import distributed_place, is_joined
+from penstock.pipelines.checked import checked_int, set_checked
 from penstock.pipelines.errors import LoaderError
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
@@ -31,6 +32,10 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     group: Any = None
+
+    def __post_init__(self) -> None:
+        set_checked(self, world_size=checked_int("world_size", self.world_size, 1))
+        set_checked(self, rank=checked_int("rank", self.rank, 0, self.world_size - 1))
 
     def shards(self, shards: int) -> list[int]:
         """Return the shards that this rank builds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -34,9 +33,10 @@ from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
 from penstock.loaders.feed.copies import checked_device
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
-from penstock.loaders.stream.state import DataLoaderState
+from penstock.loaders.stream.state import NUM_EPOCHS, DataLoaderState
 from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.watchdog import check_watchdog
+from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -100,7 +100,8 @@ class DataLoader(TorchDataLoader[T_co]):
             check_watchdog(watchdog_s)
         self.device = None if device is None else checked_device(device)
         self.seed, self.watchdog_s = _check_seed(seed), watchdog_s
-        self.tuned, self.snapshot_every_n_steps = tuned or num_workers == AUTO, snapshot_every_n_steps
+        self.tuned = checked_bool("tuned", tuned) or num_workers == AUTO
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         if self.tuned:
             num_workers, pin_memory, prefetch_factor = recommend_settings(
                 dataset, num_workers, pin_memory, prefetch_factor, self.device
@@ -185,8 +186,7 @@ class DataLoader(TorchDataLoader[T_co]):
         The epoch is passed on to a sampler that has its own set_epoch (DistributedSampler). Raises ValueError unless it
         is from 0 to 2**32 - 1.
         """
-        if not 0 <= epoch < 1 << 32:
-            raise ValueError(f"epoch must be from 0 to 2**32 - 1, got {epoch}")
+        epoch = checked_int("epoch", epoch, 0, NUM_EPOCHS - 1)
         if epoch != self.epoch or not self._place.fresh:
             self._go_to(Place(epoch))
         self._pass_epoch_on()
@@ -239,7 +239,7 @@ class DataLoader(TorchDataLoader[T_co]):
         place.drawn_from = place.drawn_from or order.may_draw_from()
         if reads_from_generators(self):
             place.drawn_from = place.drawn_from or set(capture({}))
-        if self.num_workers == 0 and is_stateful(dataset):
+        if self.num_workers == 0 and is_stateful(dataset):  # a worker's is not known before the worker runs
             place.processes = [save_starts({DATASET: dataset}) or None]
         place.draws_seed = self.persistent_workers and self._iterator is None
         own = next(iter(order.generators), "") if self.generator is not None else TORCH
@@ -294,11 +294,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
 
 def _check_seed(seed: Any) -> int | None:
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not 0 <= operator.index(seed) < 1 << 64:
-        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
-    return operator.index(seed)
+    return None if seed is None else checked_int("seed", seed, 0, (1 << 64) - 1)
 
 
 def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any, seed: int | None) -> str:

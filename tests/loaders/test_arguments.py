@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
+from torch.utils.data import TensorDataset
 
-from penstock.loaders import LoaderError, create_loader, open_source
+from penstock.loaders import DataLoader, LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.prometheus import serve_prometheus
@@ -44,6 +46,19 @@ def loaded(photos: Path, **arguments: Any) -> None:
 def at_epoch(photos: Path, *, epoch: Any) -> None:
     with small(photos) as loader:
         loader.set_epoch(epoch)
+
+
+def drop_in(photos: Path, *, epoch: Any = 0, **settings: Any) -> None:
+    with DataLoader(TensorDataset(torch.arange(9)), shuffle=True, **settings) as loader:
+        loader.set_epoch(epoch)
+
+
+def cached_from(photos: Path, *, source: Any) -> object:
+    return build_cache(source, photos.parent / "never.h5", workers=0)
+
+
+def cached_at(photos: Path, *, dest: Any) -> object:
+    return build_cache(open_source(photos), dest, workers=0)
 
 
 def without_data(make: Callable[..., object]) -> Callable[..., object]:
@@ -77,7 +92,8 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
         "decoder": ("decoder must be one of", ["", False]),
         "on_bad_sample": ("on_bad_sample must be one of", [True, None]),
         "on_repaired": ("on_repaired must be one of", ["", False]),
-        "max_bad": ("max_bad must be", [NAN, "1%", -1, 2.5, True]),
+        "max_bad": ("max_bad must be", [NAN, "1%", -1, 2.5, True, 10**400]),
+        "pad": ("pad must be True or False", [0, 1, 0.0, "no", np.array([True, False])]),
         "profile": ("profile must be", ["nope", None]),
         "workers": ("workers must be", [1.5, "2", True, -1, NAN]),
         "prefetch": ("prefetch must be", [1.5, "2", 0]),
@@ -105,6 +121,15 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
         "shards": ("shards .* must be", [2.0, 0, True]),
         "replace_stale": ("replace_stale must be True or False", ["no"]),
         "wait": ("wait must be True or False", [0]),
+        "ranks": ("ranks must be Ranks", [3, (0, 2)]),
+    },
+    cached_from: {"source": ("source must be a Source", ["/path", "", []])},
+    cached_at: {"dest": ("dest must be a path", [None, 3, ""])},
+    without_data(Ranks): {"rank": ("rank must be", [5, -1, "0"]), "world_size": ("world_size must be", [0, 1.5])},
+    drop_in: {
+        "epoch": ("epoch must be", [2**32, -1, 2.5, "5", None, True]),
+        "seed": ("seed must be", ["5", 1.5, [2], True, -1]),
+        "tuned": ("tuned must be True or False", ["no", "0", -1, NAN]),
     },
     open_source: {
         "allow_empty": ("allow_empty must be True or False", ["no"]),
@@ -177,3 +202,15 @@ def test_a_state_whose_shuffle_was_0_or_1_is_loaded(photos: Path) -> None:
         loader.load_state_dict({**loader.state_dict(), "shuffle": 0})
         with pytest.raises(LoaderError, match="shuffle=True, this loader False"):
             loader.load_state_dict({**loader.state_dict(), "shuffle": 1})
+
+
+@pytest.mark.parametrize("epoch", [np.int64(3), np.array(3), torch.tensor(3)], ids=["int64", "array", "tensor"])
+def test_an_epoch_of_the_drop_in_becomes_an_integer_of_its_own(epoch: Any) -> None:
+    with DataLoader(TensorDataset(torch.arange(9)), shuffle=True, seed=0) as loader:
+        loader.set_epoch(epoch)
+        next(iter(loader))
+        state = json.loads(json.dumps(loader.state_dict()))
+        list(loader)
+        assert (state["epoch"], int(epoch)) == (3, 3)
+        loader.load_state_dict(state)
+        assert loader.epoch == 3

@@ -87,7 +87,9 @@ def test_a_complete_folder_is_left_alone_and_an_incomplete_one_refused(tmp_path:
     victim = sorted(folder.rglob("*.jpg"))[7]
     for spoil in (lambda: victim.write_bytes(b""), victim.unlink):
         spoil()
-        with pytest.raises(LoaderError, match=r"E-MISUSE.*photos of the demo set in the folder are missing.*remove '.*demo' first"):
+        with pytest.raises(
+            LoaderError, match=r"E-MISUSE.*photos of the demo set in the folder are missing.*remove '.*demo' first"
+        ):
             synthesise(folder, **SMALL, workers=0)
     del before[str(victim.relative_to(folder))]
     assert contents(folder) == before
