@@ -99,7 +99,7 @@ def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache)
     ("told", "words"),
     [
         ([0, 0], r"of 0\.\d MB .* 0\.0 MB were read from storage again"),
-        ([None, None], "this kernel does not tell"),
+        ([None, None], "this kernel does not report"),
     ],
 )
 def test_a_figure_of_storage_that_is_none_is_refused(
@@ -124,7 +124,7 @@ def test_arrays_have_nothing_to_read() -> None:
     arrays = open_source((np.zeros((5, 8, 8, 3), np.uint8), np.arange(5)))
     assert not ReadCeiling(arrays, imagenet_train(32), 0).possible
     assert bytes_an_image(arrays) is None
-    with pytest.raises(ValueError, match="not known where"):
+    with pytest.raises(ValueError, match="places of the images in their files are unknown"):
         ReadCeiling(arrays, imagenet_train(32), 0).cold(0.01)
 
 

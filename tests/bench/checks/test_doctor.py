@@ -320,7 +320,7 @@ def test_the_command_tells_all_and_writes_it_down(
     assert caught.value.exit_code == 7
     assert "fail  open files" in capsys.readouterr().out
     for wrong in ({"backend": "tf"}, {"on_bad_sample": "skip"}):
-        with pytest.raises(ValueError, match="is"):
+        with pytest.raises(ValueError, match="must be"):
             doctor(**wrong)
 
 
