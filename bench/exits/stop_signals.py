@@ -68,7 +68,8 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
     def send() -> None:
         time.sleep(_AGAIN_S)
-        os.kill(os.getpid(), number)
+        if signal.getsignal(number) is _leave:  # otherwise another one was heeded meanwhile, and the command ends
+            os.kill(os.getpid(), number)
 
     _thread.start_new_thread(send, ())
     signal.signal(number, _leave)

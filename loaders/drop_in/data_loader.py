@@ -35,7 +35,7 @@ from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import NUM_EPOCHS, DataLoaderState
 from penstock.loaders.workers.needs import Needs, ensure
-from penstock.loaders.workers.watchdog import check_watchdog
+from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
@@ -96,12 +96,11 @@ class DataLoader(TorchDataLoader[T_co]):
         tuned: bool = False,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
-        if watchdog_s is not None:
-            check_watchdog(watchdog_s)
+        check_watchdog(DEFAULT_WATCHDOG_S if watchdog_s is None else watchdog_s)
         self.device = None if device is None else checked_device(device)
         self.seed, self.watchdog_s = _check_seed(seed), watchdog_s
-        self.tuned = checked_bool("tuned", tuned) or num_workers == AUTO
         self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.tuned = checked_bool("tuned", tuned) or num_workers == AUTO
         if self.tuned:
             num_workers, pin_memory, prefetch_factor = recommend_settings(
                 dataset, num_workers, pin_memory, prefetch_factor, self.device

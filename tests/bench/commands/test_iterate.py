@@ -188,7 +188,7 @@ def test_a_state_of_another_stream_is_refused(
     assert (code, served) == (2, [])
     errors = capfd.readouterr().err
     assert errors.count("\n") == 1
-    assert errors.startswith(("LoaderError[E-STATE]", "penstock: seed lies in"))
+    assert errors.startswith(("LoaderError[E-STATE]", "penstock: seed must lie in"))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"x"', "\udcff", '{"epoch": 1}'])
