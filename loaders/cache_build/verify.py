@@ -244,13 +244,13 @@ def _collect(
     cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: OnProgress | None, workers: int | None
 ) -> list[BadImage]:
     """Collect what the check that `make` gives each thread says of every sample, in order."""
-    local = threading.local()
+    local, stopped = threading.local(), threading.Event()
 
     def check(first: int) -> list[tuple[int, str]]:
         if not hasattr(local, "check"):
             local.check = make()
         last = min(first + _CHUNK_SAMPLES, len(cache))
-        return [(index, _run_check(local.check, index)) for index in range(first, last)]
+        return [(index, _run_check(local.check, index)) for index in range(first, last) if not stopped.is_set()]
 
     found: list[BadImage] = []
     with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
@@ -260,6 +260,7 @@ def _collect(
                 if progress:
                     progress(len(part))
         except BaseException:
+            stopped.set()  # each thread ends with the read that it is in, which the end of the pool waits for
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found

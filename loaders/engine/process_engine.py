@@ -9,7 +9,6 @@ from multiprocessing import current_process
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.engine_states import EngineStates
@@ -24,8 +23,8 @@ from penstock.loaders.workers.failures import death_error, silence_error
 from penstock.loaders.workers.launch import start_error, without_main, worker_context
 from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.settle import start_worker
-from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import Watchdog
+from penstock.loaders.workers.watched_loader import WatchedLoader
 from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
@@ -87,27 +86,6 @@ class _Dispatch:
         return item
 
 
-class _SlotLoader(DataLoader[Produced]):
-    """DataLoader of torch over work items, whose workers are watched."""
-
-    def __init__(self, engine: ProcessEngine, **settings: Any) -> None:
-        self._engine = engine
-        # A generator of its own: torch draws a seed for each iterator, which must not disturb the user's generator.
-        super().__init__(batch_size=None, collate_fn=_as_is, generator=torch.Generator(), **settings)
-
-    def check_worker_number_rationality(self) -> None:
-        """Say nothing: more workers than processors are worth it where reads block."""
-
-    def _get_iterator(self) -> Any:
-        if self.num_workers == 0:
-            return super()._get_iterator()
-        return WatchedIterator(self, self._engine.worker_died, self._engine.worker_silent)
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
 class ProcessEngine(EngineStates):
     """Engine whose workers are those of a torch DataLoader; Engine holds the contract of its methods."""
 
@@ -164,12 +142,13 @@ class ProcessEngine(EngineStates):
     def _start_workers(self, dataset: BatchMaker) -> Any:
         """Return the iterator of torch over `dataset`, its workers running."""
         if not self._workers:
-            return iter(_SlotLoader(self, dataset=dataset, sampler=self._dispatch))
+            return iter(WatchedLoader(self.worker_died, self.worker_silent, dataset=dataset, sampler=self._dispatch))
         with without_main(self._settings.source):
             context = worker_context(self._options.start_method)
             return iter(
-                _SlotLoader(
-                    self,
+                WatchedLoader(
+                    self.worker_died,
+                    self.worker_silent,
                     dataset=dataset,
                     sampler=self._dispatch,
                     num_workers=self._workers,

@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from multiprocessing import current_process
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from penstock.loaders.system.machine import ensure_descriptors
 from penstock.loaders.workers.failures import death_error, exception_error, silence_error
@@ -19,8 +18,8 @@ from penstock.loaders.workers.launch import start_error, without_main, worker_co
 from penstock.loaders.workers.leftovers import sweep
 from penstock.loaders.workers.needs import ensure_children
 from penstock.loaders.workers.settle import OUTLASTED, start_worker
-from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
+from penstock.loaders.workers.watched_loader import WatchedLoader
 from penstock.loaders.workers.worker_progress import MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
 from penstock.pipelines.errors import LoaderError
 
@@ -89,25 +88,6 @@ class _Runner(Dataset[_Answer], Generic[Item, Result]):
         return _Answer(result)
 
 
-class _Loader(DataLoader[_Answer]):
-    """DataLoader of torch whose workers are watched."""
-
-    def __init__(self, pool: _Pool, **settings: Any) -> None:
-        self._pool = pool
-        # A generator of its own: torch draws a seed for each iterator, which must not disturb the user's generator.
-        super().__init__(batch_size=None, collate_fn=_as_is, generator=torch.Generator(), **settings)
-
-    def check_worker_number_rationality(self) -> None:
-        """Say nothing: more workers than processors are worth it where reads block."""
-
-    def _get_iterator(self) -> Any:
-        return WatchedIterator(self, self._pool.describe_death, self._pool.describe_silence)
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
 class _Pool:
     """Start the workers; a context manager that ends them."""
 
@@ -119,8 +99,9 @@ class _Pool:
         try:
             with without_main(self if source is None else source), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Got pickle error")  # the ValueError below says it
-                loader = _Loader(
-                    self,
+                loader = WatchedLoader(
+                    self.describe_death,
+                    self.describe_silence,
                     dataset=_Runner(work, self._progress),
                     sampler=items,
                     num_workers=workers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import time
 import zlib
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from photo_folder import photo, write_folder
 from penstock.loaders import LoaderError
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache_build import verify
 from penstock.loaders.cache_build.build_file import BuildRequest, build_file
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_damage, verify_against, verify_cache
@@ -247,3 +249,24 @@ def test_other_coding_of_the_same_pixels_is_no_difference(
     library = None if there is not None else native_tests.native()
     monkeypatch.setattr(cache_encode, "native_library", lambda: library)
     assert verify_against(cache, scanned(root), deep=True).sound
+
+
+def test_an_interrupted_check_ends_with_the_image_that_a_thread_is_at(
+    cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def look(check: object, index: int) -> str:
+        looked_at.append(index)
+        time.sleep(0.0 if index < 4 else 0.3)
+        return ""
+
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "_CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(verify, "_run_check", look)
+    with pytest.raises(KeyboardInterrupt):
+        verify_cache(cache, progress=interrupt, workers=1)
+    assert looked_at[:4] == [0, 1, 2, 3]
+    assert len(looked_at) <= 6  # 8 would be the whole chunk
