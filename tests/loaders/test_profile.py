@@ -44,7 +44,7 @@ def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_tak
     for wrong, words in (
         (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' has no option readers"),
         (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers must be at least 1"),
-        (Profile(backend="grain", cpus=cpus), "no backend 'grain'"),
+        (Profile(backend="grain", cpus=cpus), "unknown backend 'grain'"),
         (Profile(cpus=cpus, options={"workers": {"all": 2}}), r"Expected .*got `object` - at `\$.options"),
     ):
         save_profile(wrong, path)
