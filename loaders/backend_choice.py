@@ -80,9 +80,11 @@ def _checked_options(saved: Profile, name: Path) -> dict[str, Any]:
     if saved.backend not in BACKENDS:
         raise profile_error(f"unknown backend {saved.backend!r}", name)
     try:
-        BACKENDS[saved.backend].parse(options)
+        _, of_source = BACKENDS[saved.backend].parse(options)
     except (TypeError, ValueError) as error:
         raise profile_error(f"its options do not suit its backend ({error})", name) from None
+    if of_source:
+        raise profile_error(f"a profile holds no options of one source ({', '.join(of_source)})", name)
     return options
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from penstock.loaders.cache_build.for_source import prepare_source
+from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS, prepare_source
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.engine.choose import needs_of, open_engine
 from penstock.loaders.engine.options import WorkerOptions
@@ -16,8 +16,6 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.needs import Needs
-
-SOURCE_OPTIONS = ("cache", "encoding")  # which prepare_source takes next to the source
 
 
 @dataclass(frozen=True, kw_only=True)

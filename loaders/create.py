@@ -218,7 +218,9 @@ def check_arguments(
 ) -> None:
     """Raise what create_loader raises for these arguments whatever the data; a scan of it may take minutes."""
     choose_named(backend, decoder, options, profile)
-    BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired or "count", max_bad=max_bad)
+    BadSamplePolicy(
+        on_bad_sample=on_bad_sample, on_repaired="count" if on_repaired is None else on_repaired, max_bad=max_bad
+    )
 
 
 def loader_needs(

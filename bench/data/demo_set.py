@@ -171,7 +171,11 @@ def _write_chunk(
 ) -> int:
     for place in places:
         working_on(place)
-        photos[place].path(folder).write_bytes(photo_bytes(seed, *photos[place]))
+        data = photo_bytes(seed, *photos[place])
+        try:
+            photos[place].path(folder).write_bytes(data)
+        except OSError as error:  # in a worker process it would count as a fault of the work
+            raise _make_loader_error(error, folder) from error
     return len(places)
 
 

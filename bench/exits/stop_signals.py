@@ -68,7 +68,8 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
     def send() -> None:
         time.sleep(_AGAIN_S)
-        if signal.getsignal(number) is _leave:  # otherwise another one was heeded meanwhile, and the command ends
+        # Otherwise another signal was heeded meanwhile, and the command ends.
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
             os.kill(os.getpid(), number)
 
     _thread.start_new_thread(send, ())

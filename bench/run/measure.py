@@ -22,6 +22,7 @@ from penstock.bench.record.bench_record import (
 )
 from penstock.bench.run.rounds import ADVICE_SHARE, Display, Rounds, rates_of
 from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
+from penstock.bench.run.take_advice import trial_seconds
 from penstock.bench.run.watched import Key
 from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
 from penstock.bench.search.trials import Trial
@@ -53,7 +54,7 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
             display=display,
             failed=partial(_note_failure, notes),
         )
-        rounds.run(keep=budget.share(ADVICE_SHARE) if subject.settings.apply else 0.0)
+        rounds.run(keep=_time_for_advice(subject))
         if own in rounds.late:
             raise budget.too_short()
         if rounds.late:
@@ -82,6 +83,12 @@ def _with_short_measurements(subject: Subject) -> Subject:
     left = budget.left - budget.share(ADVICE_SHARE)
     seconds = min(wanted.seconds, max(_MIN_SECONDS, left / lengths / _ROUNDS_WANTED))
     return replace(subject, settings=replace(wanted, seconds=seconds))
+
+
+def _time_for_advice(subject: Subject) -> float:
+    """Return the seconds of the budget to keep for trying advice; 0 where they are too few to try any."""
+    share = subject.budget.share(ADVICE_SHARE) if subject.settings.apply else 0.0
+    return share if share >= trial_seconds(subject.settings) else 0.0
 
 
 def _note_failure(notes: list[str], key: Key, error: Exception) -> None:

@@ -109,7 +109,12 @@ def worth_trying(record: BenchRecord, advice: Sequence[Advice], budget: TimeBudg
 def _cost_of(advice: Advice, settings: BenchSettings) -> float:
     """Return about how many seconds it takes to try the advice."""
     cached = advice.change is not None and advice.change.cache is not None
-    return 2 * PAIRS * (settings.seconds + _OPENING_S) + _CACHING_S * cached
+    return trial_seconds(settings) + _CACHING_S * cached
+
+
+def trial_seconds(settings: BenchSettings) -> float:
+    """Return about how many seconds it takes to try a change that needs no cache."""
+    return 2 * PAIRS * (settings.seconds + _OPENING_S)
 
 
 def _try_advice(

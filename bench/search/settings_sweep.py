@@ -114,8 +114,7 @@ class SettingsSweep:
         searched = self._without_slow_backends(self._measure_starts(spaces, untried))
         self._sweep(searched, untried)
         backends = [space.start.backend for space in searched]
-        chosen = self._final([log for log in self.logs.values() if log.candidate.backend in backends and not log.why])
-        chosen = chosen or searched[0].start
+        chosen = self._final(self._fitting(backends)) or _fastest(self._fitting(backends)) or searched[0].start
         others = (self._best_of(backend) for backend in backends if backend != chosen.backend)
         return Winners(chosen=chosen, others=tuple(best for best in others if best is not None), untried=untried)
 
@@ -209,6 +208,9 @@ class SettingsSweep:
         measured = {log.candidate.option(name) for log in self.logs.values() if log.candidate.backend == backend}
         return any(each.option(name) not in measured for each in candidates if each.backend == backend)
 
+    def _fitting(self, backends: Sequence[str]) -> list[CandidateLog]:
+        return [log for log in self.logs.values() if log.candidate.backend in backends and not log.why]
+
     def _final(self, logs: Sequence[CandidateLog]) -> Candidate | None:
         """Return the best of the fastest candidates, each measured FINAL_TRIALS times; None if there is none."""
         running = sorted(logs, key=lambda log: -log.images_per_s)[:FINALISTS]
@@ -221,7 +223,7 @@ class SettingsSweep:
         return _fastest(running)
 
     def _best_of(self, backend: str) -> Candidate | None:
-        return _fastest([log for log in self.logs.values() if log.candidate.backend == backend and not log.why])
+        return _fastest(self._fitting([backend]))
 
 
 def _fastest(logs: Sequence[CandidateLog]) -> Candidate | None:

@@ -119,7 +119,7 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
         for shard in ranks.shards(shards)
     ]
     ranks.meet()
-    if not complete and (ranks.group is None or ranks.rank == 0):
+    if not (complete and not any(file.built for file in files)) and (ranks.group is None or ranks.rank == 0):
         abouts = _read_abouts(request, folder, shards)
         if abouts is not None:
             with write_errors_as_loader_errors(folder):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import stat
 import time
+import warnings
 from collections.abc import Callable
 
 from filelock import SoftFileLock, Timeout, UnixFileLock
@@ -20,14 +22,14 @@ POLL_S = 0.2
 class BuildLock:
     """Hold the lock at `path` from acquire() to release(); a context manager that releases.
 
-    The kernel gives the lock of a process that died back at once. filelock falls back to its SoftFileLock on a file
-    system that cannot lock files. Ctrl-C in the middle of any method leaves a state that release() clears.
+    The kernel gives the lock of a process that died back at once. On a file system that cannot lock files the lock is a
+    SoftFileLock: the existence of the file. Ctrl-C in the middle of any method leaves a state that release() clears.
     """
 
     def __init__(self, path: bytes) -> None:
         self._path = path
         # Each acquire() is a single attempt: the loop below reports the owner between attempts.
-        self._lock = UnixFileLock(os.fsdecode(path), mode=0o600, blocking=False)
+        self._lock: UnixFileLock | SoftFileLock = UnixFileLock(os.fsdecode(path), mode=0o600, blocking=False)
         self._mark: tuple[int, int] | None = None  # identity of the file while this process holds it
 
     def acquire(self, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> None:
@@ -38,8 +40,9 @@ class BuildLock:
         """
         while not self._try_acquire():
             owner = self._read_owner()
-            if owner is None:
-                continue  # it was released in this moment
+            if owner is None:  # it was released in this moment
+                time.sleep(POLL_S / 10)
+                continue
             if not wait:
                 raise LoaderError("E-CACHE", f"{owner} is building it", fix="wait for it to finish", path=self._path)
             if on_wait is not None:
@@ -58,8 +61,18 @@ class BuildLock:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(self._path).st_mode):
                 raise LoaderError("E-CACHE", "its lock is not a regular file", fix="remove it", path=self._path)
-        with contextlib.suppress(Timeout):
-            self._lock.acquire()
+        with contextlib.suppress(Timeout), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flock not supported")  # the lock file then does without
+            try:
+                self._lock.acquire()
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                    raise
+                with contextlib.suppress(OSError):
+                    if os.path.getsize(self._path) == 0:  # not another builder's, which names its owner
+                        os.unlink(self._path)
+                self._lock = SoftFileLock(os.fsdecode(self._path), mode=0o600, blocking=False)
+                self._lock.acquire()
         return self._lock.is_locked
 
     def _read_owner(self) -> str | None:

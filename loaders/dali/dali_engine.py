@@ -17,7 +17,6 @@ import torch
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
-from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS as SOURCE_OPTIONS
 from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.dali.dali_tasks import CropTaskProducer

@@ -266,6 +266,18 @@ def test_a_signal_that_comes_in_a_finalizer_is_heeded(number: signal.Signals) ->
     assert (done.returncode, done.stdout, done.stderr) == expected
 
 
+def test_a_signal_dropped_in_a_finalizer_reaches_the_handler_that_a_command_then_sets() -> None:
+    """As a training run's, which saves at the end of the step."""
+    script = INTERRUPTED_FINALIZER.replace(
+        "    for _ in range(1000):\n",
+        "    Finalized.strikes = 1\n    Finalized()\n"
+        "    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit('saved'))\n    for _ in range(300):\n",
+    )
+    command = [sys.executable, "-c", script, str(int(signal.SIGTERM))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr) == (1, "saved\n")
+
+
 def test_what_else_goes_wrong_in_a_finalizer_is_still_printed() -> None:
     script = INTERRUPTED_FINALIZER.replace("signal.raise_signal(", "raise ValueError(")
     done = subprocess.run([sys.executable, "-c", script, "7"], capture_output=True, text=True, timeout=240, check=False)

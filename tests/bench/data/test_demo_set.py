@@ -18,6 +18,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from penstock.bench.data import demo_set
 from penstock.bench.data.demo_photo import class_name, photo_bytes
 from penstock.bench.data.demo_set import CHUNK, MANIFEST, SPLITS, SynthReport, synthesise
 from penstock.pipelines.errors import LoaderError
@@ -164,6 +165,10 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
         synthesise(tmp_path / "demo", **SMALL, workers=0)
     assert caught.value.code == "E-NOSPC"
     assert list(tmp_path.iterdir()) == []
+    photos = [demo_set._Photo(0, 0, 2)]  # a worker process reports it, too
+    photos[0].path(tmp_path).parent.mkdir(parents=True)
+    with pytest.raises(LoaderError, match="E-NOSPC"):
+        demo_set._write_chunk(tmp_path, 0, photos, range(1), lambda place: None)
 
 
 def test_a_killed_run_leaves_no_process_and_no_obstacle(tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ def takes(path: Path) -> bool:
 
 
 @pytest.fixture
-def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """As on a file system that cannot lock files."""
 
     def missing(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        raise OSError(request.param, os.strerror(request.param))
 
     monkeypatch.setattr("fcntl.flock", missing)
 
@@ -57,8 +57,8 @@ def test_it_is_held_and_released(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("without_flock", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], indirect=True)
 @pytest.mark.usefixtures("without_flock")
-@pytest.mark.filterwarnings("ignore:flock not supported")
 def test_without_locks_of_the_kernel(tmp_path: Path) -> None:
     assert takes(tmp_path / "lock")
     with BuildLock(os.fsencode(tmp_path / "lock")) as held:

@@ -98,6 +98,7 @@ leftovers.mark_temporary_folder()
 if sys.argv[1] == "ours":
     leftovers.remove_own_folder_at_exit()
 folder, left, rmdir = util.get_temp_dir(), int(sys.argv[2]), os.rmdir
+open(os.path.join(folder, "of the data set"), "w").close()
 
 def rmdir_while_a_thread_opens_a_socket(path, **more):
     global left
