@@ -110,7 +110,8 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
         for data in (jpeg(textured(8, 8)), encoded(textured(8, 8), "PNG"), encoded(textured(8, 8), "WEBP")):
             decoder.full(data)  # plug-ins and tables are loaded before memory is limited
     virtual = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (virtual + HEADROOM,) * 2)
+    # The soft limit alone: a hard one would refuse a second call in a process that has grown since.
+    resource.setrlimit(resource.RLIMIT_AS, (virtual + HEADROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
     signal.signal(signal.SIGALRM, _alarm)
     verdicts: Counter[str] = Counter()
     findings: list[tuple[int, str]] = []
