@@ -19,7 +19,7 @@ from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import DEFAULT_PROFILE
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
@@ -123,7 +123,7 @@ def create_loader(
     if rank is not None and world_size is not None:
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source)
-    choice = choice or choose_saved(decoder, options, profile, is_cache=isinstance(named, WindowSource))
+    choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
     place = distributed_place(rank, world_size, certain=False)

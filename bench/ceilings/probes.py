@@ -29,7 +29,7 @@ from penstock.bench.record.bench_record import (
 )
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.pipelines.spec import ImagePipeline
 
 _MIN_CACHED, _MAX_CACHED_BYTES = 8, 64 << 20  # of the sample that is cached: fewest images, most bytes
@@ -92,7 +92,7 @@ def _feeding(pipeline: ImagePipeline, settings: BenchSettings, seconds: float) -
 
 def is_worth_caching(source: Source) -> bool:
     """Return whether a lossless cache of `source` makes sense: not of a cache, nor of arrays."""
-    return not isinstance(source, WindowSource) and bool(bytes_an_image(source))
+    return not is_cache(source) and bool(bytes_an_image(source))
 
 
 def build_cache_ceiling(

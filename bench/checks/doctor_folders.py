@@ -11,7 +11,7 @@ import psutil
 
 from penstock.bench.checks.finding import Finding, run_check
 from penstock.loaders.profile import profile_path
-from penstock.loaders.sources.saved_index import cache_folder
+from penstock.loaders.system.saved_columns import cache_folder
 from penstock.loaders.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import size_text
 

@@ -19,7 +19,7 @@ from penstock.loaders.cache.hdf5_cache import known_cache
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.loader import Loader
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
@@ -113,7 +113,7 @@ def engines_for(data: Source, cache: Source | None) -> list[ParityEngine]:
     ]
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for source in (data,) if cache is None or cache is data else (data, cache):
-            kind = "cache" if isinstance(source, WindowSource) else "files"
+            kind = "cache" if is_cache(source) else "files"
             name, options = f"dali/{kind}/{device}", {"workers": 0}
             found.append(
                 ParityEngine(name=name, needs="dali", source=source, backend="dali", device=device, options=options)
@@ -136,7 +136,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
     Where there is none, yield None with the reason. Raises LoaderError E-MISUSE for a lossy one, otherwise as
     prepare_source.
     """
-    if path is not None or isinstance(data, WindowSource):
+    if path is not None or is_cache(data):
         there = None if path is None else known_cache(path)
         if there is not None and not there.coded.lossless:
             cause = f"the cache is not lossless ({there.coded.describe()}): its pixels are not those of the files"

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from penstock.bench.data.wrapped_sources import SampledSource, repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.bench_record import BenchRecord
@@ -22,7 +22,7 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.create import create_loader
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import imagenet_train
@@ -70,7 +70,7 @@ def advise_cache(
     progress(done, total, what) is called before each step. Raises ValueError for a source that is a cache, LoaderError
     where the files cannot be served.
     """
-    if isinstance(source, WindowSource):
+    if is_cache(source):
         raise ValueError("the data are a cache already: pass the folder of images that it was built from")
     sample = SampledSource(source, settings.sample)
     workers = default_workers() if settings.workers is None else settings.workers
@@ -109,7 +109,7 @@ def wants_cache_kinds(source: Source, asked: bool | None, *, default: bool) -> b
 
     Raises ValueError if it was asked for of a cache.
     """
-    cached = isinstance(source, WindowSource)
+    cached = is_cache(source)
     if asked and cached:
         raise ValueError("--cache-tradeoff needs a folder of images, and the data are a cache already")
     return asked if asked is not None else default and not cached
@@ -149,7 +149,7 @@ def _build(sample: SampledSource, encoding: Encoding, path: Path, workers: int) 
 def _measure_rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
     entries = max(len(stored.source), _BATCHES * settings.batch_size)
     loader = create_loader(
-        repeat_source(stored.source, entries),
+        RepeatedSource(stored.source, entries),
         backend=stored.backend,
         pipeline=imagenet_train(settings.size),
         batch_size=settings.batch_size,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
@@ -70,7 +70,7 @@ class AdviceMeter:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder, "sample.h5")
             build_cache(sample, path, workers=self.settings.workers)
-            both = (repeat_source(source, entries) for source in (sample, open_cache(path)))
+            both = (RepeatedSource(source, entries) for source in (sample, open_cache(path)))
             opener = LoaderOpener(self.settings, self.pipeline, *both)
             yield AdviceMeter(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.bench.data.wrapped_sources import repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader
 from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
@@ -75,8 +75,8 @@ class LoaderOpener:
 
     def __init__(self, settings: BenchSettings, pipeline: ImagePipeline, data: Source, cache: Source | None) -> None:
         self._settings, self._pipeline = settings, pipeline
-        is_cache = isinstance(data, WindowSource)
-        self._sources = {False: None if is_cache else data, True: data if is_cache else cache}
+        is_stored = is_cache(data)
+        self._sources = {False: None if is_stored else data, True: data if is_stored else cache}
 
     @property
     def classes(self) -> Sequence[bytes]:
@@ -138,4 +138,4 @@ class BenchData:
         self.opener = LoaderOpener(settings, self.pipeline, self.plain, cache)
 
     def _at_length(self, source: Source) -> Source:
-        return source if self._entries is None else repeat_source(source, self._entries)
+        return source if self._entries is None else RepeatedSource(source, self._entries)

@@ -12,7 +12,7 @@ from penstock.loaders.cache_build.build import build_cache, checked_encoding, re
 from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.build_progress import BuildDisplay
 from penstock.loaders.cache_build.freshness import refresh_source, why_stale
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, is_cache
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable, size_text
@@ -31,7 +31,7 @@ def prepare_source(
     build_cache does.
     """
     checked_encoding(encoding)
-    if isinstance(source, WindowSource):
+    if is_cache(source):
         if cache is not None or encoding is not None:
             raise ValueError("the source is already a cache: leave out cache and encoding")
         return source

@@ -17,8 +17,8 @@ import numpy as np
 import simplejpeg
 import torch
 
-from penstock.loaders.sources.saved_index import cache_folder
 from penstock.loaders.system.json_file import decode_json, write_json
+from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE, LoaderError
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings
 from penstock.pipelines.sample.dali_reference import DaliReference, Distance, distance

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import LocatedSource, Source
+from penstock.loaders.sources.contract import LocatedSource, Source, is_located
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import (
+    ENCODED,
     FILE,
     NO_NAMES,
     ROW,
@@ -29,7 +30,6 @@ from penstock.pipelines.spec import ImagePipeline
 
 # (samples, widths, heights), int64 [n] each -> their crops and flips.
 Plan = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
-_READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
 _MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
 
@@ -143,7 +143,7 @@ def _draw(rows: Rows, plan: Plan) -> npt.NDArray[np.int32]:
 
 def _is_whole(rows: Rows) -> npt.NDArray[np.bool_]:
     kinds = rows["kind"]
-    whole: npt.NDArray[np.bool_] = (kinds == FILE) | (kinds == STORED)
+    whole: npt.NDArray[np.bool_] = (kinds == FILE) | (kinds == STORED) | (kinds == ENCODED)
     return whole
 
 
@@ -175,14 +175,3 @@ def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> Native
     return NativeRows(
         source, NativeStage(library, pipeline.size, pipeline.max_pixels, apply_exif=pipeline.exif == "apply")
     )
-
-
-def is_located(source: Source) -> bool:
-    """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
-    if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
-        return False  # one that wraps another says by `locates` whether that one does
-    own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
-    located = next((at for at, names in enumerate(own) if "locate" in names), None)
-    if located is None:  # it passes on the attributes of another source
-        return False
-    return not any(name in names for names in own[:located] for name in _READING)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 
+_READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -77,3 +79,19 @@ class LocatedSource(Source, Protocol):
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` (ROW [n], zeroed) with where images `indices` (int64 [n]) lie; a row may stay ELSEWHERE."""
         ...
+
+
+def is_located(source: Source) -> bool:
+    """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
+    if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
+        return False  # one that wraps another says by `locates` whether that one does
+    own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
+    located = next((at for at, names in enumerate(own) if "locate" in names), None)
+    if located is None:  # it passes on the attributes of another source
+        return False
+    return not any(name in names for names in own[:located] for name in _READING)
+
+
+def is_cache(source: Source) -> bool:
+    """Return whether `source` stores images so that parts of them can be read."""
+    return isinstance(source, WindowSource) and getattr(source, "has_windows", True)

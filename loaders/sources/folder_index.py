@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import mmap
-import os
-import weakref
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
-from penstock.loaders.system.file_read import open_regular
+from penstock.loaders.system.column_file import ColumnFile, Columns, DamagedIndexError, split_names, write_columns
 from penstock.loaders.system.json_file import decode_json
 
 FORMAT = 3  # the version of the file, and of the rules by which a scan orders images and counts what it skips
-DIGEST_BYTES = 32
-ALIGNMENT = 64  # of the arrays in the file: numpy and memoryview refuse or slow down others
 # Name -> types it may have; the file holds the header and these, in this order, as numpy.save writes them.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "root": ("|u1",),
@@ -39,7 +31,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "file_sizes": ("<u4", "<u8"),
     "file_mtimes": ("<i8",),
 }
-_CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
 
 
@@ -64,10 +55,6 @@ class IndexHeader:
     format: int = FORMAT
 
 
-class DamagedIndexError(ValueError):
-    """Raised for a file that is not a complete index of this version: scan again."""
-
-
 class FolderIndex:
     """Look up names, folders, labels, sizes and times of the images below one root; no Python object per image.
 
@@ -75,20 +62,13 @@ class FolderIndex:
     folder names to the root; both are bytes. Raises DamagedIndexError (also for a file that is not there).
     """
 
-    def __init__(self, path: bytes, *, verify: bool = True) -> None:
+    def __init__(self, path: bytes, verify: bool = True) -> None:
         """Map the index at `path`; `verify` first reads it and compares its digest (40 ms per million files)."""
-        self.path = path
-        try:
-            self.fd = open_regular(path)
-            weakref.finalize(self, os.close, self.fd).atexit = False
-            with open(self.fd, "rb", closefd=False) as file:
-                if verify:
-                    _verify(file)
-                self.header, columns = _map_arrays(file)
-        except OSError as error:
-            raise DamagedIndexError(str(error)) from error
+        self.file = ColumnFile(path, COLUMNS, verify=verify)
+        columns = self.file.columns
+        self.header = _read_header(self.file.header, columns)
         self.root = columns["root"].tobytes()
-        self.classes = _split_names(columns["class_names"], columns["class_offsets"])
+        self.classes = split_names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
         self.folder_labels, self.file_folders = columns["folder_labels"], columns["file_folders"]
         self.folder_mtimes, self.folder_ctimes = columns["folder_mtimes"], columns["folder_ctimes"]
@@ -100,11 +80,6 @@ class FolderIndex:
         self._file_names, self._file_offsets = columns["file_names"].data, columns["file_offsets"].data
         self._file_folders, self._file_sizes = columns["file_folders"].data, columns["file_sizes"].data
         self._file_mtimes = columns["file_mtimes"].data
-
-    @property
-    def descriptor_path(self) -> bytes:
-        """The path by which another process of this user opens this very file, even if it was replaced or removed."""
-        return b"/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
     def folder(self, folder: int) -> bytes:
         """Return the path of a folder relative to the root; b"" is the root."""
@@ -139,6 +114,7 @@ class FolderIndex:
             sound &= end - begin < _MAX_NAME_BYTES
         rows["name_bytes"] = np.where(sound, rows["name_bytes"], 0)  # for Python to read
         rows["size"], rows["mtime_ns"] = columns["file_sizes"][indices], columns["file_mtimes"][indices]
+        rows["file_size"] = rows["size"]
         return columns["folder_names"], columns["file_names"]
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -147,73 +123,21 @@ class FolderIndex:
         return labels
 
 
-class _Digesting:
-    """Write to a file, and digest what is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._digest = file, hashlib.blake2b(digest_size=DIGEST_BYTES)
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        return self._file.write(data)
-
-    def finish(self) -> None:
-        self._file.write(self._digest.digest())
-        self._file.flush()
+def write_index(file: BinaryIO, header: IndexHeader, columns: Columns) -> None:
+    """Write an index: its header, and the arrays for COLUMNS. Raises OSError."""
+    write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, COLUMNS)
 
 
-def write_index(file: BinaryIO, header: IndexHeader, columns: dict[str, npt.NDArray[Any]]) -> None:
-    """Write an index: its header, the arrays for COLUMNS, and a digest of all that. Raises OSError."""
-    digesting = _Digesting(file)
-    text = np.frombuffer(json.dumps(asdict(header)).encode("ascii"), np.uint8)
-    for array in (text, *(columns[name] for name in COLUMNS)):
-        np.save(digesting, array, allow_pickle=False)
-        digesting.write(bytes(-file.tell() % ALIGNMENT))
-    digesting.finish()
-
-
-def _map_arrays(file: BinaryIO) -> tuple[IndexHeader, dict[str, npt.NDArray[Any]]]:
-    """Map the file; return its header, and its columns by name. Raises DamagedIndexError, OSError."""
-    file.seek(0)
+def _read_header(header: bytes, columns: Columns) -> IndexHeader:
+    """Return the header of an index whose columns fit each other. Raises DamagedIndexError."""
     try:
-        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        header = decode_json(_next_array(file, mapping, ("|u1",)).tobytes(), IndexHeader)
-        columns = {name: _next_array(file, mapping, kinds) for name, kinds in COLUMNS.items()}
+        read = decode_json(header, IndexHeader)
     except ValueError as error:
         raise DamagedIndexError(f"not an index of this version: {error}") from error
-    if header.format != FORMAT or file.tell() + DIGEST_BYTES != len(mapping):
+    if read.format != FORMAT:
         raise DamagedIndexError("not an index of this version")
     for name, column in columns.items():
         table = name.partition("_")[0]
         if not name.endswith(("_names", "_offsets", "root")) and len(column) != len(columns[f"{table}_offsets"]) - 1:
             raise DamagedIndexError("columns of one table differ in length")
-    return header, columns
-
-
-def _next_array(file: BinaryIO, mapping: mmap.mmap, kinds: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Map the array at the position of `file`, and move behind it. Raises ValueError for types other than `kinds`."""
-    npy.read_magic(file)
-    shape, _, dtype = npy.read_array_header_1_0(file)
-    if dtype.str not in kinds or len(shape) != 1:
-        raise ValueError(f"unexpected array of {dtype.str} {shape}")
-    array = np.frombuffer(mapping, dtype, shape[0], file.tell()) if shape[0] else np.empty(0, dtype)
-    end = file.tell() + array.nbytes
-    file.seek(end + -end % ALIGNMENT)
-    return array
-
-
-def _verify(file: BinaryIO) -> None:
-    """Compare the digest, by reads: pages looked at through the mapping would count as this process's memory."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    left = os.fstat(file.fileno()).st_size - DIGEST_BYTES
-    while left > 0:
-        chunk = file.read(min(left, _CHUNK_BYTES))
-        digest.update(chunk)
-        left -= len(chunk) or left  # a file that is being cut off
-    if file.read() != digest.digest():
-        raise DamagedIndexError("the digest differs")
-
-
-def _split_names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
-    text, ends = blob.tobytes(), offsets.tolist()
-    return tuple(text[a:b] for a, b in pairwise(ends))
+    return read

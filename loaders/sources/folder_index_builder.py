@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, IndexHeader, write_index
+from penstock.loaders.sources.folder_index import IndexHeader, write_index
+from penstock.loaders.system.column_file import DIGEST_BYTES
 
 # Marks a folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)

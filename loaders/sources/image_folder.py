@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
+from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import (
     LOST_TO_IMAGE_FOLDER,
     FolderScan,
@@ -19,20 +17,18 @@ from penstock.loaders.sources.folder_scan import (
     root_error,
     skipped_text,
 )
-from penstock.loaders.sources.saved_index import drop_index, is_still_valid, load_index, name_index, save_index
-from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES, ImageFiles
+from penstock.loaders.sources.saved_index import is_still_valid, load_index, name_index
 from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.saved_columns import save_index
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError, printable, size_text
-from penstock.pipelines.native.rows import FILE, Names, Rows
 
-# An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
-MAX_FILE_BYTES = 512 << 20
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOWN = 5  # names in a warning
 
 
-class ImageFolder:
+class ImageFolder(ImageFiles):
     """Read the image files below a folder, one at a time; FolderScan defines which, in which order.
 
     The scan is saved as an index in the user's cache folder and reused while the tree is unchanged
@@ -64,48 +60,10 @@ class ImageFolder:
             "follow_symlinks": checked_bool("follow_symlinks", follow_symlinks),
             "max_file_bytes": checked_int("max_file_bytes", max_file_bytes, 1),
         }
-        self._set_up(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
+        super().__init__(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
         self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
-
-    def _set_up(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
-        self.root, self._index, self._options = root, index, options
-        self._max_file_bytes: int = options["max_file_bytes"]
-        self._prefix = root.rstrip(b"/") + b"/"
-        self._num_files = index.num_files
-        self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
-        self.content, self.num_bytes = index.header.content, index.header.num_bytes
-        self.retries = 0
-
-    def __len__(self) -> int:
-        return self._num_files
-
-    def read(self, index: int) -> bytes:
-        """Read the bytes of image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
-
-        Raises LoaderError: E-MISSING, E-CHANGED (size or mtime differ from the scan), E-ACCESS, E-READ, E-BOMB for a
-        file of more than max_file_bytes; IndexError.
-        """
-        path = self.path(index)
-        size, mtime_ns = self._index.size(index), self._index.mtime_ns(index)
-        if size > self._max_file_bytes:
-            cause = f"the file has {size:,} bytes, more than max_file_bytes={self._max_file_bytes:,}"
-            fix = f"open_source(folder, max_file_bytes={size}) if it is an image, or remove the file"
-            raise LoaderError("E-BOMB", cause, fix=fix, sample=index, path=path)
-        try:
-            return with_retries(lambda: read_unchanged(path, size, mtime_ns), self._count_retry)
-        except OSError as error:
-            raise read_error(error, path).locate(sample=index) from error
-        except LoaderError as error:
-            drop_index(self._index)
-            raise error.locate(sample=index) from None
-
-    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""
-        names = self._index.locate(indices, rows)
-        rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
-        return Names(self._prefix, *names)
 
     def refreshed(self) -> ImageFolder:
         """Return this source if all its files and folders are unchanged since the scan, otherwise one of a new scan.
@@ -116,19 +74,6 @@ class ImageFolder:
         if is_still_valid(self._index, self.root, every_file=True):
             return self
         return ImageFolder(self.root, rescan=True, **self._options)
-
-    def _count_retry(self) -> None:
-        self.retries += 1
-
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices` (int64)."""
-        return self._index.labels(indices)
-
-    def path(self, index: int) -> bytes:
-        """Return the absolute path of image `index`. Raises IndexError."""
-        if not 0 <= index < self._num_files:
-            raise IndexError(f"image {index} of {self._num_files}")
-        return self._prefix + self._index.relative_path(index)
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, what was skipped."""
@@ -181,10 +126,6 @@ class ImageFolder:
         others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""
         raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", path=path)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        index = self._index
-        return _reopen, (self.root, (index.path, index.descriptor_path), self.content, self._options)
-
 
 def _open_index(
     root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None
@@ -202,20 +143,4 @@ def _open_index(
             bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")
 
         scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=progress or show)
-    return save_index(name, scan.write)
-
-
-def _reopen(root: bytes, index_paths: tuple[bytes, ...], content: str, options: dict[str, Any]) -> ImageFolder:
-    """Open the source in another process, by the index's name, or by the first process's descriptor if it was replaced.
-
-    Raises LoaderError E-STALE if neither is the index of these files.
-    """
-    for path in index_paths:
-        with contextlib.suppress(DamagedIndexError):
-            index = FolderIndex(path, verify=False)
-            if index.header.content == content:
-                folder = ImageFolder.__new__(ImageFolder)
-                folder._set_up(root, index, options)
-                return folder
-    cause = "the index of the folder is gone, or another process scanned the folder and found other files"
-    raise LoaderError("E-STALE", cause, fix="create the loader again", path=root)
+    return save_index(name, scan.write, FolderIndex)

@@ -1,45 +1,17 @@
-"""Saves the indexes of folders between runs, and checks whether a saved one is still valid."""
+"""Finds the saved index of a folder, and checks whether it is still valid."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Callable
-from typing import BinaryIO
 
 import numpy as np
 
-from penstock.loaders.sources.folder_index import DamagedIndexError, FolderIndex
-from penstock.loaders.system.durable_file import replace_file
+from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.system.file_read import mtime_ns
-from penstock.pipelines.errors import LoaderError
+from penstock.loaders.system.saved_columns import load_saved
 
-Write = Callable[[BinaryIO], None]
 NUM_SAMPLED_FILES = 256
-
-
-def cache_folder() -> bytes | None:
-    """Return `$XDG_CACHE_HOME/penstock` or `~/.cache/penstock`, created if missing; None if it cannot be trusted.
-
-    A folder of another owner is refused, because an index decides which files are read.
-    """
-    base = os.environb.get(b"XDG_CACHE_HOME", b"")
-    if not os.path.isabs(base):  # the XDG specification says to ignore a relative one
-        base = os.path.join(os.path.expanduser(b"~"), b".cache")
-    if not os.path.isabs(base):
-        return None
-    folder = os.path.join(base, b"penstock")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.stat(folder)
-        if status.st_uid != os.geteuid():
-            return None
-        if status.st_mode & 0o077:
-            os.chmod(folder, 0o700)
-    except OSError:
-        return None
-    return folder
 
 
 def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
@@ -54,17 +26,10 @@ def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
 
 def load_index(root: bytes, name: bytes) -> FolderIndex | None:
     """Open the saved index of `root`; None if there is none that is complete and still valid."""
-    folder = cache_folder()
-    if folder is None:
+    index = load_saved(name, FolderIndex)
+    if index is None or index.root != os.path.realpath(root):
         return None
-    path = os.path.join(folder, name)
-    try:
-        if os.stat(path).st_uid != os.geteuid():
-            return None
-        index = FolderIndex(path)
-    except (OSError, DamagedIndexError):
-        return None
-    return index if index.root == os.path.realpath(root) and is_still_valid(index, root) else None
+    return index if is_still_valid(index, root) else None
 
 
 def is_still_valid(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
@@ -92,32 +57,3 @@ def is_still_valid(index: FolderIndex, root: bytes, *, every_file: bool = False)
     except OSError:
         return False
     return True
-
-
-def save_index(name: bytes, write: Write) -> FolderIndex:
-    """Save an index with `write` and map it: in the cache folder, or in memory if that cannot be written."""
-    folder = cache_folder()
-    if folder is not None:
-        with contextlib.suppress(OSError, DamagedIndexError):
-            path = os.path.join(folder, name)
-            # Leftovers of all data sets: some are never scanned again.
-            replace_file(path, write, leftovers=rb"\w+\.index")
-            return FolderIndex(path, verify=False)
-    return _save_in_memory(write)
-
-
-def drop_index(index: FolderIndex) -> None:
-    """Remove a saved index that is no longer valid, so that the next opening scans the folder."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(index.path), os.fstat(index.fd)):  # a newer index in its place may be valid
-            os.unlink(index.path)
-
-
-def _save_in_memory(write: Write) -> FolderIndex:
-    """Write an index to a memfd. Workers open it through /proc; nothing is left behind when this process ends."""
-    try:
-        with open(os.memfd_create("penstock-index", os.MFD_CLOEXEC), "wb") as file:
-            write(file)
-            return FolderIndex(b"/proc/self/fd/%d" % file.fileno(), verify=False)
-    except (OSError, DamagedIndexError) as error:
-        raise LoaderError("E-NOSPC", f"there is no place for the index of the folder: {error}") from error

@@ -46,8 +46,8 @@ def mtime_ns(status: os.stat_result) -> int:
     return min(status.st_mtime_ns, 2**63 - 1)
 
 
-def read_unchanged(path: bytes, size: int, modified_ns: int) -> bytes:
-    """Read the content of a regular file of `size` bytes, last modified at `modified_ns`.
+def read_unchanged(path: bytes, size: int, modified_ns: int, start: int = 0, count: int | None = None) -> bytes:
+    """Read `count` bytes (all) from `start` on of a regular file of `size` bytes, last modified at `modified_ns`.
 
     Raises LoaderError E-CHANGED if the file has changed, or is written to meanwhile; OSError if it cannot be read. Five
     system calls.
@@ -57,9 +57,10 @@ def read_unchanged(path: bytes, size: int, modified_ns: int) -> bytes:
         status = os.fstat(fd)
         if status.st_size != size or mtime_ns(status) != modified_ns or not stat.S_ISREG(status.st_mode):
             raise LoaderError("E-CHANGED", _describe_change(status, size), path=path)
-        content = os.read(fd, size)
-        while len(content) < size:  # beyond 2 GiB, or a signal during a read over the network
-            more = os.read(fd, size - len(content))
+        wanted = size if count is None else count
+        content = os.pread(fd, wanted, start)
+        while len(content) < wanted:  # beyond 2 GiB, or a signal during a read over the network
+            more = os.pread(fd, wanted - len(content), start + len(content))
             if not more:
                 raise LoaderError("E-CHANGED", f"the file shrank from {size:,} bytes while it was read", path=path)
             content += more
@@ -75,8 +76,8 @@ def _describe_change(status: os.stat_result, size: int) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "no longer a regular file"
     if status.st_size != size:
-        return f"{status.st_size:,} bytes now, {size:,} when the folder was scanned"
-    return "modified since the folder was scanned"
+        return f"{status.st_size:,} bytes now, {size:,} when it was indexed"
+    return "modified since it was indexed"
 
 
 def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "crc32.h"
 #include "resize.h"
@@ -29,26 +30,43 @@ int pn_still_wanted(pn_task *task, const pn_row *row) {
   return *task->generation == task->wanted;
 }
 
-int pn_is_whole(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED; }
+int pn_is_whole(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED || row->kind == PN_ENCODED; }
 
-uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row) {
+/* An encoded image in memory is copied only where the caller keeps all of them. */
+static int is_used_in_place(const pn_task *task, const pn_row *row) {
+  return row->kind == PN_ENCODED && task->files == NULL;
+}
+
+const uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row) {
+  if (is_used_in_place(task, row)) return (const uint8_t *)(uintptr_t)row->offset;
   return (task->files != NULL ? task->files : worker->files.data) + row->at;
 }
 
 static int swaps_sides(int orientation) { return orientation >= 5; }
 
-/* Read a whole file to its place and find the size of its image. */
-static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
-  uint8_t *data = pn_find_file_bytes(worker, task, row);
+/* Read an encoded image to its place, unless it is in memory already. */
+static pn_result read_encoded(pn_worker *worker, pn_task *task, const pn_row *row) {
+  if (is_used_in_place(task, row)) return PN_OK;
+  uint8_t *data = (task->files != NULL ? task->files : worker->files.data) + row->at;
   size_t size = (size_t)row->size;
+  if (row->kind == PN_ENCODED) {
+    memcpy(data, (const uint8_t *)(uintptr_t)row->offset, size);
+    return PN_OK;
+  }
   int64_t begin = pn_now_ns();
   pn_result result =
       row->kind == PN_FILE ? pn_read_file(task, row, data) : pn_read_at(row->fd, row->offset, size, data);
   task->read_ns += pn_now_ns() - begin;
+  if (result == PN_OK && row->kind == PN_STORED && pn_crc32(data, size, 0) != row->crc) return PN_UNSUPPORTED;
+  return result;
+}
+
+/* Read an encoded image and find its size. */
+static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
+  pn_result result = read_encoded(worker, task, row);
   if (result != PN_OK) return result;
-  if (row->kind == PN_STORED && pn_crc32(data, size, 0) != row->crc) return PN_UNSUPPORTED;
   pn_jpeg *jpeg = &worker->jpeg;
-  result = pn_parse_jpeg(data, size, jpeg);
+  result = pn_parse_jpeg(pn_find_file_bytes(worker, task, row), (size_t)row->size, jpeg);
   if (result != PN_OK) return result;
   if ((int64_t)jpeg->width * jpeg->height > task->max_pixels) return PN_UNSUPPORTED;
   if (task->apply_exif && jpeg->exif_unsupported) return PN_UNSUPPORTED;
@@ -75,7 +93,7 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
       continue;
     }
     row->at = (int64_t)total;
-    total += (size_t)row->size;
+    if (!is_used_in_place(task, row)) total += (size_t)row->size;
   }
   int no_memory = task->files != NULL ? total > (uint64_t)task->files_bytes
                                       : total > 0 && pn_reserve(&worker->files, total) == NULL;

@@ -6,19 +6,21 @@
 /* How the bytes of a row are stored. */
 enum {
   PN_ELSEWHERE = 0, /* not for this library: Python reads it */
-  PN_FILE = 1,      /* a file of its own, named by folder and name */
+  PN_FILE = 1,      /* a file, or a range of one, named by folder and name */
   PN_STORED = 2,    /* a whole file inside a cache */
   PN_STRIPS = 3,    /* a JPEG with restart markers inside a cache */
   PN_PIXELS = 4,    /* rows of pixels inside a cache */
-  PN_MEMORY = 5     /* pixels in memory */
+  PN_MEMORY = 5,    /* pixels in memory */
+  PN_ENCODED = 6    /* an encoded image in memory */
 };
 
 /* One row; ROW in rows.py describes the same fields to numpy. */
 typedef struct {
   int64_t sample;       /* index of the sample, for the progress table */
-  int64_t offset;       /* of the stored bytes: in the file `fd`, or an address for PN_MEMORY */
+  int64_t offset;       /* of the stored bytes in their file; an address for PN_MEMORY and PN_ENCODED */
   int64_t size;         /* stored bytes */
-  int64_t mtime_ns;     /* modification time that a file must have */
+  int64_t file_size;    /* bytes that the file of a PN_FILE must have */
+  int64_t mtime_ns;     /* modification time that it must have */
   int64_t folder, name; /* where the names begin in the tables of names */
   int64_t at;           /* where pn_load put the file's bytes, or pn_cut the part's */
   int32_t folder_bytes, name_bytes;
@@ -69,7 +71,7 @@ typedef struct {
   size_t stride;
 } pn_view;
 
-/* Read a file of a folder, or a part of a cache; see reading.c. */
+/* Read a file or a range of one, or a part of a cache; see reading.c. */
 pn_result pn_read_file(const pn_task *task, const pn_row *row, uint8_t *out);
 pn_result pn_read_at(int fd, int64_t offset, size_t size, uint8_t *out);
 int64_t pn_now_ns(void);
@@ -83,9 +85,9 @@ pn_result pn_read_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
 /* Note the current sample for the watchdog, and return whether the batch is still wanted. */
 int pn_still_wanted(pn_task *task, const pn_row *row);
 
-/* Whether a row is a whole file; where its bytes are after pn_load. */
+/* Whether a row is an encoded image as it was found; where its bytes are after pn_load. */
 int pn_is_whole(const pn_row *row);
-uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
+const uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
 
 /* Convert a row's window from the upright image to the stored one; 0 if it does not lie within the image. */
 int pn_find_stored_window(const pn_row *row, pn_window *out);

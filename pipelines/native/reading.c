@@ -1,4 +1,4 @@
-/* Reads files of a folder and parts of a cache. Failures are left to Python, which tries again and reports why. */
+/* Reads files, ranges of files and parts of a cache. Failures are left to Python, which tries again and reports why. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,21 +15,16 @@ int64_t pn_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Read `size` bytes into `out`; an `offset` of -1 continues at the file's position. */
-static pn_result read_all(int fd, int64_t offset, size_t size, uint8_t *out) {
+pn_result pn_read_at(int fd, int64_t offset, size_t size, uint8_t *out) {
+  if (offset < 0) return PN_UNREADABLE;
   size_t done = 0;
   while (done < size) {
-    ssize_t got =
-        offset < 0 ? read(fd, out + done, size - done) : pread(fd, out + done, size - done, offset + (int64_t)done);
+    ssize_t got = pread(fd, out + done, size - done, offset + (int64_t)done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return PN_UNREADABLE;
     done += (size_t)got;
   }
   return PN_OK;
-}
-
-pn_result pn_read_at(int fd, int64_t offset, size_t size, uint8_t *out) {
-  return offset < 0 ? PN_UNREADABLE : read_all(fd, offset, size, out);
 }
 
 /* Join root, folder and name to a path that ends in 0. Returns 0 if it is too long or contains another 0. */
@@ -52,7 +47,7 @@ static int join_path(const pn_task *task, const pn_row *row, char *path) {
 
 static int is_as_scanned(int fd, const pn_row *row) {
   struct stat status;
-  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != row->size) return 0;
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != row->file_size) return 0;
   /* A file system can hold times that do not fit 64 bits; unsigned numbers wrap. */
   return (uint64_t)status.st_mtim.tv_sec * 1000000000 + (uint64_t)status.st_mtim.tv_nsec == (uint64_t)row->mtime_ns;
 }
@@ -62,8 +57,8 @@ pn_result pn_read_file(const pn_task *task, const pn_row *row, uint8_t *out) {
   if (!join_path(task, row, path)) return PN_UNREADABLE;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return PN_UNREADABLE;
-  size_t size = (size_t)row->size;
-  int is_unchanged = is_as_scanned(fd, row) && read_all(fd, -1, size, out) == PN_OK && is_as_scanned(fd, row);
+  int is_unchanged =
+      is_as_scanned(fd, row) && pn_read_at(fd, row->offset, (size_t)row->size, out) == PN_OK && is_as_scanned(fd, row);
   close(fd);
   return is_unchanged ? PN_OK : PN_UNREADABLE;
 }

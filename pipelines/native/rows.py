@@ -11,10 +11,10 @@ import numpy.typing as npt
 from penstock.pipelines.native.library import OK
 
 # How the bytes of a row are stored, explained in batch.h.
-ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY = range(6)
+ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY, ENCODED = range(7)
 # The fields of pn_row in batch.h, in their order, by type.
 _ROW_FIELDS = (
-    ("<i8", "sample offset size mtime_ns folder name at"),
+    ("<i8", "sample offset size file_size mtime_ns folder name at"),
     ("<i4", "folder_bytes name_bytes fd width height row result"),
     ("(4,)<i4", "window"),
     ("<u4", "head crc"),

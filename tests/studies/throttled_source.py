@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.bench.data.wrapped_sources import WrappedSource
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.view import View
 
 
-class ThrottledSource(WrappedSource):
+class ThrottledSource(View):
     """Serves `source`, each read of which takes `latency_s` seconds longer.
 
     bytes_per_s, lock: besides, all reads of all processes and threads together get no more bytes than that in a

@@ -12,7 +12,7 @@ from photo_folder import write_folder
 
 from penstock.bench.ceilings import read as read_ceilings
 from penstock.bench.ceilings.read import FileRange, ReadCeiling, bytes_an_image, drop_cached, file_ranges
-from penstock.bench.data.wrapped_sources import repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -59,7 +59,7 @@ def test_each_image_is_read_in_turn_and_bad_ones_are_not(photos: Path, monkeypat
 def test_of_a_cache_the_parts_are_read_that_the_stream_needs(cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Counted(monkeypatch, Hdf5Cache, "read")
     parts = Counted(monkeypatch, Hdf5Cache, "read_window")
-    ceiling = ReadCeiling(repeat_source(cache, 200), imagenet_train(32), 0)
+    ceiling = ReadCeiling(RepeatedSource(cache, 200), imagenet_train(32), 0)
     assert ceiling.possible
     assert ceiling.warm(0.02).images >= 1
     assert set(parts.indices) == set(range(COUNT))
@@ -76,7 +76,7 @@ def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cach
         with open(path, "rb") as file:
             file.seek(offset)
             assert file.read(num_bytes) == stored
-    assert list(file_ranges(repeat_source(source, 80), [0])) == []  # it is asked of what is repeated
+    assert list(file_ranges(RepeatedSource(source, 80), [0])) == []  # it is asked of what is repeated
 
 
 def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache) -> None:
@@ -130,7 +130,7 @@ def test_arrays_have_nothing_to_read() -> None:
 
 def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_path: Path) -> None:
     total = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
-    assert bytes_an_image(repeat_source(open_source(photos), 99)) == total // COUNT
+    assert bytes_an_image(RepeatedSource(open_source(photos), 99)) == total // COUNT
     assert bytes_an_image(cache) == sum(len(cache.stored(i)) for i in range(COUNT)) // COUNT
     pixels = open_cache(write_cache(tmp_path / "p.h5", [pixel_item(np.zeros((30, 40, 3), np.uint8), label=0)]))
     assert 3600 <= (bytes_an_image(pixels) or 0) < 3700

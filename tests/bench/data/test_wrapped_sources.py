@@ -10,10 +10,9 @@ import pytest
 from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource, repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.engine.native_rows import is_located
-from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.contract import Source, WindowSource, is_located
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.native.rows import ROW
 
@@ -21,7 +20,7 @@ PIXELS = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
 
 
 def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
-    source = repeat_source(open_source(write_folder(tmp_path, 6)), 20)
+    source = RepeatedSource(open_source(write_folder(tmp_path, 6)), 20)
     assert isinstance(source, Source)
     assert not isinstance(source, WindowSource)
     assert len(source) == 20
@@ -30,11 +29,11 @@ def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
     assert source.labels(np.arange(12)).tolist() == source.labels(np.arange(6)).tolist() * 2
     assert source.fingerprint not in (
         open_source(tmp_path).fingerprint,
-        repeat_source(open_source(tmp_path), 21).fingerprint,
+        RepeatedSource(open_source(tmp_path), 21).fingerprint,
     )
     assert source.describe().startswith("20 entries, repeating 6 images")
     with pytest.raises(ValueError, match="at least 1"):
-        repeat_source(open_source(tmp_path), 0)
+        RepeatedSource(open_source(tmp_path), 0)
 
 
 def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a_way_of_its_own(
@@ -47,18 +46,18 @@ def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a
     files = open_source(write_folder(tmp_path / "photos", 6))
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
     for source in (files, cache):
-        assert is_located(repeat_source(source, 20))
+        assert is_located(RepeatedSource(source, 20))
         assert is_located(SampledSource(source, 2))
     assert not is_located(Slow(files, 20))
-    assert not is_located(repeat_source(Slow(files, 20), 30))
+    assert not is_located(RepeatedSource(Slow(files, 20), 30))
     rows = np.zeros(2, ROW)
-    repeat_source(files, 20).locate(np.array([7, 1]), rows)
+    RepeatedSource(files, 20).locate(np.array([7, 1]), rows)
     assert rows["name"][0] == rows["name"][1]
 
 
 def test_a_repeated_cache_still_hands_out_windows(tmp_path: Path) -> None:
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
-    source = repeat_source(cache, 12)
+    source = RepeatedSource(cache, 12)
     assert isinstance(source, WindowSource)
     assert source.stored_size(10) == (40, 30, 1)
     part = source.read_window(4, (5, 20, 10, 5)).data

@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 import torch
 
-from penstock.bench.data.wrapped_sources import repeat_source
+from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.run.dali_pipeline import DaliPipeline, DaliPipelineSettings
 from penstock.loaders import open_source
@@ -73,7 +73,7 @@ def test_an_epoch_serves_each_file_once_with_its_label(
 def test_entries_are_the_files_again_and_again(greys: Path) -> None:
     source = open_source(greys)
     with closing(
-        DaliPipeline(source, repeat_source(source, 2 * NUM_FILES + 3), settings(), {"workers": 1})
+        DaliPipeline(source, RepeatedSource(source, 2 * NUM_FILES + 3), settings(), {"workers": 1})
     ) as pipeline:
         epoch = Counter(label for _, labels in pipeline for label in labels.tolist())
     assert sum(epoch.values()) == 48  # whole batches

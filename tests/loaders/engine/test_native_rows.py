@@ -18,12 +18,12 @@ from producer_settings import producer_settings
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine import native_rows
-from penstock.loaders.engine.native_rows import is_located
 from penstock.loaders.engine.producer import Aborted, Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.sources.contract import is_located
 from penstock.loaders.sources.folder_index import FolderIndex, write_index
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.engine_contract import BadSample, Cursor

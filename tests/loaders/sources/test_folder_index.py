@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.loaders.sources import folder_index
-from penstock.loaders.sources.folder_index import DIGEST_BYTES, DamagedIndexError, FolderIndex, write_index
+from penstock.loaders.sources.folder_index import FolderIndex, write_index
 from penstock.loaders.sources.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.system.column_file import DIGEST_BYTES, DamagedIndexError
 
 ROOT = b"/data/\xff odd\nroot"
 

@@ -168,17 +168,17 @@ def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: Imag
     script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read(0))"  # another process, as a worker is
     found = subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, check=False, timeout=120)
     assert (found.stdout, found.stderr) == (b"b'a/1.jpg'\n", b"")
-    os.unlink(source._index.path)
+    os.unlink(source._index.file.path)
     assert pickle.loads(data).path(0) == source.path(0)
     assert source.read(0) == b"a/1.jpg"
 
 
 def test_a_pickle_that_outlives_its_process_and_its_index_is_stale(source: ImageFolder, tmp_path: Path) -> None:
     data = pickle.dumps(source)
-    name = source._index.path
+    name = source._index.file.path
     del source._index
     for spoil in (lambda: ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"])), lambda: os.unlink(name)):
         spoil()
-        with pytest.raises(LoaderError, match="found other files") as caught:
+        with pytest.raises(LoaderError, match="made another one of changed files") as caught:
             pickle.loads(data)
         assert caught.value.code == "E-STALE"

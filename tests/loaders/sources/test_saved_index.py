@@ -13,10 +13,11 @@ import pytest
 from folder_trees import plant, settle
 from worker_roles import num_open_files, read_everything, scan_again_and_again
 
-from penstock.loaders.sources import image_folder
-from penstock.loaders.sources import saved_index as folder_index_cache
+from penstock.loaders.sources import image_folder, saved_index
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import cache_folder, name_index
+from penstock.loaders.sources.saved_index import name_index
+from penstock.loaders.system import saved_columns
+from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import LoaderError
 
 NAMES = ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/4.jpg"]
@@ -254,10 +255,10 @@ def test_an_index_of_someone_else_is_not_used(
     ImageFolder(tree)
     before = index_file(cache).stat()
     if owned == "index":
-        monkeypatch.setattr(folder_index_cache, "cache_folder", lambda: os.fsencode(cache))
+        monkeypatch.setattr(saved_columns, "cache_folder", lambda: os.fsencode(cache))
         ImageFolder(tree)
         assert len(scans) == 1
-    monkeypatch.setattr(folder_index_cache.os, "geteuid", lambda: before.st_uid + 1)
+    monkeypatch.setattr(saved_columns.os, "geteuid", lambda: before.st_uid + 1)
     assert paths_of(ImageFolder(tree)) == NAMES
     assert len(scans) == 2
     if owned == "folder":
@@ -268,7 +269,7 @@ def test_an_index_of_someone_else_is_not_used(
 def test_an_index_of_another_tree_is_not_used(
     tree: Path, tmp_path: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_index_cache, "is_still_valid", lambda index, root: True)
+    monkeypatch.setattr(saved_index, "is_still_valid", lambda index, root: True)
     ImageFolder(tree)
     other = settle(plant(tmp_path / "other", NAMES))
     index_file(cache).rename(cache / os.fsdecode(name_index(os.fsencode(other), follow_symlinks=True)))
@@ -348,7 +349,7 @@ def test_a_full_disk_falls_back_to_memory(tree: Path, cache: Path, monkeypatch: 
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder_index_cache.os, "fsync", full)
+    monkeypatch.setattr(saved_columns.os, "fsync", full)
     assert paths_of(ImageFolder(tree)) == NAMES
     assert list(cache.iterdir()) == []
 
@@ -358,7 +359,7 @@ def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: py
         raise OSError(12, "Cannot allocate memory")
 
     no_cache(monkeypatch, tmp_path)
-    monkeypatch.setattr(folder_index_cache.os, "memfd_create", none)
+    monkeypatch.setattr(saved_columns.os, "memfd_create", none)
     with pytest.raises(LoaderError, match="no place for the index") as caught:
         ImageFolder(tree)
     assert caught.value.code == "E-NOSPC"
@@ -401,5 +402,5 @@ def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
         replace(source, target)
         Path(os.fsdecode(target)).write_bytes(b"penstock index 3, written by a newer version")
 
-    monkeypatch.setattr(folder_index_cache.os, "replace", overtaken)
+    monkeypatch.setattr(saved_columns.os, "replace", overtaken)
     assert paths_of(ImageFolder(tree)) == NAMES

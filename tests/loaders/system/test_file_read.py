@@ -76,7 +76,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_changed(tmp_path: Path, monkeyp
     path = tmp_path / "a.jpg"
     path.write_bytes(b"123456")
     pieces = iter([b"12", b"34", b""])
-    monkeypatch.setattr(file_read.os, "read", lambda fd, size: next(pieces))
+    monkeypatch.setattr(file_read.os, "pread", lambda fd, size, start: next(pieces))
     with pytest.raises(LoaderError, match="shrank from 6") as caught:
         read(path)
     assert caught.value.code == "E-CHANGED"
@@ -90,14 +90,14 @@ def test_a_file_that_is_written_to_while_it_is_read_is_changed(
     path.write_bytes(b"123456")
     os.utime(path, ns=(1, 1))
 
-    def rewritten(fd: int, size: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
-        start = read(fd, 3)
+    def rewritten(fd: int, size: int, at: int, pread: Callable[[int, int, int], bytes] = os.pread) -> bytes:
+        start = pread(fd, 3, at)
         path.write_bytes(b"abcdef" + more)
         if more:
             os.utime(path, ns=(1, 1))
-        return start + read(fd, size - 3)
+        return start + pread(fd, size - 3, at + 3)
 
-    monkeypatch.setattr(file_read.os, "read", rewritten)
+    monkeypatch.setattr(file_read.os, "pread", rewritten)
     with pytest.raises(LoaderError, match="written to while it was read") as caught:
         read(path)
     assert caught.value.code == "E-CHANGED"

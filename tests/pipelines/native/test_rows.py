@@ -18,7 +18,18 @@ from native_windows import info
 from odd_images import jpeg, textured
 
 from penstock.pipelines.native.recode import NativeRecoder
-from penstock.pipelines.native.rows import FILE, NO_NAMES, PIXELS, ROW, STORED, STRIPS, Names, NativeStage, Progress
+from penstock.pipelines.native.rows import (
+    ENCODED,
+    FILE,
+    NO_NAMES,
+    PIXELS,
+    ROW,
+    STORED,
+    STRIPS,
+    Names,
+    NativeStage,
+    Progress,
+)
 from penstock.pipelines.sample.orientation import upright
 
 OK, UNSUPPORTED, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
@@ -255,7 +266,7 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
 
     def result(*, names: Names = names, images: bool = True, **fields: int) -> int:
         rows = np.zeros(1, ROW)
-        rows["kind"], rows["size"], rows["name_bytes"] = FILE, len(data), 4
+        rows["kind"], rows["size"], rows["file_size"], rows["name_bytes"] = FILE, len(data), len(data), 4
         rows["mtime_ns"] = times[fields.get("folder_bytes", 0) > 0]
         for name, value in fields.items():
             rows[name] = value
@@ -266,7 +277,8 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
         return int(rows["result"][0])
 
     assert result() == result(folder_bytes=3) == result(images=False) == OK
-    lies = {"name_bytes": (0, -1, 5000, 9), "folder_bytes": (-1, 4, 2), "name": (4,), "mtime_ns": (0,), "size": (5,)}
+    lies = {"name_bytes": (0, -1, 5000, 9), "folder_bytes": (-1, 4, 2), "name": (4,), "mtime_ns": (0,)}
+    lies |= {"file_size": (5, len(data) + 1), "offset": (-1, 1)}
     for field, values in lies.items():
         for value in values:
             assert result(**{field: value}) == UNREADABLE, (field, value)
@@ -274,6 +286,31 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
     assert result(names=names._replace(root=root + b"x" * 5000)) == UNREADABLE
     os.utime(tmp_path / "name", (12 * 10**9, 12 * 10**9))  # in ns more than 64 bits
     assert result() == UNREADABLE
+
+
+def test_a_range_of_a_file_and_bytes_in_memory_equal_the_file(tmp_path: Path, native: ctypes.CDLL) -> None:
+    data, before = jpeg(textured(*SIDES), quality=90, subsampling=2), b"header of a member"
+    (tmp_path / "file").write_bytes(data)
+    (tmp_path / "tar").write_bytes(before + data + b"next member")
+    held = np.frombuffer(data, np.uint8)
+    rows = np.zeros(3, ROW)
+    rows["row"], rows["size"], rows["kind"] = range(3), len(data), [FILE, FILE, ENCODED]
+    rows["offset"] = [0, len(before), held.ctypes.data]
+    for row, name in zip(rows, ("file", "tar", "file"), strict=True):
+        status = (tmp_path / name).stat()
+        row["file_size"], row["mtime_ns"] = status.st_size, status.st_mtime_ns
+    rows["name"], rows["name_bytes"] = [0, 4, 0], [4, 3, 4]
+    names = Names(os.fsencode(tmp_path) + b"/", NO_NAMES.folders, np.frombuffer(b"filetar", np.uint8))
+    for files in (None, np.zeros(3 * len(data), np.uint8)):  # in place, and where the caller keeps all of them
+        stage, images = NativeStage(native, (60, 50), 10**8, apply_exif=False), np.zeros((3, 60, 50, 3), np.uint8)
+        assert stage.load(rows, names, files=files)
+        rows["window"] = (5, 7, 80, 70)
+        assert stage.fill(rows, images)
+        assert rows["result"].tolist() == [OK] * 3
+        assert np.array_equal(images[0], images[1])
+        assert np.array_equal(images[0], images[2])
+        assert images[0].any()
+        assert files is None or all(bytes(files[at : at + len(data)]) == data for at in rows["at"].tolist())
 
 
 def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> None:

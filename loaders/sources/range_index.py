@@ -1,0 +1,202 @@
+"""Looks up samples that lie in containers: which container, where in it, how many bytes, which label and key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.system.column_file import (
+    DIGEST_BYTES,
+    ColumnFile,
+    Columns,
+    DamagedIndexError,
+    join_names,
+    narrowest,
+    split_names,
+    write_columns,
+)
+from penstock.loaders.system.json_file import decode_json
+
+FORMAT = 1
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "class_names": ("|u1",),
+    "class_offsets": ("<u8",),
+    "container_names": ("|u1",),
+    "container_offsets": ("<u8",),
+    "container_sizes": ("<i8",),
+    "container_mtimes": ("<i8",),
+    "key_names": ("|u1",),
+    "key_offsets": ("<u4", "<u8"),
+    "sample_containers": ("|u1", "<u2", "<u4"),
+    "sample_starts": ("<u4", "<u8"),
+    "sample_sizes": ("<u4", "<u8"),
+    "sample_labels": ("<i4",),
+}
+
+
+class Container(NamedTuple):
+    """Describe a file that holds samples, as it was when it was indexed.
+
+    Attributes:
+        name: absolute path.
+        size: bytes.
+        mtime_ns: modification time.
+    """
+
+    name: bytes
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeHeader:
+    """Describe an index; stored in the file as JSON.
+
+    Attributes:
+        kind: what the containers are, in words: "tar files".
+        fingerprint: hex digest that identifies keys, sizes and labels of the samples.
+        content: hex digest that also covers the containers' names, sizes and times.
+        num_bytes: total size of all samples.
+        made_by: what else decides the content, such as options; compared before a saved index is used.
+        skipped: reason -> number of entries that were skipped.
+        format: version of the file, FORMAT.
+    """
+
+    kind: str
+    fingerprint: str
+    content: str
+    num_bytes: int
+    made_by: str = ""
+    skipped: dict[str, int] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+class RangeIndex:
+    """Look up the ranges of samples; the mapped columns are shared by all processes on a machine.
+
+    Attributes:
+        file: the mapped file.
+        header: what it says of itself.
+        classes: class names, by class number.
+        containers: the files that hold the samples.
+        starts, sizes: of each sample the offset in its container and its bytes.
+        container_of, labels: of each sample the number of its container and its class number.
+    """
+
+    def __init__(self, path: bytes, verify: bool = True) -> None:
+        """Map the index at `path`; `verify` first compares its digest. Raises DamagedIndexError."""
+        self.file = ColumnFile(path, COLUMNS, verify=verify)
+        columns = self.file.columns
+        try:
+            self.header = decode_json(self.file.header, RangeHeader)
+        except ValueError as error:
+            raise DamagedIndexError(f"not an index of this version: {error}") from error
+        if self.header.format != FORMAT:
+            raise DamagedIndexError("not an index of this version")
+        self.classes = split_names(columns["class_names"], columns["class_offsets"])
+        self.container_of, self.labels = columns["sample_containers"], columns["sample_labels"]
+        self.starts, self.sizes = columns["sample_starts"], columns["sample_sizes"]
+        self._keys, self._key_offsets = columns["key_names"], columns["key_offsets"]
+        self._containers, self._container_offsets = columns["container_names"], columns["container_offsets"]
+        self._container_sizes, self._container_mtimes = columns["container_sizes"], columns["container_mtimes"]
+        lengths = {len(self.labels), len(self.starts), len(self.sizes), len(self._key_offsets) - 1}
+        if lengths != {len(self.container_of)} or len(self._container_sizes) != len(self._container_offsets) - 1:
+            raise DamagedIndexError("columns of one table differ in length")
+
+    def __len__(self) -> int:
+        return len(self.container_of)
+
+    @property
+    def num_containers(self) -> int:
+        """Return the number of containers."""
+        return len(self._container_sizes)
+
+    def container(self, number: int) -> Container:
+        """Return container `number`."""
+        name = self._containers[self._container_offsets[number] : self._container_offsets[number + 1]].tobytes()
+        return Container(name, int(self._container_sizes[number]), int(self._container_mtimes[number]))
+
+    def key(self, index: int) -> bytes:
+        """Return the key of a sample: its name within its container."""
+        return self._keys[self._key_offsets[index] : self._key_offsets[index + 1]].tobytes()
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
+        """Fill `rows` with the places of samples `indices`; return the names of all containers."""
+        containers = self.container_of[indices].astype(np.int64)
+        begin = self._container_offsets[containers].astype(np.int64)
+        rows["name"], rows["name_bytes"] = begin, self._container_offsets[containers + 1].astype(np.int64) - begin
+        rows["offset"], rows["size"] = self.starts[indices], self.sizes[indices]
+        rows["file_size"], rows["mtime_ns"] = self._container_sizes[containers], self._container_mtimes[containers]
+        return self._containers
+
+
+@dataclass(kw_only=True)
+class RangeTable:
+    """Hold the columns of an index that is being made, in the order of the samples.
+
+    Attributes:
+        kind: as in RangeHeader, as made_by and skipped.
+        containers: the files.
+        container_of: number of the container of each sample.
+        starts, sizes: offset and bytes of each sample there.
+        labels: class number of each sample.
+        keys: key of each sample.
+        classes: class names.
+    """
+
+    kind: str
+    containers: Sequence[Container]
+    container_of: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    keys: list[bytes]
+    classes: Sequence[bytes]
+    made_by: str = ""
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the index. Raises OSError."""
+        key_names, key_offsets = join_names(self.keys)
+        class_names, class_offsets = join_names(list(self.classes))
+        container_names, container_offsets = join_names([container.name for container in self.containers])
+        sizes = narrowest(self.sizes, np.uint32, np.uint64)
+        labels = self.labels.astype(np.int32)
+        identity = hashlib.blake2b(b"penstock ranges 1", digest_size=DIGEST_BYTES)
+        key_lengths = np.diff(key_offsets)
+        for part in (key_names, key_lengths, sizes.astype(np.uint64), labels, class_names, class_offsets):
+            identity.update(np.ascontiguousarray(part).data)
+        container_sizes = np.array([container.size for container in self.containers], np.int64)
+        container_mtimes = np.array([container.mtime_ns for container in self.containers], np.int64)
+        fingerprint = identity.hexdigest()
+        for part in (container_names, container_sizes, container_mtimes, self.container_of, self.starts):
+            identity.update(np.ascontiguousarray(part).data)
+        header = RangeHeader(
+            kind=self.kind,
+            fingerprint=fingerprint,
+            content=identity.hexdigest(),
+            num_bytes=int(self.sizes.sum()),
+            made_by=self.made_by,
+            skipped=self.skipped,
+        )
+        columns: Columns = {
+            "class_names": class_names,
+            "class_offsets": class_offsets,
+            "container_names": container_names,
+            "container_offsets": container_offsets,
+            "container_sizes": container_sizes,
+            "container_mtimes": container_mtimes,
+            "key_names": key_names,
+            "key_offsets": narrowest(key_offsets, np.uint32, np.uint64),
+            "sample_containers": narrowest(self.container_of, np.uint8, np.uint16, np.uint32),
+            "sample_starts": narrowest(self.starts, np.uint32, np.uint64),
+            "sample_sizes": sizes,
+            "sample_labels": labels,
+        }
+        write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, COLUMNS)

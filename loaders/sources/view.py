@@ -1,0 +1,76 @@
+"""Serves samples of another source under other numbers: the base of subsets, splits and repetitions."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import LocatedSource, Source, WindowSource, is_cache, is_located
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.native.rows import Names, Rows
+
+Index = TypeVar("Index", int, npt.NDArray[np.int64])
+
+
+class View:
+    """Serve samples of another source; subclasses override `_at`, which maps an index to one of its samples.
+
+    Attributes:
+        source: the source whose samples are served.
+        classes, skipped: those of `source`.
+        fingerprint: hex digest of that of `source` and of how it is viewed.
+        locates: whether `source` says where its images lie.
+        has_windows: whether `source` reads parts of images, as a cache does.
+    """
+
+    def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
+        """Serve `num_samples` of `source`. viewing: words for how, which go into the fingerprint."""
+        self.source, self._num_samples = source, num_samples
+        self.classes, self.skipped = source.classes, source.skipped
+        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {viewing}".encode(), digest_size=32).hexdigest()
+        self.locates, self.has_windows = is_located(source), is_cache(source)
+
+    def _at(self, index: Index) -> Index:
+        """Return the source's index of sample `index`; for an int64 array, of each of its elements."""
+        return index
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """Return an encoded image, or pixels uint8 [height, width, 3]."""
+        return self.source.read(self._at(index))
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie, for the native library."""
+        assert isinstance(self.source, LocatedSource)
+        return self.source.locate(self._at(indices), rows)
+
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """Announce that images `indices` will be read soon."""
+        if isinstance(self.source, WindowSource):
+            self.source.will_need(self._at(indices))
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        """Return size and orientation of image `index`; None if it can only be read whole."""
+        return self.source.stored_size(self._at(index)) if isinstance(self.source, WindowSource) else None
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """Return the part of image `index` that holds `window`."""
+        assert isinstance(self.source, WindowSource)
+        return self.source.read_window(self._at(index), window)
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`."""
+        return self.source.labels(self._at(indices))
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`."""
+        return self.source.path(self._at(index))
+
+    def describe(self) -> str:
+        """Describe the data in one line."""
+        return self.source.describe()
