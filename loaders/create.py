@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,9 +18,10 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
-from penstock.loaders.open_source import open_source
+from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
@@ -36,7 +38,7 @@ REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpe
 
 
 def create_loader(
-    source: str | os.PathLike[str] | tuple[Any, Any] | Source,
+    source: SourceLike,
     *,
     backend: str = "torch",
     pipeline: ImagePipeline | None = None,
@@ -108,6 +110,7 @@ def create_loader(
             prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
     """
     pipeline = _checked_pipeline(pipeline)
+    of_source, options = split_options(options)
     choice = choose_named(backend, decoder, options, profile)
     target = usable_device(device)
     seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
@@ -122,7 +125,7 @@ def create_loader(
     )
     if rank is not None and world_size is not None:
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
-    named = open_source(source)
+    named = open_source(source, **of_source)
     choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
@@ -142,7 +145,7 @@ def create_loader(
     stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
-    data = named if prepare_source is None else prepare_source(named, **choice.source_options)
+    data = named if prepare_source is None else _prepare(named, partial(prepare_source, **choice.source_options))
     settings = ProducerSettings(
         source=data,
         pipeline=pipeline,
@@ -172,6 +175,11 @@ def create_loader(
         follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
+
+
+def _prepare(source: Source, prepare: Callable[[Source], Source]) -> Source:
+    """Prepare the source that a view shows, so that all its views share one cache."""
+    return source.over(_prepare(source.source, prepare)) if isinstance(source, View) else prepare(source)
 
 
 def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedule: Schedule) -> Engine:
@@ -217,7 +225,7 @@ def check_arguments(
     **options: Any,
 ) -> None:
     """Raise what create_loader raises for these arguments whatever the data; a scan of it may take minutes."""
-    choose_named(backend, decoder, options, profile)
+    choose_named(backend, decoder, split_options(options)[1], profile)
     BadSamplePolicy(
         on_bad_sample=on_bad_sample, on_repaired="count" if on_repaired is None else on_repaired, max_bad=max_bad
     )

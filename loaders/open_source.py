@@ -1,36 +1,102 @@
-"""Opens data of any kind: a folder, a cache, a pair of arrays, or a source."""
+"""Opens data of any kind as a source: it looks at a path or an object, and calls what opens that kind."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.pipelines.errors import LoaderError, printable
 
-# Suffix of a file that holds a whole data set -> function that opens it, given its path and options.
-FILE_SOURCES: dict[str, Callable[..., Source]] = {".h5": open_cache, ".hdf5": open_cache}
+SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
 
 
-def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **options: Any) -> Source:
-    """Open a folder, a cache (file or set) or a pair (images, labels) of arrays; return a Source unchanged.
+class Kind(NamedTuple):
+    """Describe a kind of data.
 
-    `options` go to ImageFolder, open_cache or ArraySource. Raises LoaderError E-NODATA for a missing path, ValueError
-    for an unsupported file or object, TypeError for an option that the source does not have.
+    Attributes:
+        name: what messages call it.
+        is_this: takes a path (bytes) or an object, and returns whether it is of this kind.
+        open: takes that and options, and returns the source.
+        options: names of the options that create_loader hands on to `open`.
+    """
+
+    name: str
+    is_this: Callable[[Any], bool]
+    open: Callable[..., Source]
+    options: tuple[str, ...] = ()
+
+
+class FileKind(NamedTuple):
+    """Describe a kind of files that hold whole data sets, known by their suffixes.
+
+    Attributes:
+        name: what messages call it.
+        suffixes: of the files' names, in small letters.
+        open: takes the paths (list of bytes) and options, and returns the source.
+        options: names of the options that create_loader hands on to `open`.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    open: Callable[..., Source]
+    options: tuple[str, ...] = ()
+
+
+def _open_one_cache(paths: list[bytes], **options: Any) -> Source:
+    if len(paths) != 1:
+        raise ValueError(f"{len(paths):,} cache files are not one source: pass the folder of a set of shards")
+    return open_cache(paths[0], **options)
+
+
+def _is_array_pair(spec: Any) -> bool:
+    return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
+
+
+FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache)]
+FOLDER_KINDS = [
+    Kind("a set of cache shards", is_cache_set, open_cache),
+    Kind("a folder of images", os.path.isdir, ImageFolder),
+]
+OBJECT_KINDS = [
+    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options))
+]
+# Options of create_loader that belong to the source, whatever the backend.
+SOURCE_OPTIONS = frozenset(
+    name
+    for options in (*(kind.options for kind in FILE_KINDS), *(kind.options for kind in FOLDER_KINDS + OBJECT_KINDS))
+    for name in options
+)
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options that belong to the source, and the others."""
+    of_source = {name: value for name, value in options.items() if name in SOURCE_OPTIONS}
+    return of_source, {name: value for name, value in options.items() if name not in of_source}
+
+
+def open_source(spec: SourceLike, **options: Any) -> Source:
+    """Open data of any kind as a Source; return a Source unchanged.
+
+    spec: a path of a folder, file or cache; a pattern of paths with wildcards or braces; a pair (images, labels) of
+    arrays. `options` are those of that kind. Raises LoaderError E-NODATA for a missing path, ValueError for an
+    unsupported file or object, TypeError for an option that the kind does not have.
     """
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
-    if isinstance(spec, (tuple, list)) and len(spec) == 2:
-        return ArraySource(*spec, **options)
+    for kind in OBJECT_KINDS:
+        if kind.is_this(spec):
+            return kind.open(spec, **options)
     if not isinstance(spec, Source):
         raise ValueError(
-            "a source must be a folder of images, a pair (images, labels) of arrays, or an object with the methods of "
-            f"Source, got {type(spec).__name__}; for a data set in memory pass (dataset.data, dataset.targets), for "
-            "any other map-style data set use penstock.loaders.DataLoader"
+            f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
+            "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
+            "penstock.loaders.DataLoader"
         )
     if options:
         raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
@@ -38,14 +104,24 @@ def open_source(spec: str | os.PathLike[str] | tuple[Any, Any] | Source, **optio
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
-    if is_cache_set(path):
-        return open_cache(path, **options)
-    if os.path.isdir(path):
-        return ImageFolder(path, **options)
+    if is_pattern(path):
+        return _open_files(expand_pattern(path), path, options)
+    for kind in FOLDER_KINDS:
+        if kind.is_this(path):
+            return kind.open(path, **options)
     if not os.path.exists(path):
         raise LoaderError("E-NODATA", "no such file or folder", path=path)
-    suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
-    if suffix not in FILE_SOURCES:
-        kinds = ", ".join(["a folder of images", *(f"a {known} file" for known in sorted(FILE_SOURCES))])
-        raise ValueError(f"{printable(path)} is not a source: pass {kinds}")
-    return FILE_SOURCES[suffix](path, **options)
+    return _open_files([path], path, options)
+
+
+def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
+    """Open files of one kind; `named` is what the user called them."""
+    for kind in FILE_KINDS:
+        if all(os.fsdecode(path).lower().endswith(kind.suffixes) for path in paths):
+            return kind.open(paths, **options)
+    raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+
+
+def _known_kinds() -> str:
+    files = (f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
+    return ", ".join([*(kind.name for kind in FOLDER_KINDS), *files, *(kind.name for kind in OBJECT_KINDS)])

@@ -47,6 +47,10 @@ ROOMS: dict[str, str] = {
     "loaders/metrics": "",
     "loaders/workers": "system",
     "loaders/sources": "system",
+    "loaders/tables": "system sources",
+    "loaders/tars": "system sources",
+    "loaders/arrow": "system sources",
+    "loaders/views": "system sources",
     "loaders/cache": "system",
     "loaders/cache_encode": "system workers sources cache",
     "loaders/cache_build": "system stream workers sources cache cache_encode",
@@ -92,7 +96,7 @@ WIDE_FUNCTIONS: dict[str, str] = {
 }
 
 # Optional packages that only some files may import: import name -> what those files' names contain.
-HOMES = {"nvidia": "dali", "h5py": "hdf5"}
+HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
     for line in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]

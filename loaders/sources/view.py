@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from typing import TypeVar
 
@@ -28,10 +29,20 @@ class View:
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
         """Serve `num_samples` of `source`. viewing: words for how, which go into the fingerprint."""
-        self.source, self._num_samples = source, num_samples
+        self._num_samples, self._viewing = num_samples, viewing
+        self._show(source)
+
+    def _show(self, source: Source) -> None:
+        self.source = source
         self.classes, self.skipped = source.classes, source.skipped
-        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {viewing}".encode(), digest_size=32).hexdigest()
+        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {self._viewing}".encode(), digest_size=32).hexdigest()
         self.locates, self.has_windows = is_located(source), is_cache(source)
+
+    def over(self, source: Source) -> View:
+        """Return the same view of another source that holds the same samples, such as a cache of this one."""
+        view = copy.copy(self)
+        view._show(source)
+        return view
 
     def _at(self, index: Index) -> Index:
         """Return the source's index of sample `index`; for an int64 array, of each of its elements."""

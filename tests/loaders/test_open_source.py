@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from folder_trees import plant
 
-from penstock.loaders.open_source import FILE_SOURCES, open_source
+from penstock.loaders.open_source import FileKind, open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -82,20 +83,25 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "data.csv").write_bytes(b"")
-    kinds = r"a folder of images, a \.h5 file, a \.hdf5 file$"
-    with pytest.raises(ValueError, match=rf"data\.csv' is not a source: pass {kinds}"):
-        open_source(tmp_path / "data.csv")
-    monkeypatch.setitem(FILE_SOURCES, ".tar", lambda path, **options: (path, options))
-    with pytest.raises(ValueError, match=r"a \.hdf5 file, a \.tar file$"):
-        open_source(tmp_path / "data.csv")
-    (tmp_path / "data.TAR").write_bytes(b"")
-    assert open_source(tmp_path / "data.TAR", split=1) == (os.fsencode(tmp_path / "data.TAR"), {"split": 1})
+    (tmp_path / "data.xyz").write_bytes(b"")
+    kinds = r".*a folder of images, an HDF5 cache \(\.h5, \.hdf5\)"
+    with pytest.raises(ValueError, match=rf"data\.xyz' is not a source: pass {kinds}"):
+        open_source(tmp_path / "data.xyz")
+    monkeypatch.setattr(
+        sys.modules["penstock.loaders.open_source"],
+        "FILE_KINDS",
+        [FileKind("a zip", (".zip",), lambda paths, **options: (paths, options))],
+    )
+    with pytest.raises(ValueError, match=r"a zip \(\.zip\)"):
+        open_source(tmp_path / "data.xyz")
+    (tmp_path / "data.ZIP").write_bytes(b"")
+    assert open_source(tmp_path / "data.ZIP", split=1) == ([os.fsencode(tmp_path / "data.ZIP")], {"split": 1})
+    pattern = str(tmp_path / "{b,a}-{08..10}.zip")
+    names = [f"{letter}-{number}.zip" for letter in "ba" for number in ("08", "09", "10")]
+    assert open_source(pattern) == ([os.fsencode(tmp_path / name) for name in names], {})
 
 
-@pytest.mark.parametrize(
-    "spec", [None, 7, [1, 2, 3], {"images": IMAGES}, torch.utils.data.TensorDataset(torch.zeros(1))]
-)
+@pytest.mark.parametrize("spec", [None, 7, {"images": IMAGES}, torch.utils.data.TensorDataset(torch.zeros(1))])
 def test_other_objects_say_what_is_possible(spec) -> None:
-    with pytest.raises(ValueError, match=r"a folder of images, a pair.*penstock\.loaders\.DataLoader"):
+    with pytest.raises(ValueError, match=r"a folder of images.*a pair.*penstock\.loaders\.DataLoader"):
         open_source(spec)

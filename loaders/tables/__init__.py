@@ -1,0 +1,1 @@
+"""Data sets that are lists or tables of image paths and labels."""

@@ -1,0 +1,1 @@
+"""Data sets in tar files: their index, and reading members by offset."""

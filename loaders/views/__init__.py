@@ -1,0 +1,1 @@
+"""Parts and mixtures of sources: subsets, splits, limits per class."""
