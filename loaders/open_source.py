@@ -11,6 +11,8 @@ from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.tables import open_lists
+from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
 from penstock.pipelines.errors import LoaderError, printable
 
 SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
@@ -58,13 +60,20 @@ def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
-FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache)]
+FILE_KINDS = [
+    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache),
+    FileKind("a table of images", TABLE_SUFFIXES, open_tables, ("image", "label", "root", "classes")),
+    FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes",)),
+]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
-    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options))
+    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes")),
+    Kind("a data frame", open_lists.is_frame, open_lists.open_frame, ("image", "label", "root", "classes")),
+    Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
+    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options)),
 ]
 # Options of create_loader that belong to the source, whatever the backend.
 SOURCE_OPTIONS = frozenset(

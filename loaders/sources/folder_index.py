@@ -44,6 +44,7 @@ class IndexHeader:
         num_bytes: total size of all image files.
         flat: whether the images lie in the root itself, as one class.
         skipped: reason -> number of entries that were skipped.
+        made_by: what else decides the content, such as a table; compared before a saved index is used.
         format: version of the file, FORMAT.
     """
 
@@ -52,6 +53,7 @@ class IndexHeader:
     num_bytes: int
     flat: bool
     skipped: dict[str, int]
+    made_by: str = ""
     format: int = FORMAT
 
 

@@ -1,0 +1,56 @@
+"""Reads the rows of Parquet tables whose images are paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.loaders.tables.row_packer import NO_LABEL
+from penstock.loaders.tables.table_columns import choose_columns, choose_image_column
+from penstock.loaders.tables.text_table import Row
+from penstock.pipelines.errors import LoaderError, printable
+
+PARQUET_SUFFIXES = (".parquet",)
+_BATCH_ROWS = 1 << 14
+
+
+def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
+    """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
+    table = _open_parquet(path)
+    schema = table.schema_arrow
+    image, label = choose_columns(schema.names, image, label, printable(path))
+    if not _is_text(schema.field(image).type):
+        kind = schema.field(image).type
+        raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
+    number = 0
+    for batch in table.iter_batches(_BATCH_ROWS, columns=[image] if label is None else [image, label]):
+        paths = batch.column(image).to_pylist()
+        labels = [NO_LABEL] * len(paths) if label is None else batch.column(label).to_pylist()
+        for found, its_label in zip(paths, labels, strict=True):
+            number += 1
+            yield number, found, its_label
+
+
+def holds_paths(path: bytes, image: Any = None) -> bool:
+    """Return whether a Parquet file has a column of image paths, and not of the images themselves."""
+    schema = _open_parquet(path).schema_arrow
+    return _is_text(schema.field(choose_image_column(schema.names, image, printable(path))).type)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _open_parquet(path: bytes) -> Any:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise LoaderError("E-DEPENDENCY", f"Parquet needs pyarrow ({error})", fix="pip install pyarrow") from error
+    try:
+        return parquet.ParquetFile(path.decode("utf-8", "surrogateescape"))
+    except pa.ArrowInvalid as error:
+        raise LoaderError("E-FORMAT", f"not a Parquet file: {error}", fix="write the table again", path=path) from error

@@ -1,0 +1,83 @@
+"""Serves the image files of a list or table as a source, in the order of its rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.image_files import ImageFiles
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.loaders.tables.file_stats import MISSING, stat_files
+from penstock.loaders.tables.list_index import ListIndexWriter
+from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
+from penstock.pipelines.errors import printable, size_text
+
+NUM_SAMPLED_FILES = 256
+_CHUNK = 1024  # files that are looked up at once
+
+
+class ImageList(ImageFiles):
+    """Read the image files of rows (path, label), one at a time: image i is that of row i.
+
+    A file may be in several rows. A missing file stays in the list, and reading it raises E-MISSING. The fingerprint
+    covers paths relative to the deepest folder that contains all files, sizes, labels and class names.
+
+    Warns (UserWarning) of missing files.
+
+    Args:
+        index: the rows, as ListIndexWriter wrote them.
+        max_file_bytes: a larger file is refused before it is read.
+        reopen: makes this source again from its table, from the files too if `rescan`; None for a list in memory.
+    """
+
+    def __init__(self, index: FolderIndex, max_file_bytes: int, reopen: Callable[..., ImageList] | None = None) -> None:
+        super().__init__(index.root, index, {"max_file_bytes": max_file_bytes, "reopen": reopen})
+        self._warn_of_missing()
+
+    def refreshed(self) -> ImageList:
+        """Return this source if all its files are unchanged, otherwise one of the files as they are now.
+
+        A table is read again if it has changed.
+        """
+        reopen: Callable[..., ImageList] | None = self._options["reopen"]
+        same_files = are_unchanged(self._index)
+        if reopen is not None:
+            again = reopen(rescan=not same_files)
+            return self if again.content == self.content else again
+        if same_files:
+            return self
+        is_flat = self._index.header.flat
+        packer = RowPacker(None if is_flat else self.classes)
+        for number, label in enumerate(self.labels(np.arange(len(self))).tolist()):
+            packer.add(self.path(number), NO_LABEL if is_flat else label, number + 1)
+        index = save_in_memory(ListIndexWriter(packer).write, FolderIndex)
+        return ImageList(index, self._max_file_bytes)
+
+    def describe(self) -> str:
+        """Return one line: images, classes, bytes."""
+        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
+        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        if self._index.header.flat:
+            classes += " (rows without labels count as one class)"
+        return f"{images}, {classes}, {size_text(self.num_bytes)}"
+
+    def _warn_of_missing(self) -> None:
+        missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING)
+        if len(missing):
+            first = printable(self.path(int(missing[0])))
+            text = f"{len(missing):,} of {len(self):,} files are not there, the first is {first}"
+            warnings.warn(f"{text}; reading them raises E-MISSING, or as on_bad_sample says", stacklevel=4)
+
+
+def are_unchanged(index: FolderIndex, *, every_file: bool = True) -> bool:
+    """Return whether the files of an index, or NUM_SAMPLED_FILES of them, have the same size and time as then."""
+    count = index.num_files
+    some = np.arange(count) if every_file else np.unique(np.linspace(0, count - 1, NUM_SAMPLED_FILES).astype(int))
+    parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
+    chunks = ([index.relative_path(number) for number in numbers] for numbers in parts)
+    stats = stat_files(index.root.rstrip(b"/") + b"/", chunks)
+    known = (index.file.columns[name][some] for name in ("file_sizes", "file_mtimes"))
+    return all(np.array_equal(now, then) for now, then in zip(stats, known, strict=True))

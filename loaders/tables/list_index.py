@@ -1,0 +1,130 @@
+"""Writes rows of image paths and labels as an index of image files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import BinaryIO
+
+import numpy as np
+
+from penstock.loaders.sources.folder_index import IndexHeader, write_index
+from penstock.loaders.system.column_file import DIGEST_BYTES, join_names, narrowest
+from penstock.loaders.tables.file_stats import MISSING, stat_files
+from penstock.loaders.tables.row_packer import RowPacker
+from penstock.pipelines.errors import LoaderError, printable
+
+_ENTRY_BYTES = 36  # of an entry of the index's folder table, without its name
+
+
+class ListIndexWriter:
+    """Look up the files of packed rows, and write them as a FolderIndex in the order of the rows.
+
+    An entry of its folder table is a folder with a label, so rows need no column of labels. If a folder would need so
+    many entries that this takes more space than it saves, its rows carry the folder in their names.
+
+    Args:
+        packer: the rows.
+        made_by: what else decides the content, compared before a saved index is used.
+        show: called with the number of files looked up so far.
+
+    Attributes:
+        root: the deepest folder that contains all files; names are relative to it, so a copy has the same fingerprint.
+
+    Raises LoaderError: E-NODATA without any row or file, E-FORMAT for labels that do not fit together.
+    """
+
+    def __init__(self, packer: RowPacker, made_by: str = "", show: Callable[[int], None] = lambda done: None) -> None:
+        if not len(packer):
+            raise LoaderError("E-NODATA", "no rows", fix="pass at least one image")
+        self._packer, self._made_by = packer, made_by
+        numbers, self._classes = packer.labels.finish()
+        self._labels = numbers[np.frombuffer(packer.label_of, np.uint32)]
+        self.root = os.path.commonpath([min(packer.folders), max(packer.folders)])
+        prefix = self.root.rstrip(b"/") + b"/"
+        self._folders = [folder[len(prefix) :] for folder in packer.folders]
+        self._arrange_entries()
+        self._names, self._offsets = bytearray(), array("Q", [0])
+        self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        sizes, times = stat_files(prefix, self._name_files(), show)
+        self._sizes, self._times = np.frombuffer(sizes, np.uint64), np.frombuffer(times, np.int64)
+        if (self._times == MISSING).all():
+            folders, names = next(packer.chunks())
+            first = printable(prefix + self._folders[folders[0]] + names[0])
+            cause = f"none of the {len(packer):,} files is there, the first is {first}"
+            fix = "check the paths; root= names the folder to which relative paths belong"
+            raise LoaderError("E-NODATA", cause, fix=fix)
+
+    def _arrange_entries(self) -> None:
+        """Choose the entries of the folder table, and for each row its entry."""
+        num_folders, num_classes = len(self._folders), len(self._classes)
+        folder_of = np.frombuffer(self._packer.folder_of, np.uint32).astype(np.int64)
+        lengths = np.array([len(folder) for folder in self._folders], np.int64)
+        num_files = np.bincount(folder_of, minlength=num_folders)
+        pairs = np.unique(folder_of * num_classes + self._labels)
+        num_entries = np.bincount(pairs // num_classes, minlength=num_folders)
+        # Files whose names carry their folder share an entry of the root for each label.
+        self._carries = num_entries * (_ENTRY_BYTES + lengths) > num_files * lengths
+        folder_of[self._carries[folder_of]] = num_folders
+        entries, entry_of = np.unique(folder_of * num_classes + self._labels, return_inverse=True)
+        self._entry_of = narrowest(entry_of, np.uint16, np.uint32)
+        names = [*(folder[:-1] for folder in self._folders), b""]
+        self._entry_names = [names[number] for number in (entries // num_classes).tolist()]
+        self._entry_labels = (entries % num_classes).astype(np.int32)
+
+    def _name_files(self) -> Iterator[list[bytes]]:
+        """Yield the paths of the rows relative to the root, some at a time; digest them, and keep their names."""
+        kept = [b"" if carries else folder for folder, carries in zip(self._folders, self._carries, strict=True)]
+        for folders, names in self._packer.chunks():
+            paths = [self._folders[folder] + name for folder, name in zip(folders, names, strict=True)]
+            self._paths.update(b"\0".join(paths) + b"\0")
+            own = [path[len(kept[folder]) :] for folder, path in zip(folders, paths, strict=True)]
+            self._offsets.extend(list(accumulate(map(len, own), initial=len(self._names)))[1:])
+            self._names += b"".join(own)
+            yield paths
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the index. Raises OSError."""
+        class_names, class_offsets = join_names(list(self._classes))
+        folder_names, folder_offsets = join_names(self._entry_names)
+        num_entries = len(self._entry_names)
+        columns = {
+            "root": np.frombuffer(self.root, np.uint8),
+            "class_names": class_names,
+            "class_offsets": class_offsets,
+            "class_counts": np.bincount(self._labels, minlength=len(self._classes)).astype(np.int64),
+            "folder_names": folder_names,
+            "folder_offsets": folder_offsets,
+            "folder_labels": self._entry_labels,
+            # Times and inodes of folders show which files a scan would find: a list names its files.
+            "folder_mtimes": np.zeros(num_entries, np.int64),
+            "folder_ctimes": np.zeros(num_entries, np.int64),
+            "folder_inodes": np.zeros(num_entries, np.uint64),
+            "file_names": np.frombuffer(self._names, np.uint8),
+            "file_offsets": narrowest(np.frombuffer(self._offsets, np.uint64), np.uint32, np.uint64),
+            "file_folders": self._entry_of,
+            "file_sizes": narrowest(self._sizes, np.uint32, np.uint64),
+            "file_mtimes": self._times,
+        }
+        write_index(file, self._header(), columns)
+
+    def _header(self) -> IndexHeader:
+        identity = hashlib.blake2b(b"penstock image list 1", digest_size=DIGEST_BYTES)
+        identity.update(len(self._packer).to_bytes(8, "little"))
+        identity.update(self._paths.digest())
+        for column in (self._sizes, self._labels):
+            identity.update(np.ascontiguousarray(column).data)
+        identity.update(b"\0".join(self._classes))
+        content = hashlib.blake2b(identity.hexdigest().encode(), digest_size=DIGEST_BYTES)
+        content.update(self._times.data)
+        return IndexHeader(
+            fingerprint=identity.hexdigest(),
+            content=content.hexdigest(),
+            num_bytes=int(self._sizes.sum()),
+            flat=self._packer.labels.flat,
+            skipped={},
+            made_by=self._made_by,
+        )

@@ -1,0 +1,153 @@
+"""Opens lists of image paths and labels in memory as sources: pairs, columns, data frames, torchvision's folders."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.loaders.tables.image_list import ImageList
+from penstock.loaders.tables.open_tables import SHOW_AFTER_S, index_rows
+from penstock.loaders.tables.row_origin import RowOrigin
+from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
+from penstock.loaders.tables.table_columns import choose_columns
+from penstock.pipelines.checked import checked_int, shown
+from penstock.pipelines.errors import printable
+
+Path = str | bytes | os.PathLike[Any]
+Classes = Sequence[str | bytes]
+LIST_SUFFIXES = tuple(sorted(IMAGE_SUFFIXES))
+
+
+def is_list(spec: Any) -> bool:
+    """Return whether `spec` is a list of (path, label), a pair (paths, labels), or a list of paths of images."""
+    return _form(spec) is not None
+
+
+def open_list(
+    spec: Any, *, root: Path | None = None, classes: Classes | None = None, max_file_bytes: int = MAX_FILE_BYTES
+) -> ImageList:
+    """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
+
+    A tuple of two lists of paths and names is a pair, a list of two a list of rows. `root` is the folder to which
+    relative paths belong, unless given the working directory. Raises LoaderError as open_tables, ValueError.
+    """
+    form = _form(spec)
+    if form == "rows":
+        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, max_file_bytes)
+    if form == "paths":
+        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, max_file_bytes)
+    paths, labels = spec
+    if len(paths) != len(labels):
+        raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(labels):,}")
+    numbers = labels.tolist() if hasattr(labels, "tolist") else labels
+    return _open_rows(zip(paths, numbers, strict=True), root, classes, max_file_bytes)
+
+
+def is_frame(spec: Any) -> bool:
+    """Return whether `spec` is a data frame, as those of pandas and polars."""
+    return hasattr(spec, "columns") and hasattr(spec, "__getitem__") and not hasattr(spec, "column_names")
+
+
+def open_frame(
+    frame: Any,
+    *,
+    image: Any = None,
+    label: Any = None,
+    root: Path | None = None,
+    classes: Classes | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> ImageList:
+    """Open a data frame, with columns as those of open_tables and paths as those of open_list."""
+    image, label = choose_columns(list(frame.columns), image, label, "the data frame")
+    labels = repeat(NO_LABEL) if label is None else frame[label]
+    return _open_rows(zip(frame[image], labels, strict=False), root, classes, max_file_bytes)
+
+
+def is_samples(spec: Any) -> bool:
+    """Return whether `spec` is a data set of torchvision that lists its files, such as an ImageFolder."""
+    return hasattr(spec, "classes") and _form(getattr(spec, "samples", None)) == "rows"
+
+
+def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> ImageList:
+    """Open torchvision's ImageFolder or DatasetFolder: the same images, in its order. Its transform is not applied."""
+    if getattr(data, "target_transform", None) is not None:
+        raise ValueError("target_transform must be None: pass a list of (path, label) with the labels that it returns")
+    if getattr(data, "transform", None) is not None:
+        warnings.warn("the data set's transform is not applied: pass pipeline= instead", stacklevel=2)
+    classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
+    return _open_rows(data.samples, None, classes, max_file_bytes)
+
+
+def open_images(
+    paths: Sequence[bytes], *, classes: Classes | None = None, max_file_bytes: int = MAX_FILE_BYTES
+) -> ImageList:
+    """Open the image files of a pattern: the class of each is the name of its folder. One folder is one class, b"."."""
+    folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
+    if len(folders) == 1:
+        return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, max_file_bytes)
+    names = [os.path.basename(folder) for folder in islice(folders, 2)]
+    if len({os.path.basename(folder) for folder in folders}) == 1:
+        raise ValueError(
+            f"images in {len(folders):,} folders that are all called {printable(names[0])} have no class: pass a list "
+            "of (path, label), or the folder above the class folders; a list of paths alone is one class"
+        )
+    labelled = ((path, os.path.basename(os.path.dirname(os.path.abspath(path)))) for path in paths)
+    return _open_rows(labelled, None, classes, max_file_bytes)
+
+
+def _open_rows(
+    rows: Iterable[tuple[Any, Any]], root: Path | None, classes: Classes | None, max_file_bytes: int
+) -> ImageList:
+    limit = checked_int("max_file_bytes", max_file_bytes, 1)
+    packer = RowPacker(classes)
+    packer.begin(RowOrigin(), None if root is None else os.path.expanduser(os.fsencode(root)))
+    for number, (path, label) in enumerate(rows, start=1):
+        packer.add(path, label, number)
+    with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
+        writer = index_rows(packer, bar)
+    return ImageList(save_in_memory(writer.write, FolderIndex), limit)
+
+
+def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
+    if not isinstance(row, (tuple, list)) or len(row) != 2:
+        raise RowOrigin().error(number, f"a row must be (path, label), got {shown(row)}")
+    return row[0], row[1]
+
+
+def _form(spec: Any) -> str | None:
+    """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for a list of paths, or None."""
+    if not isinstance(spec, (tuple, list)) or not spec:
+        return None
+    first = spec[0]
+    if _is_path(first):
+        return "paths" if _may_be_image(first) else None
+    head = list(islice(first, 2)) if hasattr(first, "__len__") and hasattr(first, "__iter__") else []
+    if not head or not _is_path(head[0]):
+        return None
+    # What follows the first path: in rows its label, in columns another path.
+    if len(first) == 2 and (not _is_path(head[1]) or (isinstance(spec, list) and not _is_columns(spec))):
+        return "rows"
+    return "columns" if len(spec) == 2 else None
+
+
+def _is_columns(spec: Sequence[Any]) -> bool:
+    """Return whether the second of two parts cannot be a row (path, label)."""
+    return len(spec) == 2 and (isinstance(spec[1], str) or not _is_path(next(iter(spec[1]), None)))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, bytes, os.PathLike))
+
+
+def _may_be_image(path: Path) -> bool:
+    """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
+    suffix = os.path.splitext(os.fsdecode(path))[1].lower()
+    return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

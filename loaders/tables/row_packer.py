@@ -1,0 +1,97 @@
+"""Packs rows of paths and labels into columns, a few bytes per row."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from penstock.loaders.tables.label_numbers import LabelNumbers
+from penstock.loaders.tables.row_origin import RowOrigin
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
+
+_CHUNK = 1024  # paths that are joined at once
+NO_LABEL: Any = object()  # in the place of a label where there is no column of labels
+_FILE_URL = b"file://"
+
+
+class RowPacker:
+    """Collect rows in their order: the name of each file, its folder, its label.
+
+    Attributes:
+        labels: the numbers of the labels.
+        names, offsets: file names one after another, and where each begins.
+        folder_of, label_of: of each row the number of its folder in `folders`, and of its label in `labels`.
+        folders: absolute path of each folder, with a slash at its end -> its number.
+    """
+
+    def __init__(self, classes: Sequence[str | bytes] | None = None, *, untyped: bool = False) -> None:
+        self.labels = LabelNumbers(classes, untyped=untyped)
+        self.names, self.offsets = bytearray(), array("Q", [0])
+        self.folder_of, self.label_of = array("I"), array("I")
+        self.folders: dict[bytes, int] = {}
+        self.begin(RowOrigin(), None)
+
+    def begin(self, origin: RowOrigin, base: bytes | None) -> None:
+        """Take the rows that follow from `origin`; their paths are relative to `base` (the working directory)."""
+        self._origin, self._base = origin, os.path.abspath(base or b".")
+        self._written: dict[bytes, int] = {}  # folder as the rows write it -> its number
+
+    def __len__(self) -> int:
+        return len(self.folder_of)
+
+    def add(self, path: Any, label: Any, row: int) -> None:
+        """Add a row: the path of an image, its label (NO_LABEL for none), and its number in error texts.
+
+        Raises LoaderError E-FORMAT.
+        """
+        text = path.encode("utf-8", "surrogateescape") if type(path) is str else self._encode(path, row)
+        if text[:1] == b"~" or b":/" in text or b"\0" in text:
+            text = self._expand(text, row)
+        cut = text.rfind(b"/") + 1
+        if cut == len(text):
+            cause = f"{printable(text)} is the path of a folder" if text else "no path"
+            raise self._origin.error(row, cause, "give every row the path of an image")
+        folder = self._written.get(text[:cut])
+        self.folder_of.append(self._add_folder(text[:cut]) if folder is None else folder)
+        self.label_of.append(0 if label is NO_LABEL else self.labels.number(label, self._origin, row))
+        self.names += text[cut:]
+        self.offsets.append(len(self.names))
+
+    def chunks(self) -> Iterator[tuple[list[int], list[bytes]]]:
+        """Yield folder numbers and names of the rows, some at a time."""
+        for first in range(0, len(self), _CHUNK):
+            ends = self.offsets[first : first + _CHUNK + 1]
+            yield (
+                self.folder_of[first : first + _CHUNK].tolist(),
+                [bytes(self.names[begin:end]) for begin, end in pairwise(ends)],
+            )
+
+    def _encode(self, path: Any, row: int) -> bytes:
+        if isinstance(path, (str, bytes, os.PathLike)):
+            return os.fsencode(path)
+        raise self._origin.error(row, f"a path must be a string, got {shown(path)}", "give every row a path")
+
+    def _expand(self, path: bytes, row: int) -> bytes:
+        if b"\0" in path:
+            raise self._origin.error(row, f"the path {printable(path)} contains a zero byte")
+        if path.startswith(_FILE_URL):
+            host, slash, below = path[len(_FILE_URL) :].partition(b"/")
+            if host not in (b"", b"localhost"):
+                raise self._origin.error(row, f"{printable(path)} is on another host", "pass file:///path")
+            return slash + unquote_to_bytes(below)
+        scheme = path.partition(b"://")[0]
+        if b"://" in path and scheme.isalnum():
+            raise self._origin.error(row, f"{printable(path)} is not a local file", "copy the images to this machine")
+        return os.path.expanduser(path)
+
+    def _add_folder(self, written: bytes) -> int:
+        # Not normpath: a/../b is another folder than b where a is a link.
+        parts = [part for part in os.path.join(self._base, written).split(b"/") if part not in (b"", b".")]
+        path = b"/" + b"".join(part + b"/" for part in parts)
+        self._written[written] = number = self.folders.setdefault(path, len(self.folders))
+        return number

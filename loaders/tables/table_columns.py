@@ -1,0 +1,60 @@
+"""Chooses the columns of a table that hold image paths and labels."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
+from penstock.pipelines.errors import printable
+
+# In the order in which they are looked for, in any case. file_name is that of Hugging Face's metadata.csv.
+IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename", "filepath", "img", "image_path")
+LABEL_COLUMNS = ("label", "class", "target", "category", "y")
+
+
+def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -> tuple[Any, Any]:
+    """Return the names of the columns of image paths and of labels, None for no labels.
+
+    columns: all names. image, label: what the user asked for; None for the first of IMAGE_COLUMNS and LABEL_COLUMNS.
+    where: what messages call the table. Raises ValueError. Warns if labels may have been overlooked.
+    """
+    paths = choose_image_column(columns, image, where)
+    others = [name for name in columns if name != paths]
+    labels = _choose("label", label, LABEL_COLUMNS, others, where)
+    if labels is None and others:
+        text = f"no column of {where} is known to hold labels, so its images are of one class"
+        warnings.warn(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}", stacklevel=2)
+    return paths, labels
+
+
+def choose_image_column(columns: Sequence[Any], image: Any, where: str) -> Any:
+    """Return the name of the column of images, as choose_columns does. Raises ValueError."""
+    chosen = _choose("image", image, IMAGE_COLUMNS, columns, where)
+    if chosen is None:
+        raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
+    return chosen
+
+
+def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[Any], where: str) -> Any:
+    if wanted is not None:
+        if wanted in columns:
+            return wanted
+        raise ValueError(f"{option}={wanted!r} is not a column of {where}: {_suggest(option, [str(wanted)], columns)}")
+    by_name = {str(name).lower(): name for name in reversed(columns)}
+    return next((by_name[name] for name in known if name in by_name), None)
+
+
+def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
+    """List the columns, and the one whose name is nearest to one that was wanted."""
+    names = [str(name) for name in columns]
+    text = f"its columns are {', '.join(map(printable, names))}"
+    if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):
+        return f"{text}; the first line of a table must be the names of its columns"
+    lowered = {name.lower(): name for name in names}
+    near = (difflib.get_close_matches(name.lower(), lowered, 1) for name in wanted)
+    nearest = next((lowered[found[0]] for found in near if found), names[0] if len(names) == 1 else None)
+    return f"{text}; pass {option}={nearest!r}" if nearest is not None else f"{text}; name one with {option}="
