@@ -69,13 +69,19 @@ class ImageList(ImageFiles):
         if len(missing):
             first = printable(self.path(int(missing[0])))
             text = f"{len(missing):,} of {len(self):,} files are not there, the first is {first}"
-            warnings.warn(f"{text}; reading them raises E-MISSING, or as on_bad_sample says", stacklevel=4)
+            warnings.warn(f"{text}; reading them raises E-MISSING, or as on_bad_sample says", stacklevel=3)
 
 
 def are_unchanged(index: FolderIndex, *, every_file: bool = True) -> bool:
-    """Return whether the files of an index, or NUM_SAMPLED_FILES of them, have the same size and time as then."""
-    count = index.num_files
-    some = np.arange(count) if every_file else np.unique(np.linspace(0, count - 1, NUM_SAMPLED_FILES).astype(int))
+    """Return whether files of an index have the same size and time as then: all, or some and those that were missing.
+
+    Of either kind NUM_SAMPLED_FILES are looked at.
+    """
+    some = np.arange(index.num_files)
+    if not every_file:
+        sampled = np.linspace(0, index.num_files - 1, NUM_SAMPLED_FILES).astype(int)
+        missing = np.flatnonzero(index.file.columns["file_mtimes"] == MISSING)[:NUM_SAMPLED_FILES]
+        some = np.union1d(sampled, missing)
     parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
     chunks = ([index.relative_path(number) for number in numbers] for numbers in parts)
     stats = stat_files(index.root.rstrip(b"/") + b"/", chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -49,8 +50,11 @@ class LabelNumbers:
         return self._add(label, origin, row) if known is None else known
 
     def _add(self, label: Any, origin: RowOrigin, row: int) -> int:
-        plain = label.item() if hasattr(label, "item") and getattr(label, "size", 1) == 1 else label
-        if plain is None or plain == "" or plain != plain:
+        plain = label
+        if hasattr(label, "item"):
+            with contextlib.suppress(ValueError, RuntimeError):  # an array or a tensor of several
+                plain = label.item()
+        if plain is None or (isinstance(plain, (str, float)) and (plain == "" or plain != plain)):
             raise origin.error(row, "no label", "give every row a label, or pass a table without a label column")
         if isinstance(plain, float):
             if not plain.is_integer():

@@ -123,7 +123,7 @@ def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
 
 
 def _form(spec: Any) -> str | None:
-    """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for a list of paths, or None."""
+    """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for paths alone, or None."""
     if not isinstance(spec, (tuple, list)) or not spec:
         return None
     first = spec[0]

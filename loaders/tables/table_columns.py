@@ -24,7 +24,7 @@ def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -
     """
     paths = choose_image_column(columns, image, where)
     others = [name for name in columns if name != paths]
-    labels = _choose("label", label, LABEL_COLUMNS, others, where)
+    labels = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
     if labels is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
         warnings.warn(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}", stacklevel=2)
@@ -55,6 +55,8 @@ def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
     if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):
         return f"{text}; the first line of a table must be the names of its columns"
     lowered = {name.lower(): name for name in names}
-    near = (difflib.get_close_matches(name.lower(), lowered, 1) for name in wanted)
-    nearest = next((lowered[found[0]] for found in near if found), names[0] if len(names) == 1 else None)
+    near = (difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.7) for name in wanted)
+    close = [lowered[found[0]] for found in near if found]
+    close += [lowered[name] for name in lowered for known in wanted if known in name and len(known) > 1]
+    nearest = next(iter(close), names[0] if len(names) == 1 else None)
     return f"{text}; pass {option}={nearest!r}" if nearest is not None else f"{text}; name one with {option}="

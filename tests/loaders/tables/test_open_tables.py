@@ -1,0 +1,165 @@
+"""Tables as sources: every suffix, relative paths, and a saved index that is used exactly while it is true."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from folder_trees import plant, settle
+
+from penstock.loaders.open_source import open_source
+from penstock.loaders.tables import open_tables as module
+from penstock.loaders.tables.image_list import ImageList
+from penstock.pipelines.errors import LoaderError
+
+ROWS = [("images/3.jpg", 2), ("images/1.jpg", 0), ("more/2.jpg", 2)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the CSV tables that were read, in order."""
+    names: list[str] = []
+    read = module.read_csv
+
+    def read_and_note(path: bytes, image: Any, label: Any) -> Any:
+        names.append(os.fsdecode(os.path.basename(path)))
+        return read(path, image, label)
+
+    monkeypatch.setattr(module, "read_csv", read_and_note)
+    return names
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    plant(tmp_path / "tree", [name for name, _ in ROWS])
+    write_csv(tmp_path / "tree" / "t.csv")
+    return settle(tmp_path / "tree")
+
+
+def write_csv(path: Path, rows: Any = ROWS, between: str = ",") -> Path:
+    path.write_text("".join(f"{name}{between}{label}\n" for name, label in [("path", "label"), *rows]))
+    return path
+
+
+def rows_of(source: Any) -> list[tuple[str, int]]:
+    labels = source.labels(np.arange(len(source))).tolist()
+    return [(source.read(n).decode(), label) for n, label in enumerate(labels)]
+
+
+def test_every_suffix(tree: Path) -> None:
+    write_csv(tree / "t.tsv", between="\t")
+    lines = "".join(json.dumps({"path": name, "label": label}) + "\n" for name, label in ROWS)
+    for suffix in ("jsonl", "NDJSON"):
+        (tree / f"t.{suffix}").write_text(lines)
+    names, labels = zip(*ROWS, strict=True)
+    parquet.write_table(pa.table({"path": names, "label": labels}), tree / "t.parquet")
+    fingerprints = set()
+    for suffix in ("csv", "tsv", "jsonl", "NDJSON", "parquet"):
+        source = open_source(tree / f"t.{suffix}")
+        assert isinstance(source, ImageList)
+        assert rows_of(source) == ROWS, suffix
+        assert source.classes == (b"0", b"1", b"2")
+        fingerprints.add(source.fingerprint)
+    assert fingerprints == {open_source(ROWS, root=tree).fingerprint}
+
+
+def test_options_and_metadata_of_hugging_face(tree: Path, tmp_path: Path) -> None:
+    (tree / "images" / "metadata.csv").write_text("file_name,text,kind\n3.jpg,a photo,dog\n1.jpg,,cat\n")
+    with pytest.warns(UserWarning, match="'text', 'kind'; name one with label="):
+        assert open_source(tree / "images" / "metadata.csv").classes == (b".",)
+    source = open_source(tree / "images" / "metadata.csv", label="kind")
+    assert (rows_of(source), source.classes) == ([("images/3.jpg", 1), ("images/1.jpg", 0)], (b"cat", b"dog"))
+    source = open_source(tree / "images" / "metadata.csv", label="kind", classes=["fox", "dog", "cat"])
+    assert rows_of(source) == [("images/3.jpg", 1), ("images/1.jpg", 2)]
+    write_csv(tmp_path / "elsewhere.csv")
+    assert rows_of(open_source(tmp_path / "elsewhere.csv", root=tree)) == ROWS
+    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 3 files.*root="):
+        open_source(tmp_path / "elsewhere.csv")
+
+
+def test_several_tables_are_one_source(tree: Path) -> None:
+    write_csv(tree / "t-0.csv", ROWS[:1])
+    write_csv(tree / "more" / "t-1.csv", [("2.jpg", 7)])
+    assert rows_of(open_source(str(tree / "{t-0,more/t-1}.csv"))) == [("images/3.jpg", 2), ("more/2.jpg", 7)]
+    write_csv(tree / "more" / "t-1.csv", [("2.jpg", -1)])
+    with pytest.raises(LoaderError, match=r"path='.*/more/t-1\.csv' cause=t-1\.csv line 2: label -1"):
+        open_source(str(tree / "{t-0,more/t-1}.csv"))
+
+
+def test_a_table_without_rows(tree: Path) -> None:
+    for content in ("", "path,label\n"):
+        (tree / "t.csv").write_text(content)
+        with pytest.raises(LoaderError, match=r"E-NODATA\] path='.*t\.csv'"):
+            open_source(tree / "t.csv")
+
+
+def test_a_saved_index_is_used_until_something_changes(tree: Path, reads: list[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(tree)
+    first = open_source(tree / "t.csv")
+    assert rows_of(open_source("t.csv")) == rows_of(first)
+    assert len(reads) == 1
+    assert rows_of(open_source(tree / "t.csv", rescan=True)) == ROWS
+    assert len(reads) == 2
+    os.utime(tree / "images" / "1.jpg", (7, 7))
+    assert rows_of(open_source(tree / "t.csv")) == ROWS
+    assert len(reads) == 3
+    status = os.stat(tree / "t.csv")
+    write_csv(tree / "t.csv", [(name, 1) for name, _ in ROWS])
+    os.utime(tree / "t.csv", ns=(status.st_atime_ns, status.st_mtime_ns))  # as many bytes, at the same time
+    assert [label for _, label in rows_of(open_source(tree / "t.csv"))] == [1, 1, 1]
+    assert len(reads) == 4
+
+
+def test_other_options_have_an_index_of_their_own(tree: Path, reads: list[str], cache: Path) -> None:
+    for _ in range(2):
+        for options in ({}, {"classes": ["a", "b", "c"]}, {"root": tree / "more" / ".."}, {"label": "label"}):
+            open_source(tree / "t.csv", **options)
+    assert len(reads) == len(list(cache.iterdir())) == 3  # that root is the table's own folder
+
+
+def test_a_table_that_changed_just_now_is_read_again(tree: Path, reads: list[str], cache: Path) -> None:
+    write_csv(tree / "t.csv")
+    for _ in range(2):
+        assert rows_of(open_source(tree / "t.csv")) == ROWS
+    assert len(reads) == 2
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_a_file_that_was_missing_and_is_there_again_is_found(tree: Path) -> None:
+    content = (tree / "images" / "1.jpg").read_bytes()
+    (tree / "images" / "1.jpg").unlink()
+    for _ in range(2):  # the saved index says it too
+        with pytest.warns(UserWarning, match="1 of 3 files"):
+            open_source(tree / "t.csv")
+    (tree / "images" / "1.jpg").write_bytes(content)
+    assert rows_of(open_source(tree / "t.csv")) == ROWS
+
+
+def test_a_changed_file_beyond_the_sample_is_seen_by_refreshed(tmp_path: Path) -> None:
+    rows = [(f"{n}.jpg", 0) for n in range(1000)]
+    plant(tmp_path / "many", [name for name, _ in rows])
+    write_csv(tmp_path / "many" / "t.csv", rows)
+    settle(tmp_path / "many")
+    source = open_source(tmp_path / "many" / "t.csv")
+    assert isinstance(source, ImageList)
+    assert source.refreshed() is source
+    os.utime(tmp_path / "many" / "2.jpg", (7, 7))  # 0, 4, 8, ... are the sample
+    assert open_source(tmp_path / "many" / "t.csv").content == source.content
+    again = source.refreshed()
+    assert again.content != source.content
+    assert again.read(2) == b"2.jpg"
+    write_csv(tmp_path / "many" / "t.csv", rows[1:])
+    assert len(again.refreshed()) == 999
