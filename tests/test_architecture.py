@@ -43,7 +43,7 @@ ROOMS: dict[str, str] = {
     "pipelines/batch": "errors checked spec plan",
     "pipelines": MANY,
     "loaders/system": "",
-    "loaders/stream": "",
+    "loaders/stream": "system",
     "loaders/metrics": "",
     "loaders/workers": "system",
     "loaders/sources": "system",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.spec import ImagePipeline
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.order import Permutation, Schedule
+from penstock.loaders.stream.permutation import Permutation
+from penstock.loaders.stream.schedule import Schedule
 
 
 def permuted(n: int, seed: int = 0, epoch: int = 0) -> list[int]:
