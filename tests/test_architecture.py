@@ -51,6 +51,7 @@ ROOMS: dict[str, str] = {
     "loaders/tars": "system sources",
     "loaders/arrow": "system sources",
     "loaders/views": "system sources",
+    "loaders/remote": "system sources cache",
     "loaders/cache": "system",
     "loaders/cache_encode": "system workers sources cache",
     "loaders/cache_build": "system stream workers sources cache cache_encode",
@@ -96,7 +97,7 @@ WIDE_FUNCTIONS: dict[str, str] = {
 }
 
 # Optional packages that only some files may import: import name -> what those files' names contain.
-HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow"}
+HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "store"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
     for line in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,6 +60,12 @@ class NativeRows:
 
     def __init__(self, source: LocatedSource, stage: NativeStage) -> None:
         self._source, self.stage = source, stage
+        self._locate_s = 0.0
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of the latest batch that were spent on reading, or on waiting for what is fetched."""
+        return self._locate_s + self.stage.read_s
 
     def fill(
         self,
@@ -128,10 +135,13 @@ class NativeRows:
         """Return a row per sample that says where it lies; no rows if the source cannot locate them."""
         rows = np.zeros(len(samples), ROW)
         rows["sample"], rows["row"] = samples, places
+        started = time.perf_counter()
         try:
             return rows, self._source.locate(samples, rows)
         except LoaderError:  # a cache that was replaced: the Python path names the sample
             return rows[:0], NO_NAMES
+        finally:
+            self._locate_s = time.perf_counter() - started
 
 
 def _keep_supported(rows: Rows) -> Rows:

@@ -58,6 +58,7 @@ class Producer:
         """
         started = time.perf_counter()
         self.tasks.clear()
+        self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         keys = self._settings.schedule.draw_keys(cursor.position)
         pad_rows(np.flatnonzero(index < 0), pixels, rows)
@@ -67,7 +68,7 @@ class Producer:
             filled = self._fill_natively(self._native, index, left, plan, pixels, progress, keys)
             _note(filled, rows)
             left = np.setdiff1d(left, filled["row"], assume_unique=True) if len(filled) < len(left) else left[:0]
-            native_s = self._native.stage.read_s
+            native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
         if len(left):
             bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on, keys)

@@ -13,6 +13,8 @@ SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new n
 class Order(Protocol):
     """Compute which sample lies at each position of an epoch; equal on every rank, in memory that does not grow with n.
 
+    An order that can be computed backwards also has `positions_of(epoch, samples)`.
+
     Attributes:
         n: positions in an epoch.
         name: says in saved states which order it is, with what decides it apart from the seed.
@@ -46,6 +48,10 @@ class InOrder:
         """Return `positions`."""
         return positions
 
+    def positions_of(self, epoch: int, samples: Index) -> Index:
+        """Return `samples`."""
+        return samples
+
 
 @dataclass(frozen=True)
 class Shuffled:
@@ -59,3 +65,7 @@ class Shuffled:
     def __call__(self, epoch: int, positions: Index) -> Index:
         """Return the sample indices at `positions`, both int64 [k]."""
         return Permutation.of_epoch(self.n, self.seed, epoch)(positions)
+
+    def positions_of(self, epoch: int, samples: Index) -> Index:
+        """Return the positions of `samples`, both int64 [k]."""
+        return Permutation.of_epoch(self.n, self.seed, epoch).inverse(samples)

@@ -54,14 +54,28 @@ class Permutation:
             todo = todo[values[todo] >= np.uint64(self.n)]
         return values.astype(np.int64)
 
+    def inverse(self, indices: Index) -> Index:
+        """Return the positions of sample `indices`, both int64 [k] within [0, n)."""
+        left_bits = self._bits // 2
+        right_bits = self._bits - left_bits
+        values = np.asarray(indices, np.int64).astype(np.uint64)
+        todo = np.arange(values.size)
+        while todo.size:
+            values[todo] = self._network(values[todo], left_bits, right_bits, backwards=True)
+            todo = todo[values[todo] >= np.uint64(self.n)]
+        return values.astype(np.int64)
+
     @property
     def _bits(self) -> int:
         return max(_MIN_BITS, (self.n - 1).bit_length())
 
-    def _network(self, values: npt.NDArray[np.uint64], left_bits: int, right_bits: int) -> npt.NDArray[np.uint64]:
+    def _network(
+        self, values: npt.NDArray[np.uint64], left_bits: int, right_bits: int, *, backwards: bool = False
+    ) -> npt.NDArray[np.uint64]:
         shift, low = np.uint64(right_bits), np.uint64((1 << right_bits) - 1)
         left, right = values >> shift, values & low
-        for number, key in enumerate(self.keys):
+        rounds = list(enumerate(self.keys))
+        for number, key in reversed(rounds) if backwards else rounds:
             # The network alternates instead of swapping, which lets the halves differ by one bit.
             if number % 2 == 0:
                 left = left ^ (_mix(right, key) >> np.uint64(64 - left_bits))
