@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from penstock.loaders.stream.weighted_order import make_weighted
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import printable
 
+_PAIRS = 1024  # pairs of neighbours whose labels are compared
+_SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 is usual for two classes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
@@ -25,11 +29,11 @@ class Blocks:
 
     Attributes:
         samples: neighbouring samples per block; 64 photos are some MB.
-        group: blocks whose samples are mixed with each other at a time.
+        group: blocks whose samples are mixed with each other at a time: the more, the better a batch is mixed.
     """
 
     samples: int = 64
-    group: int = 64
+    group: int = 256
 
     def __post_init__(self) -> None:
         checked_int("samples", self.samples, 1)
@@ -71,8 +75,21 @@ def choose_order(
             raise ValueError("a mix(...) cannot be shuffled by blocks: pass shuffle=True")
         return Mixed(n=epoch_samples or n, seed=seed, sizes=mixture.sizes, shares=mixture.shares)
     if isinstance(shuffle, Blocks):
+        _warn_of_sorted_labels(source)
         return BlockShuffled(n=n, seed=seed, block=min(n, shuffle.samples), group=shuffle.group)
     return Shuffled(n, seed) if shuffle else InOrder(n)
+
+
+def _warn_of_sorted_labels(source: Source) -> None:
+    """Warn of data sorted by class: the groups of a shuffle by blocks hold few classes then."""
+    n = len(source)
+    some = np.unique(np.linspace(0, max(0, n - 2), _PAIRS).astype(np.int64))
+    if n > _PAIRS and np.mean(source.labels(some) == source.labels(some + 1)) > _SORTED and len(source.classes) > 1:
+        warnings.warn(
+            "neighbouring samples are of the same class, so batches of a shuffle by blocks hold few classes and train "
+            "badly: use shuffle=True, or write the data in another order",
+            stacklevel=4,
+        )
 
 
 def _checked_weights(weights: Any, source: Source) -> npt.NDArray[np.float64]:

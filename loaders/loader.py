@@ -344,7 +344,8 @@ class Loader(DataLoaderAttributes):
 
     def stats(self) -> LoaderStats:
         """Return where time went so far."""
-        return self._stats
+        requests, num_bytes = getattr(self._source, "traffic", (0, 0))
+        return replace(self._stats, requests=requests, fetched_bytes=num_bytes)
 
     def ledger(self, epoch: int | None = None) -> EpochLedger:
         """Return what became of the samples of `epoch`, by default of the epoch last served."""

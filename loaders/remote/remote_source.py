@@ -72,6 +72,11 @@ class RemoteSource(RangeSource):
         """Whether more samples may be announced."""
         return self._fetcher.has_room
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        return self.store.requests, self.store.num_bytes
+
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy."""
         self._fetcher.announce([self._range(index) for index in self._absent(indices)])

@@ -133,6 +133,8 @@ def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: I
         before = server.num_bytes
         serve(loader)
         assert server.num_bytes == before >= source.num_bytes
+        assert loader.stats().fetched_bytes == before
+        assert 0 < loader.stats().requests <= server.requests["all"]
     again = open_remote(server, photos, local_cache=tmp_path / "copy")
     assert again.local is not None
     assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process

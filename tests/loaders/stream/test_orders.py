@@ -113,6 +113,13 @@ def test_weights_that_cannot_work_are_refused(weights: object, message: str) -> 
         choose_order(source, True, 0, weights)
 
 
+def test_blocks_of_data_sorted_by_class_are_warned_of() -> None:
+    images = np.zeros((3000, 1, 1, 3), np.uint8)
+    with pytest.warns(UserWarning, match="few classes"):
+        choose_order(ArraySource(images, np.arange(3000) // 100), Blocks(), 0)
+    choose_order(ArraySource(images, np.arange(3000) % 2), Blocks(), 0)  # warnings are errors here
+
+
 def test_orders_that_exclude_each_other_are_refused() -> None:
     source = ArraySource(np.zeros((4, 2, 2, 3), np.uint8), [0, 0, 1, 1])
     for shuffle in (False, Blocks()):
