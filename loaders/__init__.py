@@ -4,6 +4,7 @@
 """
 
 from penstock.loaders.cache.format import Encoding
+from penstock.loaders.choose_order import Blocks
 from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -18,6 +19,7 @@ from penstock.pipelines.errors import LoaderError
 
 __all__ = [
     "Batch",
+    "Blocks",
     "DaliOptions",
     "DataLoader",
     "Encoding",

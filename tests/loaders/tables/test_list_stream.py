@@ -110,10 +110,9 @@ def test_a_missing_file_is_replaced_or_raised(photos: Path, backend: dict[str, A
     rows = [(path, path.parent.name) for path in sorted(photos.rglob("*.jpg"))[:12]]
     rows[5] = (photos / "none.jpg", "class0")
     settings = {"shuffle": False, "batch_size": 6, **backend}
-    with pytest.raises(
-        LoaderError, match=r"E-MISSING\] sample=5 path=.*none\.jpg"
-    ):  # from hdf5 when it builds its cache
-        serve(open_loader(rows, **settings))
+    missing = r"E-MISSING\] sample=5 path=.*none\.jpg"  # from hdf5 when it builds its cache
+    with pytest.raises(LoaderError, match=missing), open_loader(rows, **settings) as loader:
+        serve(loader)
     if backend["backend"] != "hdf5":
         with open_loader(rows, on_bad_sample="replace", **settings) as loader:
             assert [index for index, *_ in serve(loader)] == [0, 1, 2, 3, 4, 6, 6, 7, 8, 9, 10, 11]
