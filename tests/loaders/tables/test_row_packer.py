@@ -28,7 +28,7 @@ def pack(paths: list[Any], base: bytes | None = b"/base") -> list[bytes]:
 
 
 def test_paths_of_every_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/somewhere")
     monkeypatch.setattr(row_packer, "_CHUNK", 2)
     forms: dict[Any, bytes] = {
         "a.jpg": b"/base/a.jpg",
@@ -37,7 +37,7 @@ def test_paths_of_every_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "./c//./d.jpg": b"/base/c/d.jpg",
         "../e.jpg": b"/base/../e.jpg",
         "/abs/f.jpg": b"/abs/f.jpg",
-        "~/g.jpg": b"/home/me/g.jpg",
+        "~/g.jpg": b"/somewhere/g.jpg",
         "file:///h/i%20j.jpg": b"/h/i j.jpg",
         "file://localhost/k.jpg": b"/k.jpg",
         "odd:/l.jpg": b"/base/odd:/l.jpg",
