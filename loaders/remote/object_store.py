@@ -169,8 +169,8 @@ class _Obstore:
         self._obstore: Any = obstore
         retries: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
         client: dict[str, Any] = {
-            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-            "connect_timeout": timedelta(seconds=10),
+            "timeout": f"{REQUEST_TIMEOUT_S:.0f}s",
+            "connect_timeout": "10s",
         }
         if scheme == "http":
             client["allow_http"] = True
