@@ -182,7 +182,8 @@ class _Obstore:
 
     def read(self, url: str, start: int, size: int) -> Part:
         answer = self._obstore.get(self._store, _path(url), options={"range": (start, start + size)})
-        return Part(answer.bytes(), self._describe(answer.meta))
+        found = self._describe(answer.meta)  # first: older versions forget it with the bytes
+        return Part(answer.bytes(), found)
 
     def list(self, url: str) -> list[str]:
         prefix = _path(url)
