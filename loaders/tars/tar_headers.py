@@ -96,6 +96,8 @@ class TarReader:
             member = self._take(kind, Member(name, start, size), values.get(b"linkpath") or _text(header[157:257]), at)
             if member is not None:
                 yield member
+        if more:
+            raise self._cut("a long name or a pax header has no member")
 
     def read(self, start: int, count: int) -> bytes:
         """Return `count` bytes from `start` on. Raises OSError, LoaderError E-CHANGED if the file shrank."""
@@ -107,11 +109,11 @@ class TarReader:
     def _next_header(self) -> bytes | None:
         """Return the header at `position`, None at the end."""
         at = self.position
+        if at + BLOCK > self.size:
+            self._check_remainder(at)
+            return None
         begin = at - self._window_start
         if begin < 0 or begin + BLOCK > len(self._window):
-            if at + BLOCK > self.size:
-                self._check_remainder(at)
-                return None
             self._window, self._window_start, begin = self._pread(at, BLOCK, _WINDOW_BYTES), at, 0
         header = self._window[begin : begin + BLOCK]
         if header == _ZEROS:
@@ -124,7 +126,7 @@ class TarReader:
 
     def _check_remainder(self, at: int) -> None:
         """Raise LoaderError if the file ends within a header that begins at `at`."""
-        rest = self._pread(at, max(0, self.size - at), BLOCK) if at < self.size else b""
+        rest = self._pread(at, self.size - at, BLOCK) if at < self.size else b""
         if at == 0 and rest:
             raise self._damaged(0)
         if rest.strip(b"\0"):
