@@ -31,7 +31,7 @@ from penstock.pipelines.errors import LoaderError, printable
 
 KIND = "tar files"
 _RULES = b"penstock tars 1"  # the version of the rules by which samples are grouped, ordered and labelled
-_SHOW_SCAN_AFTER_S = 1.0
+SHOW_SCAN_AFTER_S = 1.0
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part"
 
@@ -144,7 +144,7 @@ def _find_labels(
 
 
 def _scan(paths: Sequence[bytes], settings: IndexSettings) -> list[TarSamples]:
-    with ProgressBar("indexing", show_after_s=_SHOW_SCAN_AFTER_S) as bar:
+    with ProgressBar("indexing", show_after_s=SHOW_SCAN_AFTER_S) as bar:
 
         def show(done: int, total: int) -> None:
             bar.show(done, total, what=f"indexing {_describe(paths)}")
