@@ -11,6 +11,7 @@ from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.pipelines.errors import LoaderError, printable
 
 SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
@@ -58,9 +59,14 @@ def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
-FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache)]
+FILE_KINDS = [
+    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache),
+    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS),
+    FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
+]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
+    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
