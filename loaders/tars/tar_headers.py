@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from penstock.loaders.sources.folder_scan import BROKEN_LINK, LINK, NOT_REGULAR
 from penstock.loaders.system.file_read import with_retries
+from penstock.loaders.tars.tar_file import OpenTar
 from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
 FOLDER, AFTER_END = "folder", "data after the end of a tar"
 _ZEROS = bytes(BLOCK)
-_WINDOW_BYTES = 4096  # read at once: a label beside an image often lies in the same page as the next header
 _AFTER_END_BYTES = 1 << 16  # of what follows the end, to see whether it is padding
 _MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
 _REGULAR, _FOLDER, _HARD_LINK, _SYMLINK, _NO_DATA = b"0\0007", b"5", b"1", b"2", b"123456"
@@ -53,10 +53,11 @@ class TarReader:
         position: where the next header begins.
     """
 
-    def __init__(self, fd: int, path: bytes, size: int) -> None:
-        self.path, self.size, self.position = path, size, 0
+    def __init__(self, tar: OpenTar, end: int | None = None) -> None:
+        """Read the headers of `tar`, up to byte `end` if that is given."""
+        self.path, self.size, self.position = tar.container.name, tar.container.size if end is None else end, 0
         self.skipped: Counter[str] = Counter()
-        self._fd = fd
+        self._tar = tar
         self._window, self._window_start = b"", 0
         self._earlier: dict[bytes, Member] | None = None
 
@@ -114,7 +115,7 @@ class TarReader:
             return None
         begin = at - self._window_start
         if begin < 0 or begin + BLOCK > len(self._window):
-            self._window, self._window_start, begin = self._pread(at, BLOCK, _WINDOW_BYTES), at, 0
+            self._window, self._window_start, begin = self._pread(at, BLOCK, self._tar.window), at, 0
         header = self._window[begin : begin + BLOCK]
         if header == _ZEROS:
             rest = self._pread(at, min(_AFTER_END_BYTES, self.size - at), _AFTER_END_BYTES)
@@ -134,7 +135,7 @@ class TarReader:
 
     def _pread(self, start: int, least: int, most: int) -> bytes:
         """Return `least` to `most` bytes from `start` on."""
-        data = with_retries(lambda: os.pread(self._fd, most, start))
+        data = with_retries(lambda: self._tar.read(start, most))
         if len(data) >= least:
             return data
         if not data:
@@ -156,7 +157,7 @@ class TarReader:
         """Return the member that a header (at `at`) stands for; None for what is no regular file, which is counted."""
         if kind == _HARD_LINK:
             if self._earlier is None:  # few archives have links: only then are the members before this one kept
-                before = TarReader(self._fd, self.path, at)
+                before = TarReader(self._tar, at)
                 self._earlier = {earlier.name: earlier for earlier in before.members()}
             linked = self._earlier.get(target)
             if linked is None:

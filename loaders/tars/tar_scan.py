@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from array import array
 from collections import Counter
@@ -11,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass, field
 
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources.range_index import Container
-from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error, with_retries
 from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import TarReader
 from penstock.loaders.tars.tar_labels import LabelMember
 from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members
@@ -21,6 +21,7 @@ from penstock.pipelines.errors import LoaderError
 
 NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 _LOOK_EVERY_S = 0.1
+_REMOTE_WORKERS = 64  # which mostly wait for answers
 _REPORT_INTERVAL = 1024  # samples
 _FIX_LABEL = "repair the sample, or pass label='folder', or a table of keys and labels"
 
@@ -67,10 +68,12 @@ class TarScan:
         self._paths, self._image, self._label_members, self._progress = paths, image, label_members, progress
         self._passed, self._sizes = [0] * len(paths), [0] * len(paths)
         self._stopped = threading.Event()
+        self._store = ObjectStore()
 
     def __iter__(self) -> Iterator[TarSamples]:
         """Yield the samples of each tar, in order. Raises LoaderError of the first tar that has one."""
-        workers = min(len(self._paths), many_workers(available_cpus()))
+        are_remote = any(map(is_url, self._paths))
+        workers = min(len(self._paths), _REMOTE_WORKERS if are_remote else many_workers(available_cpus()))
         with ThreadPoolExecutor(workers, thread_name_prefix="penstock-tar") as pool:
             try:
                 for scanned in [pool.submit(self._scan, number) for number in range(len(self._paths))]:
@@ -86,21 +89,10 @@ class TarScan:
             self._progress(sum(self._passed), sum(self._sizes))
 
     def _scan(self, number: int) -> TarSamples:
-        path = self._paths[number]
-        try:
-            fd = with_retries(lambda: open_regular(path))
-            try:
-                before = os.fstat(fd)
-                samples = TarSamples(Container(path, before.st_size, mtime_ns(before)))
-                self._sizes[number] = before.st_size
-                self._read(number, TarReader(fd, path, before.st_size), samples)
-                after = os.fstat(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise read_error(error, path) from error
-        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            raise LoaderError("E-CHANGED", "the tar was written to while it was indexed", path=path)
+        with open_tar(self._paths[number], self._store) as tar:
+            samples = TarSamples(tar.container)
+            self._sizes[number] = tar.container.size
+            self._read(number, TarReader(tar), samples)
         return samples
 
     def _read(self, number: int, reader: TarReader, samples: TarSamples) -> None:

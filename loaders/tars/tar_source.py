@@ -6,6 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.loaders.remote.remote_source import (
+    REMOTE_OPTIONS,
+    RemoteOptions,
+    RemoteSource,
+    are_remote_unchanged,
+    check_remote,
+)
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
@@ -18,7 +25,7 @@ from penstock.pipelines.errors import LoaderError
 
 SUFFIX = ".tar"
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
-TAR_OPTIONS = ("image", "label", "classes", "rescan")  # of open_tars, that create_loader hands on
+TAR_OPTIONS = ("image", "label", "classes", "rescan", *REMOTE_OPTIONS)  # of open_tars, that create_loader hands on
 
 
 def open_tars(
@@ -29,6 +36,10 @@ def open_tars(
     classes: Sequence[str | bytes] | None = None,
     rescan: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
+    requests: int | None = None,
+    bytes_ahead: int | None = None,
+    local_cache: str | os.PathLike[Any] | None = None,
+    local_bytes: int | None = None,
 ) -> RangeSource:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
 
@@ -47,6 +58,7 @@ def open_tars(
         classes: class names, by class number.
         rescan: make the index again.
         max_file_bytes: a larger image is refused before it is read.
+        requests, bytes_ahead, local_cache, local_bytes: of tars by URL, as RemoteOptions holds them.
 
     Raises LoaderError: E-NODATA without samples, E-FORMAT for a compressed tar, another file, or a sample without its
     label, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for
@@ -57,13 +69,21 @@ def open_tars(
         label = os.path.abspath(label)
     settings = IndexSettings(image=_checked_image(image), label=label, table=table, classes=_checked_classes(classes))
     checked_int("max_file_bytes", max_file_bytes, 1)
-    paths = [os.path.abspath(path) for path in paths]
-    name = settings.digest(map(os.path.realpath, paths)).encode() + b".index"
+    remote = check_remote(paths, requests, bytes_ahead, local_cache, local_bytes, max_file_bytes)
+    paths = [path if remote else os.path.abspath(path) for path in paths]
+    name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
     index = None if checked_bool("rescan", rescan) else load_saved(name, RangeIndex)
-    if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
+    if index is None or index.header.made_by != settings.digest() or not _is_valid(index, remote):
         index = save_index(name, make_table(paths, settings).write, RangeIndex)
     options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes}
+    if remote is not None:
+        more = {name: getattr(remote, name) for name in REMOTE_OPTIONS}
+        return RemoteSource(index, _Reopening(paths, {**options, **more}), remote)
     return RangeSource(index, _Reopening(paths, options), max_file_bytes)
+
+
+def _is_valid(index: RangeIndex, remote: RemoteOptions | None) -> bool:
+    return are_unchanged(index) if remote is None else are_remote_unchanged(index)
 
 
 def is_tar_folder(path: bytes) -> bool:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from tar_files import BLOCK, END, entry, gnu_tar, header, padded, pax, seal, write_tar
 
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import AFTER_END, FOLDER, Member, TarReader
 from penstock.pipelines.errors import LoaderError
 
@@ -33,12 +35,9 @@ NAMES = [
 
 
 def read(path: Path) -> tuple[list[Member], Counter[str]]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        reader = TarReader(fd, os.fsencode(path), os.fstat(fd).st_size)
+    with open_tar(os.fsencode(path), ObjectStore()) as tar:
+        reader = TarReader(tar)
         return list(reader.members()), +reader.skipped
-    finally:
-        os.close(fd)
 
 
 def by_tarfile(path: Path) -> list[Member]:
@@ -333,14 +332,15 @@ def test_what_follows_the_end_is_counted_and_not_read(tmp_path: Path) -> None:
 
 def test_a_tar_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", [(f"{i}.jpg", bytes(5000)) for i in range(9)])
-    fd = os.open(path, os.O_RDONLY)
-    reader = TarReader(fd, b"x.tar", path.stat().st_size)
-    members = reader.members()
-    assert next(members).name == b"0.jpg"
-    os.truncate(path, 20000)
-    with pytest.raises(LoaderError, match=r"E-CHANGED.*shrank"):
-        list(members)
-    os.close(fd)
+    with open_tar(os.fsencode(path), ObjectStore()) as tar:
+        members = TarReader(tar).members()
+        assert next(members).name == b"0.jpg"
+        os.truncate(path, 20000)
+        with pytest.raises(LoaderError, match=r"E-CHANGED.*shrank"):
+            list(members)
+        path.write_bytes(b"")
+        os.truncate(path, tar.container.size)
+        os.utime(path, ns=(tar.container.mtime_ns, tar.container.mtime_ns))
 
 
 # ---- mutations ----
@@ -395,13 +395,14 @@ def test_nothing_but_headers_is_read(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", [(f"{i}.jpg", bytes(1 << 20)) for i in range(20)])
     code = f"""
 import os
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import TarReader
-fd = os.open({str(path)!r}, os.O_RDONLY)
-size = os.fstat(fd).st_size
 count = lambda: int(open("/proc/self/io").readline().split()[1])
-before = count()
-assert len(list(TarReader(fd, b"x", size).members())) == 20
-print(count() - before)
+with open_tar({os.fsencode(path)!r}, ObjectStore()) as tar:
+    before = count()
+    assert len(list(TarReader(tar).members())) == 20
+    print(count() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 200_000

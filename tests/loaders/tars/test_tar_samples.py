@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 from tar_files import entry, webdataset_samples, write_tar
 
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import Member, TarReader
 from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members, sample_key
 
 
 def group(path: Path) -> tuple[list[tuple[bytes, Sample]], Counter[str]]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        reader = TarReader(fd, os.fsencode(path), os.fstat(fd).st_size)
+    with open_tar(os.fsencode(path), ObjectStore()) as tar:
+        reader = TarReader(tar)
         return list(group_members(reader)), +reader.skipped
-    finally:
-        os.close(fd)
 
 
 def as_webdataset(path: Path) -> list[dict[str, bytes]]:
