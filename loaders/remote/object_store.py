@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ Result = TypeVar("Result")
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 REQUEST_TIMEOUT_S = 60.0  # of one request, its retries by the storage client included
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRY_DELAYS_S = (0.2, 1.0, 4.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
 _CODES = {
     "FileNotFoundError": ("E-MISSING", "no such object"),
@@ -172,7 +174,7 @@ class _Obstore:
             "timeout": f"{REQUEST_TIMEOUT_S:.0f}s",
             "connect_timeout": "10s",
         }
-        if scheme == "http":
+        if scheme == "http" or any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
             client["allow_http"] = True
         self._store = self._obstore.store.from_url(f"{scheme}://{host}", client_options=client, retry_config=retries)
         self._prefix = f"{scheme}://{host}/"
