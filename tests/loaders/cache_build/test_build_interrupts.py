@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import random
 import sys
@@ -15,7 +13,6 @@ from photo_folder import write_folder
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.sources.image_folder import ImageFolder
 
@@ -33,27 +30,6 @@ def check_not_locked(dest: bytes) -> None:
         lock.acquire(wait=False)
         lock.check()
     assert not os.path.exists(dest + b".lock")
-
-
-def test_ctrl_c_at_any_moment_leaves_no_lock(tmp_path: Path) -> None:
-    numbers = itertools.count()
-
-    def clean(interruption: Interruption) -> bytes:
-        folder = tmp_path / str(next(numbers))
-        (folder / "x.h5.tmp.0123456789abcdef").mkdir(parents=True)
-        dest = os.fsencode(folder / "x.h5")
-        with contextlib.suppress(KeyboardInterrupt):
-            interruption.run(lambda: remove_dead_builds(dest))
-        return dest
-
-    clean(Interruption())  # some points are of a first time only
-    whole = Interruption()
-    assert os.listdir(os.path.dirname(clean(whole))) == []
-    for at in random.Random(whole.points).sample(range(1, whole.points + 1), min(200, whole.points)):
-        interruption = Interruption(at)
-        dest = clean(interruption)
-        assert interruption.struck
-        check_not_locked(dest)
 
 
 def test_a_build_goes_on_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from cache_kills import (
     Undisturbed,
     build,
-    killed_build,
     state_of,
     stored_images,
     undisturbed,
@@ -27,7 +24,6 @@ from photo_folder import write_folder
 from power_cut import DiskRecorder, after_a_cut
 from processes import eventually
 
-from penstock.loaders import LoaderError
 from penstock.loaders.cache import hdf5_file
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
@@ -73,18 +69,6 @@ def earlier(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathF
 # ---- killed
 
 
-def test_killed_with_its_workers_or_without_them_or_a_worker_alone(
-    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes
-) -> None:
-    """At random moments; test_build_file goes through each call of a builder without workers."""
-    draw = random.Random(3)
-    for number, victim in enumerate(("group", "parent", "worker", "parent")):
-        workers, before, place = 0 if number == 3 else 2, earlier if number % 2 else b"", tmp_path / str(number)
-        known = replace(known, workers=workers)
-        trial = killed_build(commands, photos, place, known, victim, draw, earlier=before)
-        assert trial.code in ((0, 5) if victim == "worker" else (0, -9))
-
-
 # ---- cut off from power
 
 
@@ -124,26 +108,6 @@ def test_cut_off_from_power_before_each_call(
 # ---- met by others
 
 
-def outputs(commands: Commands, started: list[Any]) -> list[str]:
-    """What each of them said; all end well."""
-    commands.release(*started)
-    codes = [command.wait() for command in started]
-    assert codes == [0] * len(started), [command.errors for command in started]
-    return [command.output for command in started]
-
-
-@pytest.mark.parametrize("workers", [(0, 0), (0, 1, 0, 0)])
-def test_builders_at_once(
-    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, workers: tuple[int, ...]
-) -> None:
-    """One builds, the others wait and take its file."""
-    started = [build(commands, photos, tmp_path / "x.h5", n, small_steps=True, hold=True) for n in workers]
-    told = outputs(commands, started)
-    assert sum("nothing to do" in output for output in told) == len(workers) - 1
-    assert state_of(tmp_path / "x.h5", known.whole) == "whole"
-    assert os.listdir(tmp_path) == ["x.h5"]
-
-
 def test_one_of_several_is_killed_while_it_builds(
     commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed
 ) -> None:
@@ -165,35 +129,6 @@ def test_one_of_several_is_killed_while_it_builds(
     assert sum("nothing to do" in output for output in told) == 2
     assert sum("; 10 were there" in output for output in told) == 1
     assert state_of(dest, known.whole) == "whole"
-    assert os.listdir(tmp_path) == ["x.h5"]
-
-
-def test_a_builder_with_other_settings_replaces_the_file_or_is_replaced(
-    commands: Commands, photos: Path, tmp_path: Path, known: Undisturbed, earlier: bytes
-) -> None:
-    """As its user asked for by `penstock cache build`; a loader that finds other settings refuses."""
-    dest = tmp_path / "x.h5"
-    started = [build(commands, photos, dest, 0, small_steps=True, hold=True)]
-    started += [commands.start("cache", "build", photos, dest, "--workers", 0, *OTHER, hold=True)]
-    outputs(commands, started)
-    assert state_of(dest, known.whole, earlier) in ("whole", "earlier")
-    assert os.listdir(tmp_path) == ["x.h5"]
-    dest.unlink()
-    errors: list[LoaderError] = []
-
-    def make(encoding: Encoding) -> None:
-        try:
-            build_cache(ImageFolder(photos), dest, encoding, workers=0)
-        except LoaderError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=make, args=(encoding,)) for encoding in (Encoding(), Encoding(quality=50))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [(error.code, error.exit_code) for error in errors] == [("E-STALE", 4)]
-    assert state_of(dest, known.whole, earlier) in ("whole", "earlier")
     assert os.listdir(tmp_path) == ["x.h5"]
 
 

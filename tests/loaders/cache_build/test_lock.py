@@ -51,12 +51,6 @@ def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     monkeypatch.setattr("fcntl.flock", missing)
 
 
-def test_it_is_held_and_released(tmp_path: Path) -> None:
-    assert takes(tmp_path / "lock")
-    assert takes(tmp_path / "lock")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("without_flock", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], indirect=True)
 @pytest.mark.usefixtures("without_flock")
 def test_without_locks_of_the_kernel(tmp_path: Path) -> None:
@@ -167,9 +161,3 @@ def test_a_lock_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make:
     with pytest.raises(LoaderError, match=r"E-CACHE.*lock.*not a regular file: fix=remove it"):
         BuildLock(os.fsencode(tmp_path / "lock")).acquire()
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def test_a_folder_that_takes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        BuildLock(os.fsencode(tmp_path / "none" / "lock")).acquire()
-    assert list(tmp_path.iterdir()) == []
