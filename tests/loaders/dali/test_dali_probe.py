@@ -23,15 +23,11 @@ from penstock.loaders.dali.dali_probe import (
     WHOLE,
     Verdict,
     chosen_way,
-    made_tasks,
     try_way,
     working_way,
-    wrong_images,
 )
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE
-from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
-from penstock.pipelines.sample.dali_reference import DaliReference
+from penstock.pipelines.sample.dali_graph import DaliGraph
 
 CPU = torch.device("cpu")
 
@@ -136,17 +132,6 @@ def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
         monkeypatch.setattr(dali_probe, "_found", {})
         monkeypatch.setattr(dali_probe, "_warned", set())
     assert child.begun == [REGIONS, WHOLE]
-
-
-def test_the_window_that_was_decoded_wrongly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong, image = made_tasks()[20], DaliReference.image  # in the middle of a batch that is not the first
-
-    def image_of(self: DaliReference, task: CropTask) -> Pixels | None:
-        found = image(self, task)
-        return 255 - found if found is not None and task.window == wrong.window else found
-
-    monkeypatch.setattr(DaliReference, "image", image_of)
-    assert wrong_images(REGIONS, None).endswith(f"from libjpeg's on average, window {wrong.window}")
 
 
 def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from dali_streams import (
-    IDS,
     WORKERS,
     assert_taken,
     open_loader,
-    pixels_of,
     stream,
-    stream_of,
 )
 from memory_source import MemorySource
 from odd_images import corpus, encoded, scene, textured
 from photo_folder import photo
-from processes import eventually
 
 from penstock.loaders.cache.format import Encoding
 from penstock.pipelines import imagenet_train
@@ -106,32 +101,6 @@ def test_no_option_changes_a_bit_of_what_dali_serves(options: dict[str, Any]) ->
     assert other.numbers() == first.numbers()
     assert np.array_equal(other.pixels, first.pixels)
     assert first.about["batches_refused"] == other.about["batches_refused"] == 0
-
-
-@pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_resumed_stream_is_the_same_bit_for_bit(photos: Path, options: dict[str, Any]) -> None:
-    whole = stream(photos, epochs=2, batch_size=8)
-    for stop in (1, 4, 6, 9):
-        with open_loader(photos, batch_size=8, **options) as loader:
-            batches = itertools.chain.from_iterable(loader.batches() for _ in range(2))
-            head = [pixels_of(batch) for batch in itertools.islice(batches, stop)]
-            state = loader.state_dict()
-        with open_loader(photos, batch_size=8, workers=3, readers=2, prefetch=2) as loader:
-            loader.load_state_dict(state)
-            rest = stream_of(loader, 2)
-        assert np.array_equal(np.concatenate([*head, rest.pixels]), whole.pixels)
-
-
-def test_a_seek_drops_what_dali_has_under_way(photos: Path) -> None:
-    with open_loader(photos, batch_size=8, workers=2, prefetch=4, watchdog_s=20.0) as loader:
-        first = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
-        for _ in range(15):
-            assert eventually(lambda: loader._engine.ready() > 1)  # else there would be nothing to drop
-            loader.set_epoch(3)
-            next(loader.batches())
-            loader.set_epoch(0)
-            again = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
-            assert np.array_equal(first, again)
 
 
 def test_it_says_what_runs(photos: Path) -> None:

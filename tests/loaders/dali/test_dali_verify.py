@@ -6,7 +6,6 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -254,9 +253,3 @@ def test_a_verifier_that_lags_passes_batches_over_and_counts_them(monkeypatch: p
     with open_loader(MemorySource(PHOTOS), **settings_of(verify=2)) as loader:
         list(loader)
         assert loader.describe()["not_compared"] == COUNT // BATCH - 2
-
-
-@pytest.mark.parametrize("wrong", [{"verify": -1}, {"decode": "half"}])
-def test_impossible_options_are_refused(photos: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"at least 0|auto, regions, whole, ours"):
-        open_loader(photos, **wrong)
