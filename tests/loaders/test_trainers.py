@@ -128,16 +128,6 @@ def test_a_checkpoint_of_any_step_continues_the_stream_and_the_training(
     assert torch.equal(weights, continued)
 
 
-@pytest.mark.parametrize("run", [with_lightning, with_accelerate])
-def test_the_rest_may_be_served_by_another_backend_and_number_of_workers(
-    photos: Path, tmp_path: Path, run: Run
-) -> None:
-    whole, _ = run(photos, tmp_path / "whole")
-    head, _ = run(photos, tmp_path / "head", stop=2, workers=2)
-    tail, _ = run(photos, tmp_path / "tail", resume=tmp_path / "head", backend="hdf5", cache=tmp_path / "x.h5")
-    assert head + tail == whole
-
-
 def test_accelerates_skip_serves_what_an_iteration_gives_after_its_first_batches(photos: Path) -> None:
     import accelerate
 

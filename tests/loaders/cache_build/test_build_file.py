@@ -23,7 +23,7 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 import penstock.loaders.cache_build.build_file as cache_build
-from penstock.loaders.cache.format import FILE, STRIPS, Encoding
+from penstock.loaders.cache.format import FILE, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import disk_space as build_space
 from penstock.loaders.cache_build import freshness as cache_key
@@ -32,8 +32,10 @@ from penstock.loaders.cache_build.build import BuiltCache, build_cache
 from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
+from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.cache_encode import encode as cache_encode
+from penstock.loaders.cache_encode.chunks import Chunk, Task
 from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
@@ -391,6 +393,29 @@ def test_an_unfinished_build_of_something_else_is_removed(
     assert build(photos, tmp_path / "x.h5").files[0].resumed == 0
     assert (tmp_path / "x.h5").read_bytes() == reference
     assert sorted(os.listdir(tmp_path)) == ["x.h5", "x.h5.tmp.old"]
+
+
+def chunk(number: int) -> Chunk:
+    records = np.zeros(number + 1, RECORD)
+    records["length"], records["label"] = 10, number
+    payload = bytes([number]) * 10 * (number + 1)
+    return Chunk(Task(0, number + 1), records, payload, 77, {"CMYK": number}, {"E-TRUNC": 1})
+
+
+def test_blocks_come_back_and_are_continued(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = BuildFolder(os.fsencode(tmp_path / "x"), "key")
+        found = folder.blocks
+        if number < 3:
+            folder.append(chunk(number))
+        folder.close()
+        folder.close()
+    assert [(b.num_bytes, b.source_bytes, b.kept, b.bad) for b in found] == [
+        (10 * (n + 1), 77, {"CMYK": n}, {"E-TRUNC": 1}) for n in range(3)
+    ]
+    records = np.concatenate([block.records for block in found])
+    assert records["label"].tolist() == [0, 1, 1, 2, 2, 2]
+    assert records["offset"].tolist() == list(range(0, 60, 10))
 
 
 def test_a_live_builder_is_left_alone(photos: Path, tmp_path: Path, reference: bytes) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +14,6 @@ import pytest
 from penstock.loaders.cache_build import lock as build_lock
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.pipelines.errors import LoaderError
-
-HOLD = """
-import sys, time
-from penstock.loaders.cache_build.lock import BuildLock
-lock = BuildLock(sys.argv[1].encode())
-lock.acquire()
-print("held", flush=True)
-time.sleep(60)
-"""
 
 
 def takes(path: Path) -> bool:
@@ -60,23 +48,6 @@ def test_without_locks_of_the_kernel(tmp_path: Path) -> None:
         with pytest.raises(LoaderError, match=rf"E-CACHE.*process {os.getpid()} on .* is building it"):
             BuildLock(os.fsencode(tmp_path / "lock")).acquire(wait=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_live_owner_is_named_and_not_disturbed_and_a_killed_one_is_in_nobodys_way(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(LoaderError, match=rf"E-CACHE.*process {holder.pid} on .* is building it.*wait for it"):
-            BuildLock(os.fsencode(path)).acquire(wait=False)
-        assert path.read_text().split()[0] == str(holder.pid)
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-        assert takes(path)
-    finally:
-        holder.kill()
-        holder.communicate()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"x\ny\n", b'{"host": "a", "pid": 1}', b"\xff\n\xff"])

@@ -48,14 +48,6 @@ def test_resume_with_other_workers(pool: DataLoader[Any]) -> None:
         assert stream(alone, 2) == whole[boundary + 1 :]
 
 
-def test_after_the_last_batch_the_state_is_the_next_epochs() -> None:
-    loader = DataLoader(Numbered(4), 2, num_workers=0)
-    places = [(loader.state_dict()["epoch"], loader.state_dict()["batches"]) for _ in loader]
-    assert places == [(0, 1), (1, 0)]
-    assert len(list(loader)) == 2
-    assert loader.epoch == 2
-
-
 def test_an_epoch_left_early_is_over_and_one_not_begun_is_not() -> None:
     loader = DataLoader(Numbered(8), 2, num_workers=0)
     iter(loader)
@@ -313,10 +305,3 @@ def test_details_that_make_no_sense_are_refused() -> None:
         assert caught.value.code == "E-STATE"
     assert torch.equal(torch.get_rng_state(), generators)
     loader.load_state_dict(state)
-
-
-def test_a_plain_order_needs_no_details() -> None:
-    for settings in ({}, {"shuffle": True, "seed": 4}, {"sampler": [3, 1, 2]}):
-        loader = DataLoader(Numbered(4), **settings)
-        next(iter(loader))
-        assert "details" not in loader.state_dict()

@@ -333,20 +333,6 @@ class Itself(IterableDataset[int]):
         self.walk.load_state_dict(state)
 
 
-class Listed(IterableDataset[int]):
-    """Draws its order from a global generator when it is asked for an iterator, which keeps no place."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(random.sample(range(100), 7))
-
-
-class Late(IterableDataset[int]):
-    """Draws its order from a global generator when it is asked for its first sample."""
-
-    def __iter__(self) -> Iterator[int]:
-        yield from torch.randperm(7).tolist()
-
-
 EARLY: dict[str, Callable[[], dict[str, Any]]] = {
     "shuffled": lambda: {"dataset": Numbers(), "shuffle": True},
     "a generator": lambda: {"dataset": Numbers(), "shuffle": True, "generator": torch.Generator()},
@@ -355,8 +341,6 @@ EARLY: dict[str, Callable[[], dict[str, Any]]] = {
     "sampler": lambda: {"dataset": Numbers(), "sampler": KeepsPlace()},
     "its iterator draws": lambda: {"dataset": Drawing()},
     "its own iterator": lambda: {"dataset": Itself()},
-    "listed": lambda: {"dataset": Listed()},
-    "late": lambda: {"dataset": Late()},
 }
 
 

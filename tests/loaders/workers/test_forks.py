@@ -136,28 +136,6 @@ def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: 
     assert ended
 
 
-def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> None:
-    """Whatever lock a thread held at the fork is held in the child for ever."""
-    with open_loader(photos, **ENGINES["threads"]) as loader:
-        next(iter(loader))
-        engine: Any = loader._engine
-        held, over = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with engine.queue.changed:
-                held.set()
-                over.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert held.wait(60)
-        child = ForkedChild(lambda wait: engine.close())
-        assert child.result() is None
-        over.set()
-        thread.join()
-        assert len(list(loader)) == len(loader)
-
-
 def test_the_drop_ins_iterator_is_the_parents_and_its_loader_starts_workers_in_the_child() -> None:
     with DataLoader(Numbered(24), 2, num_workers=1, persistent_workers=True) as loader:
         stream = iter(loader)

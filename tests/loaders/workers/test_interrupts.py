@@ -11,21 +11,17 @@ import random
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
 import torch
 from faulty_source import FaultySource
 from interrupts import Interruption
-from memory_source import MemorySource
-from photo_folder import photo
-from processes import child_pids, eventually, in_time, threads
+from processes import child_pids, eventually, threads
 from producer_settings import producer_settings
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader
-from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions
 from penstock.loaders.drop_in.batch_iterator import BatchIterator
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
@@ -84,34 +80,6 @@ def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
         assert eventually(lambda: not child_pids()), interruption.struck
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("backend", ["hdf5", "dali"])
-def test_an_engine_whose_threads_are_starting_starts_them_before_ctrl_c_ends_the_wait(
-    monkeypatch: pytest.MonkeyPatch, backend: str, number: int
-) -> None:
-    """At the start of thread `number`: two make batches (dali: read), one more is DALI's."""
-    start, started = threading.Thread.start, itertools.count(1)
-
-    def interrupted(thread: threading.Thread) -> None:
-        if next(started) == number:
-            signal.raise_signal(signal.SIGINT)
-        start(thread)
-
-    settings = producer_settings(MemorySource([photo(k) for k in range(12)]))
-    engine: Any = (
-        DaliEngine(settings, DaliOptions(workers=1, readers=2))
-        if backend == "dali"
-        else ThreadEngine("hdf5", settings, WorkerOptions(workers=3, prefetch=1))
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            engine.seek(Cursor(0, 0))
-    engine.seek(Cursor(0, 0))
-    assert engine.next().index.tolist() == settings.schedule.batch(0, 0).tolist()
-    engine.close()
-
-
 def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
     data = torch.arange(32)
 
@@ -129,46 +97,6 @@ def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
         gc.collect()
         assert eventually(lambda: not child_pids()), interruption.struck
         assert eventually(lambda: not threads()), interruption.struck
-
-
-def first_batch(kind: str, method: str, interruption: Interruption) -> None:
-    """Ask for one batch of one worker, then close."""
-    batches: Any
-    if kind == "drop-in":
-        batches = DataLoader(TensorDataset(torch.arange(8)), 2, num_workers=1, multiprocessing_context=method)
-    else:
-        settings = producer_settings(FaultySource(48, {}))
-        batches = ProcessEngine("torch", settings, ProcessOptions(workers=1, prefetch=2, start_method=method))
-    with contextlib.closing(batches):
-        interruption.run(
-            lambda: next(iter(batches)) if kind == "drop-in" else (batches.seek(Cursor(0, 0)), batches.next())
-        )
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("method", "strikes"), [("fork", 100), ("forkserver", 100), ("spawn", 3)])
-@pytest.mark.parametrize("kind", ["drop-in", "processes"])
-def test_ctrl_c_while_the_first_work_is_handed_out_ends_all_in_time(kind: str, method: str, strikes: int) -> None:
-    """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
-    within = "Queue.put"  # "WatchedIterator._reset" is all from the workers' start on
-    first_batch(kind, method, Interruption())
-    whole = Interruption(within=within)
-    first_batch(kind, method, whole)
-    for at in evenly(whole.points, strikes):
-        interruption = Interruption(at, within)
-        with contextlib.suppress(KeyboardInterrupt):
-            first_batch(kind, method, interruption)
-        assert not interruption.struck or in_time(interruption.struck_s), interruption.struck
-    assert whole.points > 10
-    gc.collect()
-    assert eventually(lambda: not child_pids())
-    assert eventually(lambda: not threads())
-
-
-def evenly(points: int, number: int) -> list[int]:
-    """`number` check points at equal distances, each time others; all, if there are no more."""
-    first = random.SystemRandom().random()
-    return sorted({1 + int(points * (k + first) / number) for k in range(min(number, points))})
 
 
 @pytest.mark.timeout(60)
@@ -258,38 +186,3 @@ def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: 
     assert whole.points > 5
     found = [lock_is_left(kind(), Interruption(at)) for at in range(1, whole.points + 1)]
     assert any(found) == left
-
-
-def test_ctrl_c_while_a_thread_is_notified_takes_no_later_notification_from_it() -> None:
-    """The thread that feeds a queue of multiprocessing would not learn of the next message."""
-
-    def taken_after(interruption: Interruption) -> bool:
-        changed, boxes, taken = SignalSafeCondition(threading.Lock()), [], []
-
-        def take() -> None:
-            while "end" not in taken:
-                with changed:
-                    while not boxes:
-                        changed.wait()
-                    taken.append(boxes.pop())
-
-        def put(box: str) -> None:
-            with changed:
-                boxes.append(box)
-                changed.notify()
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        assert eventually(lambda: len(changed._waiters) == 1)  # type: ignore[attr-defined]
-        with contextlib.suppress(KeyboardInterrupt):
-            interruption.run(lambda: put("first"))
-        time.sleep(0.01)  # for the thread to wait again
-        put("end")
-        thread.join(5 if interruption.struck else None)
-        return not thread.is_alive()
-
-    whole = Interruption()
-    assert taken_after(whole)
-    for at in range(1, whole.points + 1):
-        interruption = Interruption(at)
-        assert taken_after(interruption), interruption.struck

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from multiprocessing import forkserver, spawn
+from multiprocessing import spawn
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from command_line import Running
 from processes import eventually
 
 from penstock.loaders import LoaderError
-from penstock.loaders.workers.launch import hidden_main, start_error, worker_context
+from penstock.loaders.workers.launch import hidden_main, start_error
 
 
 def names_main() -> bool:
@@ -53,80 +53,6 @@ def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_fr
     left.set()
     thread.join()
     assert seen == [False, True]
-
-
-def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process that is started for that: a signal in that moment would end it with a traceback."""
-    worker_context("forkserver")
-    monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: pytest.fail("a process was started"))
-    worker_context("forkserver")
-
-
-def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: Path) -> None:
-    """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
-    (tmp_path / "interrupted.py").write_text(
-        textwrap.dedent(f"""
-            import multiprocessing.util, os
-
-            def info(message, *arguments):
-                if message == "child process calling self.run()":
-                    os.kill(os.getpid(), {signal.SIGINT.value})
-
-            multiprocessing.util.info = info
-        """)
-    )
-    program = textwrap.dedent("""
-        import multiprocessing
-        from penstock.loaders.workers.launch import worker_context
-        multiprocessing.set_forkserver_preload(["interrupted"])
-        process = worker_context("forkserver").Process(target=print, args=("a user's process",))
-        process.start()
-        process.join()
-    """)
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
-
-
-@pytest.mark.parametrize(
-    ("before", "ending"),
-    [("", signal.SIGKILL), ("forkserver.ensure_running()", signal.SIGKILL), ("start_fork_server()", 0)],
-    ids=["none before", "another library's", "ours"],
-)
-def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: str, ending: int) -> None:
-    """A server goes on with its imports for seconds; one that was there before may have workers."""
-    program = textwrap.dedent(f"""
-        import os, time
-        from multiprocessing import forkserver, process
-        from penstock.loaders.workers.launch import start_fork_server, worker_context
-
-        def join(self, timeout=None):
-            raise KeyboardInterrupt
-
-        {before}
-        process.BaseProcess.join = join
-        try:
-            worker_context("forkserver")
-        except KeyboardInterrupt:
-            pass
-        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {60 if ending else 0.5}
-        ended = 0, 0
-        while not ended[0] and time.monotonic() < deadline:
-            ended = os.waitpid(server, os.WNOHANG)
-            time.sleep(0.01)
-        print(ended[1], flush=True)
-        os._exit(0)
-    """)
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
 
 
 def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signals(tmp_path: Path) -> None:
