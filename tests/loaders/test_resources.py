@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_few_descriptors_are_enough_or_an_error(photos: Path, workers: int, code
         assert done.stderr.count("\n") == 1
     else:
         assert len(lines_of(done.stdout)) == 4
+
+
+def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 8, hard))
+    try:
+        with open_loader(photos) as loader:
+            assert len(list(loader)) == 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_limit_that_is_advised_holds_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

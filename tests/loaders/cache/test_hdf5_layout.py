@@ -60,6 +60,13 @@ def soft_link_through_a_group(file: h5py.File, trap: Path) -> None:
     file["payload"] = h5py.SoftLink("/names/inner")
 
 
+def virtual_dataset(file: h5py.File, trap: Path) -> None:
+    data = write_all(file, but="payload")["payload"]
+    layout = h5py.VirtualLayout((len(data),), "u1")
+    layout[:] = h5py.VirtualSource(str(trap), "payload", (len(data),))
+    file.create_virtual_dataset("payload", layout)
+
+
 def shape_bomb(file: h5py.File, trap: Path) -> None:
     write_all(file, but="samples")
     file.create_dataset("samples", (1 << 40,), RECORD)  # allocated late: it takes no room
@@ -94,6 +101,7 @@ ATTACKS = {
     external_storage: "payload is not stored as one run",
     external_link: "payload is missing or a link",
     soft_link_through_a_group: "payload is missing or a link",
+    virtual_dataset: "payload is not stored as one run",
     shape_bomb: "samples does not lie within",
     chunked_bomb: "payload is not stored as one run",
     one_dataset_too_many: "6 entries",

@@ -187,11 +187,6 @@ def test_both_ways_keep_the_pixels(monkeypatch: pytest.MonkeyPatch, way: str) ->
         assert (stored_pixels(stored) == simplejpeg.decode_jpeg(data, strict=True)).all(), name
 
 
-def test_progressive_without_jpegtran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
-    assert SampleEncoder(LOSSLESS).encode(unstoppable()["progressive_420"], 7).kept == "jpegtran is missing"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -216,6 +211,15 @@ def test_wrong_ends_of_segments_are_found(
     monkeypatch.setattr(cache_encode, "native_library", lambda: library)
     monkeypatch.setattr(cache_encode, "NativeRecoder", Lying)
     assert kept() == "the copy is not sound"
+
+
+@pytest.mark.usefixtures("no_library")
+def test_missing_jpegtran_leaves_files_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
+    for encoding, data, size in ((LOSSLESS, unstoppable()["progressive_420"], None), (SMALL, PHOTO, (48, 80))):
+        stored = SampleEncoder(encoding).encode(data, 7)
+        assert (stored.record["kind"], stored.kept) == (FILE, "jpegtran is missing")
+        assert stored.data == data if size is None else decoded(stored.data).shape == (*size, 3)
 
 
 @pytest.mark.usefixtures("no_library")
@@ -360,15 +364,6 @@ def test_quality_alone_keeps_the_size() -> None:
     records = {q: SampleEncoder(Encoding(quality=q)).encode(PHOTO, 7).record for q in (30, 95)}
     assert {(r["width"], r["height"]) for r in records.values()} == {(200, 120)}
     assert records[30]["length"] < records[95]["length"]
-
-
-@pytest.mark.usefixtures("no_library")
-def test_lossy_without_jpegtran_is_a_file_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_recode, "jpegtran_path", lambda: None)
-    stored = SampleEncoder(SMALL).encode(PHOTO, 7)
-    assert (stored.record["kind"], stored.kept) == (FILE, "jpegtran is missing")
-    assert (stored.record["width"], stored.record["height"]) == (80, 48)
-    assert decoded(stored.data).shape == (48, 80, 3)
 
 
 @pytest.mark.parametrize("encoding", [SMALL, Encoding(kind="raw", resize=48)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import itertools
-import os
 import signal
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from dali_streams import (
     pixels_of,
     stream,
 )
-from faulty_source import FaultySource, OpenFifo
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually, in_time, threads
@@ -204,19 +202,6 @@ def test_dali_that_hangs_is_given_up(photos: Path, monkeypatch: pytest.MonkeyPat
     assert eventually(lambda: not threads())
 
 
-@pytest.mark.timeout(60)
-def test_a_read_that_never_returns_is_named(tmp_path: Path) -> None:
-    fifo = tmp_path / "dead storage"
-    os.mkfifo(fifo)
-    source = FaultySource(48, {17: OpenFifo(str(fifo))})
-    with open_loader(source, batch_size=4, workers=2, watchdog_s=1.0) as loader:
-        with pytest.raises(LoaderError, match=r"E-TIMEOUT\] sample=17 path='memory/17.jpg' backend=dali"):
-            list(loader)
-        with open(fifo, "wb"):  # let the thread go
-            pass
-    assert eventually(lambda: not threads())
-
-
 def fail_with(error: Exception) -> Callable[..., Any]:
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -254,16 +239,6 @@ def test_whatever_dali_raises_is_one_line_that_names_the_backend(
     assert eventually(lambda: not threads())
 
 
-def test_what_a_source_raises_is_reported_with_its_sample() -> None:
-    def divide() -> None:
-        _ = 1 // 0
-
-    for options in WORKERS:
-        loader = open_loader(FaultySource(48, {11: divide}), batch_size=4, **options)
-        with loader, pytest.raises(LoaderError, match=r"E-DATASET\] sample=11 .*backend=dali.*ZeroDivisionError"):
-            list(loader)
-
-
 def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source breaks while a batch that DALI refused is made again."""
     items = [photo(k) for k in range(40)]
@@ -296,15 +271,6 @@ def test_close_while_dali_repeats_a_batch_returns(monkeypatch: pytest.MonkeyPatc
         loader.close()
         assert in_time(started)
         assert eventually(lambda: not threads())
-
-
-def test_a_device_that_is_not_there_is_one_line(photos: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has one")
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*device 'cuda'.*no CUDA device") as caught:
-        open_loader(photos, device="cuda", batch_size=8)
-    assert caught.value.exit_code == 7
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("version", [None, "1.0"])

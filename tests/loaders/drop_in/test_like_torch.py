@@ -137,6 +137,13 @@ class EagerBatches:
         return 4
 
 
+def keys_of_other_kinds(kind: Kind) -> Any:
+    """Keys that are no numbers, or numbers beyond 64 bits."""
+    settings = {"num_workers": 1, "collate_fn": as_list}
+    far = {key: str(key) for key in (1 << 63, -(1 << 70), "name", 3)}
+    return list(kind(far, 2, sampler=list(far), **settings)), list(kind(far, None, sampler=list(far), num_workers=1))
+
+
 class OneIterator:
     """A loader whose epochs are parts of one iteration, over a batch sampler that is Repeated."""
 
@@ -242,6 +249,7 @@ def samplers_with_an_end(kind: Kind) -> Any:
         an_iterable_dataset,
         changes_between_epochs,
         samplers_with_generators,
+        keys_of_other_kinds,
         yolos_infinite_loader,
         copies,
     ],

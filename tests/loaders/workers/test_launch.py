@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from multiprocessing import spawn
+from multiprocessing import forkserver, spawn
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from command_line import Running
 from processes import eventually
 
 from penstock.loaders import LoaderError
-from penstock.loaders.workers.launch import hidden_main, start_error
+from penstock.loaders.workers.launch import hidden_main, start_error, worker_context
 
 
 def names_main() -> bool:
@@ -53,6 +53,13 @@ def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_fr
     left.set()
     thread.join()
     assert seen == [False, True]
+
+
+def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that is started for that: a signal in that moment would end it with a traceback."""
+    worker_context("forkserver")
+    monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: pytest.fail("a process was started"))
+    worker_context("forkserver")
 
 
 def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signals(tmp_path: Path) -> None:
