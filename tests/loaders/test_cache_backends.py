@@ -75,9 +75,7 @@ def test_the_stream_of_a_cache_is_that_of_the_files(photos: Path, tmp_path: Path
     assert kinds == [STRIPS if jpegtran_path() else FILE] * NUM_PHOTOS
 
 
-def test_a_state_goes_over_from_the_files_to_a_lossless_cache_and_not_to_a_lossy_one(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_a_state_of_files_opens_on_a_lossless_cache_only(photos: Path, tmp_path: Path) -> None:
     with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as loader:
         batches = loader.batches()
         next(batches)
@@ -270,7 +268,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     assert (done.returncode, done.stdout, said) == (0, "once\n5\n", [])
 
 
-def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     for wrong, words in (
         ({"wrkers": 3}, "no option wrkers"),

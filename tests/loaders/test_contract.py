@@ -506,9 +506,7 @@ def test_replace_keeps_batches_full_and_the_ledger_true(
         assert record(whole, loader)[6] == tuple(itertools.chain.from_iterable(record(b, loader)[6] for b in batches))
 
 
-def test_evaluation_leaves_bad_samples_out_or_pads_for_them_and_counts_none_twice(
-    damaged: tuple[Path, list[int]], backend: dict[str, Any]
-) -> None:
+def test_evaluation_leaves_bad_samples_out_or_pads(damaged: tuple[Path, list[int]], backend: dict[str, Any]) -> None:
     root, bad = damaged
     served = []
     # A batch of one bad sample comes last: without padding nothing is left of it.
@@ -550,7 +548,7 @@ def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: d
 # ---- the iterator ----
 
 
-def test_a_look_at_one_batch_keeps_the_place_and_an_epoch_left_later_is_followed_by_the_next_one(
+def test_an_epoch_left_after_its_first_batch_is_over(
     photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
 ) -> None:
     first, second = ([r for r in reference if r[0] == epoch] for epoch in range(2))
@@ -628,7 +626,7 @@ def test_a_kept_batch_is_never_overwritten(
     assert [record(batch, loader) for batch in kept] == reference  # also after close
 
 
-def test_a_kept_view_is_never_overwritten_where_views_do_not_keep_their_tensor(
+def test_a_kept_view_is_never_overwritten(
     photos: Path, backend: dict[str, Any], reference: list[tuple[Any, ...]]
 ) -> None:
     with torch.inference_mode(), open_loader(photos, **backend) as loader:

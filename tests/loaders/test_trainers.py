@@ -128,7 +128,7 @@ def test_a_checkpoint_of_any_step_continues_the_stream_and_the_training(
     assert torch.equal(weights, continued)
 
 
-def test_accelerates_skip_serves_what_an_iteration_gives_after_its_first_batches(photos: Path) -> None:
+def test_skip_first_batches_of_accelerate(photos: Path) -> None:
     import accelerate
 
     with open_loader(photos, batch_size=5) as plain:

@@ -103,7 +103,7 @@ def test_storage_is_told_of_a_whole_batch_before_its_first_read(path: Path, monk
     assert [what for what, _, _ in made[6:]] == ["read"] * 6
 
 
-def test_no_hdf5_handle_outlives_the_opening_and_descriptors_are_given_back(path: Path) -> None:
+def test_no_hdf5_handle_outlives_the_opening(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     cache = open_cache(path)
     assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
@@ -113,7 +113,7 @@ def test_no_hdf5_handle_outlives_the_opening_and_descriptors_are_given_back(path
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_cache_that_was_replaced_is_stale_in_a_worker_and_still_there_for_its_opener(path: Path) -> None:
+def test_a_replaced_cache_is_stale_in_a_worker(path: Path) -> None:
     cache = open_cache(path)
     again = pickle.loads(pickle.dumps(cache.files[0]))
     assert again.read(0, 4) == cache.files[0].read(0, 4)
@@ -155,7 +155,7 @@ STRANGE: dict[str, Callable[[np.ndarray], object]] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_records_that_lead_astray_are_refused_though_their_digest_is_right(tmp_path: Path, name: str) -> None:
+def test_impossible_records_are_refused(tmp_path: Path, name: str) -> None:
     datasets = tables([pixel_item(p) for p in PIXELS])
     STRANGE[name](datasets["samples"])
     with pytest.raises(LoaderError, match=r"E-CACHE.*impossible"):

@@ -126,7 +126,7 @@ def test_a_sound_file_tells_where_its_datasets_lie(good: Path) -> None:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_file_that_leads_elsewhere_is_refused_before_any_of_its_data_is_read(
+def test_a_crafted_file_is_refused_before_its_data_is_read(
     tmp_path: Path, trap: Path, attack: Callable[[h5py.File, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "attack.h5"

@@ -130,7 +130,7 @@ def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["odd.png", "x.h5"]
 
 
-def test_what_is_no_jpeg_and_what_is_broken_is_kept(tmp_path: Path) -> None:
+def test_other_formats_and_broken_files_are_stored_as_they_are(tmp_path: Path) -> None:
     root = tmp_path / "images"
     root.mkdir()
     for name, content in {"a.jpg": photo(1), "b.jpg": photo(2)[:300], "c.jpg": b"", "e.jpg": photo(3)}.items():
@@ -151,7 +151,7 @@ def test_the_bytes_do_not_depend_on_the_workers(photos: Path, tmp_path: Path, en
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-def test_a_lossy_cache_tells_its_distance(photos: Path, tmp_path: Path) -> None:
+def test_a_lossy_cache_reports_its_psnr(photos: Path, tmp_path: Path) -> None:
     worse = build(photos, tmp_path / "a.h5", Encoding(quality=30)).files[0].about.psnr_db
     better = build(photos, tmp_path / "b.h5", Encoding(quality=95)).files[0].about.psnr_db
     assert worse is not None
@@ -201,7 +201,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
         ("missing", "/usr/bin/jpegtran", None, "because the native library and jpegtran were missing"),
     ],
 )
-def test_what_building_again_improves(
+def test_why_a_cache_is_improvable(
     had: str | None, jpegtran: str | None, native: object, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_key, "jpegtran_path", lambda: jpegtran)
@@ -265,7 +265,7 @@ def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, con
 
 
 @pytest.mark.parametrize("cut", [5000, -1, -600])
-def test_a_damaged_cache_is_built_anew_by_who_asks_for_it(
+def test_a_damaged_cache_is_rebuilt_with_replace_stale(
     photos: Path, tmp_path: Path, reference: bytes, cut: int
 ) -> None:
     path = tmp_path / "x.h5"
@@ -348,7 +348,7 @@ def test_builders_with_one_process_number_share_nothing(
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("damage", ["flip", "cut", "zero", "journal", "empty journal", "no journal"])
-def test_damage_to_an_unfinished_build_costs_work_not_truth(
+def test_a_damaged_unfinished_build_ends_in_the_same_cache(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     with monkeypatch.context() as patch:
@@ -473,7 +473,9 @@ def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkey
     assert not (tmp_path / "x.h5").exists()
 
 
-def test_a_source_that_changes_while_it_is_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_changes_during_a_build_is_refused(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "images"
     shutil.copytree(photos, root)
     source = ImageFolder(root)
@@ -498,7 +500,7 @@ def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "x.h5.lock").exists()
 
 
-def test_a_label_without_a_class_is_named_by_the_place_of_its_image_in_the_source(tmp_path: Path) -> None:
+def test_a_label_without_a_class_is_named(tmp_path: Path) -> None:
     source = MemorySource([photo(number) for number in range(4)])
     source.classes = (b"0", b"1", b"2")  # type: ignore[assignment]  # the label of each image is its number
     with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, and the source has 3 classes"):
@@ -515,7 +517,9 @@ def free_bytes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(build_space.os, "statvfs", lambda path: Status)
 
 
-def test_too_little_room_is_known_before(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_refused_before_the_build(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_at(monkeypatch, 0)
     free_bytes(monkeypatch, ImageFolder(photos).num_bytes)
     assert "need=" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
@@ -523,7 +527,9 @@ def test_too_little_room_is_known_before(photos: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_too_little_room_is_forecast(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_refused_during_the_build(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free_bytes(monkeypatch, COUNT * 2000)
     encode, calls = SampleEncoder.encode, []
 

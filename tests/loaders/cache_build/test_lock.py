@@ -109,7 +109,7 @@ def test_one_of_many_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_owner_whose_lock_was_removed_notices_and_leaves_its_successor_alone(tmp_path: Path) -> None:
+def test_an_owner_notices_that_its_lock_was_removed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with BuildLock(os.fsencode(path)) as lost, BuildLock(os.fsencode(path)) as successor:
         lost.acquire()

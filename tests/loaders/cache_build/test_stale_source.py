@@ -148,7 +148,7 @@ def test_a_cache_of_other_settings_is_refused(cached: Path, encoding: Encoding) 
     assert encoding.describe() in stale(lambda: build(cached, encoding)).cause
 
 
-def test_a_cache_of_other_settings_is_replaced_by_who_asks_for_it(cached: Path, tmp_path: Path) -> None:
+def test_a_cache_of_other_settings_is_replaced_with_replace_stale(cached: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(cached, folder)
     assert build(folder, Encoding(quality=80), replace_stale=True).files[0].built == COUNT

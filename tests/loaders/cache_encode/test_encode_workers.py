@@ -121,7 +121,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (error.code, error.exit_code) == ("E-OOM", 5)
 
 
-def test_a_jpegtran_that_was_killed_for_memory_is_no_property_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jpegtran_killed_for_memory_is_e_oom(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([0, 1])
     monkeypatch.setattr(build_chunks, "oom_kills", lambda: next(kills))
 

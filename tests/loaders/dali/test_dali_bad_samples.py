@@ -36,9 +36,7 @@ LAYOUTS: dict[str, list[int]] = {
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_wherever_the_bad_ones_are_the_stream_is_that_of_the_torch_backend(
-    layout: str, options: dict[str, Any]
-) -> None:
+def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(layout: str, options: dict[str, Any]) -> None:
     places = LAYOUTS[layout]
     items = [undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
     assert all(dali_can_decode(parse_header(items[place]), items[place]) for place in places)
@@ -69,7 +67,9 @@ def test_damage_that_is_repaired_is_served_as_on_the_torch_backend(options: dict
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_what_only_dali_refuses_is_decoded_by_us(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_images_that_only_dali_refuses_are_decoded_by_us(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
     """As a GPU's decoder may: such a batch is made without DALI, bit for bit torch's, and nothing is called bad."""
     items = [photo(k) for k in range(40)]
     feed = DaliGraph.feed

@@ -83,7 +83,7 @@ def test_refused_batches_leave_nothing_behind(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ending", ["dropped", "closed"])
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_loader_that_is_done_with_takes_all_threads_along(photos: Path, options: dict[str, Any], ending: str) -> None:
+def test_a_closed_or_dropped_loader_ends_its_threads(photos: Path, options: dict[str, Any], ending: str) -> None:
     """Its own and DALI's, but for what torch and DALI start once in a process."""
     with open_loader(photos, batch_size=4, **options) as first:
         next(iter(first))
@@ -220,7 +220,7 @@ def fail_with(error: Exception) -> Callable[..., Any]:
     ],
     ids=["take", "feed", "build", "memory"],
 )
-def test_whatever_dali_raises_is_one_line_that_names_the_backend(
+def test_errors_of_dali_are_one_line_that_names_the_backend(
     photos: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
@@ -283,5 +283,5 @@ def test_a_loader_without_dali_is_not_made(photos: Path, monkeypatch: pytest.Mon
         open_loader(photos, batch_size=8)
 
 
-def test_a_reader_serves_four_workers_and_more_than_four_would_share_one_lock() -> None:
+def test_one_reader_serves_four_workers() -> None:
     assert [default_readers(workers) for workers in (1, 4, 5, 16, 17, 64)] == [1, 1, 2, 4, 4, 4]

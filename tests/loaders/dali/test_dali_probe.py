@@ -162,7 +162,7 @@ def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("ending", ["time.sleep(9)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "sys.exit(1)"])
-def test_what_may_be_the_machines_fault_is_not_kept(
+def test_a_verdict_that_may_be_the_machines_fault_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     monkeypatch.setattr(dali_probe, "_TIMEOUT_S", 1.0)

@@ -57,7 +57,7 @@ def both(
     return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (Producer, CropTaskProducer))  # type: ignore[return-value]
 
 
-def test_ordinary_jpegs_and_pixels_go_to_dali_with_their_windows_and_flips() -> None:
+def test_ordinary_jpegs_and_pixels_go_to_dali() -> None:
     pixels = [np.ascontiguousarray(textured(50, 60)), np.ascontiguousarray(textured(41, 33))]
     items = [photo(0), pixels[0], photo(1), pixels[1], photo(2)]
     ours, made = both(items)

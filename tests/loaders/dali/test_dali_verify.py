@@ -66,9 +66,7 @@ def settings_of(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_wrong_sample_raises_with_its_name_its_distance_and_the_versions(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_a_wrong_sample_is_named_with_its_distance(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     Planted(monkeypatch, {5})
     with open_loader(MemorySource(PHOTOS), **settings_of(**options)) as loader:
         batches = itertools.chain.from_iterable(loader.batches() for _ in range(20))
@@ -86,7 +84,7 @@ def test_a_wrong_sample_raises_with_its_name_its_distance_and_the_versions(
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_under_replace_it_is_booked_and_our_decoder_makes_it_from_then_on(
+def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     planted = Planted(monkeypatch, {5, 18})

@@ -141,7 +141,7 @@ def test_a_huge_dataset_is_opened_anywhere() -> None:
         assert batch == (Permutation.of_epoch(length, 0, 0)(positions) if shuffle else positions).tolist()
 
 
-def test_an_unused_generator_still_seeds_the_workers_and_samplers_are_kept() -> None:
+def test_samplers_are_kept() -> None:
     sampler = RandomSampler(range(LENGTH), generator=seeded())
     loader = DataLoader(Numbered(LENGTH), sampler=sampler)
     assert loader.sampler is sampler
@@ -198,7 +198,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
         assert values(batches) == [[4, 5], [6, 7]]
 
 
-def test_a_batch_that_failed_is_tried_again_by_a_resume_and_counted_when_it_was_passed_over() -> None:
+def test_a_failed_batch_counts_once_the_next_is_served() -> None:
     dataset = Numbered(8, {3: "raise"})
     loader = DataLoader(dataset, 2)
     batches = iter(loader)

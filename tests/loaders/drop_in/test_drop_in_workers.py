@@ -30,7 +30,7 @@ LENGTH, BATCH = 11, 2
 
 
 @pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
-def test_what_a_worker_is(method: str | None) -> None:
+def test_workers_seeds_threads_and_signals(method: str | None) -> None:
     loader = DataLoader(
         Circumstances(8), 1, num_workers=2, collate_fn=as_list, worker_init_fn=mark, multiprocessing_context=method
     )
@@ -218,7 +218,7 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize("state", ["stopped (SIGSTOP)", "busy or blocked"])
-def test_a_worker_that_does_not_hand_over_the_memory_of_its_batches_is_named(
+def test_a_worker_that_keeps_the_memory_of_its_batches_is_named(
     state: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their messages have come; a thread of the worker has yet to send the descriptors of the tensors in them."""
@@ -326,7 +326,7 @@ class Squares:
 GUARD = 'if __name__ == "__main__":'
 
 
-def test_a_script_without_the_main_guard_of_a_fork_server_is_told_what_to_write(tmp_path: Path) -> None:
+def test_a_script_without_main_guard_is_told_what_to_write(tmp_path: Path) -> None:
     done = run_script(SCRIPT.format(guard="if True:"), tmp_path)
     assert done.returncode == 1
     assert "LoaderError[E-MISUSE]" in done.stderr

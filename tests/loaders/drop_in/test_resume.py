@@ -242,7 +242,7 @@ def test_an_order_is_the_same_after_a_resume_over_three_epochs(order: str, num_w
 
 
 @pytest.mark.parametrize("order", RANDOM_ORDERS)
-def test_an_epoch_whose_end_was_not_asked_for_is_over_in_its_state_and_in_a_copy(order: str) -> None:
+def test_an_epoch_is_over_after_its_last_batch(order: str) -> None:
     def loader() -> DataLoader[Any]:
         return DataLoader(Numbered(LENGTH - 1), **{"batch_size": 2, **RANDOM_ORDERS[order]()} | unbatched)
 
@@ -262,7 +262,7 @@ def test_an_epoch_whose_end_was_not_asked_for_is_over_in_its_state_and_in_a_copy
     assert values(other) == expected
 
 
-def test_a_state_without_drawn_numbers_of_a_seed_by_default_still_opens() -> None:
+def test_a_state_of_an_earlier_version_opens() -> None:
     # As it was written when the order was always a function of a seed, which was 0 by default.
     state = {
         "order": "feistel-1",

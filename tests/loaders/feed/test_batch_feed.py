@@ -110,7 +110,7 @@ def test_order_and_values_are_the_sources_whatever_is_ready(ahead: int) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "ready"), [(0, 1), (1, 1), (3, 1), (2, 0)])
-def test_at_most_so_many_are_sent_ahead_and_nothing_that_is_not_finished(ahead: int, ready: int) -> None:
+def test_only_finished_batches_are_sent_ahead(ahead: int, ready: int) -> None:
     source = Numbers()
     feed = feed_of(source, lambda: ready, ahead)
     for number in range(20):
@@ -148,9 +148,7 @@ def test_flush_forgets_what_is_under_way() -> None:
 
 @pytest.mark.parametrize("copies", [None, RecordedCopies()], ids=["CPU", "device"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
-def test_batches_of_a_consumer_in_inference_mode_may_be_trained_on_later(
-    dtype: torch.dtype, copies: RecordedCopies | None
-) -> None:
+def test_batches_are_no_inference_tensors(dtype: torch.dtype, copies: RecordedCopies | None) -> None:
     feed = DeviceFeed(Numbers(), lambda: 1, stage(dtype), ahead=2, copies=copies)
     with torch.inference_mode():
         batches = [feed.next()]

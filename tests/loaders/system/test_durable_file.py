@@ -47,7 +47,7 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
-def test_a_folder_that_cannot_be_synced_is_told_unless_its_file_system_syncs_none(
+def test_a_failing_sync_of_a_folder_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
 ) -> None:
     def fail(fd: int) -> None:
@@ -80,7 +80,7 @@ def test_a_full_disk_is_told_when_a_place_is_tried(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path) == []
 
 
-def test_pipes_and_devices_are_places_for_what_is_written_not_for_what_is_replaced(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
         ensure_writable(path)

@@ -107,7 +107,7 @@ def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Pa
     assert found == expected
 
 
-def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: Path) -> None:
+def test_a_forked_child_can_close_a_loader_that_a_thread_reads(photos: Path) -> None:
     """Without workers: the thread holds the loader's locks at the fork, and is not in the child to release them."""
     reading, go_on = threading.Event(), threading.Event()
 
@@ -136,7 +136,7 @@ def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: 
     assert ended
 
 
-def test_the_drop_ins_iterator_is_the_parents_and_its_loader_starts_workers_in_the_child() -> None:
+def test_the_drop_in_starts_workers_in_a_forked_child() -> None:
     with DataLoader(Numbered(24), 2, num_workers=1, persistent_workers=True) as loader:
         stream = iter(loader)
         counted = next(stream).tolist()
@@ -162,7 +162,7 @@ def names_left(pid: int) -> list[str]:
     return semaphores + [str(folder) for folder in folders if f"-{pid}-" in os.readlink(folder)]
 
 
-def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_swept(photos: Path) -> None:
+def test_leftovers_of_a_killed_group_are_swept(photos: Path) -> None:
     with open_loader(photos) as loader:
         next(iter(loader))
 
@@ -185,7 +185,7 @@ def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_
         assert len(list(loader)) == len(loader)
 
 
-def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_workers_remove_their_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of them multiprocessing listens in a folder that the parent does not know of, and cannot remove."""
     with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -208,7 +208,7 @@ def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(mo
         assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)
 
 
-def test_the_temporary_folder_of_a_worker_that_was_killed_goes_with_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_folder_of_a_killed_worker_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         with DataLoader(Numbered(24), 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork") as it:

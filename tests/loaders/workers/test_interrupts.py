@@ -130,7 +130,7 @@ def test_persistent_workers_begin_anew_after_ctrl_c(monkeypatch: pytest.MonkeyPa
         ("forkserver", "multiprocessing.forkserver.connect_to_new_process"),
     ],
 )
-def test_workers_of_the_drop_in_that_are_starting_start_before_ctrl_c_ends_them(
+def test_starting_workers_of_the_drop_in_survive_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str
 ) -> None:
     """Nobody would know of the process otherwise, or it would end with a traceback."""

@@ -26,7 +26,7 @@ def names_main() -> bool:
     return any(key.startswith("init_main") for key in spawn.get_preparation_data("a process"))
 
 
-def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_from_nothing_else(
+def test_the_script_is_hidden_per_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Loaders that are begun in two threads at once: the first to be done must not show the second one's workers."""
@@ -62,7 +62,7 @@ def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
     worker_context("forkserver")
 
 
-def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signals(tmp_path: Path) -> None:
+def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
     """Signals that batch systems send to each process would end the other's server, and our workers with it."""
     program = textwrap.dedent("""
         import multiprocessing, os, signal, time
@@ -99,7 +99,7 @@ def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signal
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_server_waits_for_the_death_of_its_parent_to_remove_what_that_leaves() -> None:
+def test_a_fork_server_cleans_up_after_its_parent() -> None:
     """The kernel closes the files of a killed process first, and only then tells its children that it is dead."""
     program = textwrap.dedent("""
         import os, time

@@ -72,7 +72,7 @@ LACKS = {
 
 
 @pytest.mark.parametrize("lack", LACKS, ids=lambda lack: lack.__name__)
-def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
+def test_a_lack_is_refused_before_workers_start(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Any
 ) -> None:
     lack(monkeypatch, tmp_path)
@@ -181,9 +181,7 @@ def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
 @pytest.mark.filterwarnings("ignore:DataLoader.num_workers='auto'. uses num_workers=0:UserWarning")
 @pytest.mark.filterwarnings("ignore:DataLoader.tuned=True:UserWarning")
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
-def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts_none(
-    photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemonic_process_starts_no_workers(photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(workers: int | None) -> Any:
         if kind == "DataLoader":
             return DataLoader(TensorDataset(torch.arange(8)), num_workers="auto" if workers is None else workers)

@@ -106,7 +106,7 @@ def test_a_worker_that_is_killed_at_any_moment_is_named(photos: Path, number: si
             check_worker_error(error, number.name, victim)
 
 
-def test_a_lost_worker_ends_the_loader_and_a_new_one_goes_on_from_its_state(photos: Path) -> None:
+def test_a_new_loader_resumes_after_a_lost_worker(photos: Path) -> None:
     with open_loader(photos) as undisturbed:
         expected = [batch.index.tolist() for batch in undisturbed.batches()]
     loader = open_loader(photos)
@@ -127,7 +127,7 @@ def test_a_lost_worker_ends_the_loader_and_a_new_one_goes_on_from_its_state(phot
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda s: s.name)
-def test_the_sample_it_was_to_begin_with_is_named_for_a_worker_that_never_read_one(number: signal.Signals) -> None:
+def test_a_worker_lost_before_its_first_sample_is_named(number: signal.Signals) -> None:
     loader = open_loader(SlowToArrive(NUM_PHOTOS, {}), shuffle=False, watchdog_s=1.0)
     with nothing_left(loader):
         timer = threading.Timer(0.5, lambda: [os.kill(pid, number) for pid in worker_pids()])
@@ -145,7 +145,7 @@ def test_the_sample_it_was_to_begin_with_is_named_for_a_worker_that_never_read_o
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_children_of_this_process_are_named_too_and_never_by_an_error_of_torchs(photos: Path, method: str) -> None:
+def test_a_killed_worker_of_fork_and_spawn_is_named(photos: Path, method: str) -> None:
     """torch's handler of SIGCHLD would raise a bare RuntimeError wherever the consumer is."""
     before = child_pids()
     loader = open_loader(photos, start_method=method)
@@ -335,7 +335,7 @@ def test_a_source_that_ends_its_process_is_named_by_the_very_sample(
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_a_source_raises_is_reported_with_its_sample_and_its_traceback(
+def test_an_exception_of_a_source_names_its_sample(
     workers: int, fault: Callable[[], None], code: str, words: str
 ) -> None:
     source = FaultySource(NUM_PHOTOS, {17: fault})
