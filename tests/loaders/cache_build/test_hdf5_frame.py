@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.loaders.cache.format import RECORD, About
+from penstock.loaders.cache.hdf5_layout import SIGNATURE
 from penstock.loaders.cache_build import hdf5_frame as hdf5_write
 from penstock.loaders.cache_build.hdf5_frame import (
     PAYLOAD_OFFSET,
@@ -89,6 +90,17 @@ def test_what_lay_behind_the_payload_is_gone(tmp_path: Path) -> None:
     write(fresh, b"p" * 9000, 300)
     write(used, b"p" * 9000, 300)
     assert used.read_bytes()[PAYLOAD_OFFSET:] == fresh.read_bytes()[PAYLOAD_OFFSET:]
+
+
+def test_the_signature_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "x.h5", []
+
+    def look(fd: int) -> None:
+        seen.append(path.read_bytes()[: len(SIGNATURE)])
+
+    monkeypatch.setattr(hdf5_write.os, "fsync", look)
+    write(path, b"p" * 9000, 300)
+    assert seen == [bytes(len(SIGNATURE)), SIGNATURE]
 
 
 def test_another_layout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
