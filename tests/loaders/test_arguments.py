@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from photo_folder import write_folder
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader, open_source
@@ -23,11 +22,6 @@ from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 12)
 
 
 def small(photos: Path, **settings: Any) -> Loader:

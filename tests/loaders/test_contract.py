@@ -47,11 +47,6 @@ NUM_PHOTOS = 61
 SIZE = 32
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     name, options = BACKENDS[request.param]

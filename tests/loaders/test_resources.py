@@ -15,7 +15,6 @@ import pytest
 import torch
 from command_line import lines_of, penstock
 from mounts import needs_mounts
-from photo_folder import write_folder
 from processes import child_pids, eventually, worker_pids
 
 from penstock.loaders import LoaderError, create_loader
@@ -23,13 +22,7 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.system import machine
 from penstock.pipelines import imagenet_train
 
-NUM_PHOTOS = 48
 SMALL = ("--size", 32, "--batch-size", 12)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from photo_folder import write_folder
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
@@ -18,7 +17,7 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 
 # Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZE, BATCH, EPOCHS = 16, 12, 2
+SIZE, BATCH, EPOCHS, NUM_PHOTOS = 16, 12, 2, 40
 QUIETLY: Any = {
     "accelerator": "cpu",
     "logger": False,
@@ -27,11 +26,6 @@ QUIETLY: Any = {
 }
 Seen = list[tuple[int, list[int]]]
 Run = Callable[..., tuple[Seen, torch.Tensor]]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
 
 
 def open_loader(photos: Path, **settings: Any) -> Loader:

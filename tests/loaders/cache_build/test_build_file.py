@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from faulty_source import FaultySource, segfault
 from memory_source import MemorySource
-from photo_folder import photo, write_folder
+from photo_folder import photo
 from PIL import Image
 
 import penstock.loaders.cache_build.build_file as cache_build
@@ -42,13 +42,8 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.native import library as native_library
 
-COUNT = 12
+NUM_PHOTOS = 12
 RAW = Encoding(kind="raw", resize=24)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -114,16 +109,18 @@ def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
     built = build(source, path)
     cache = open_cache(path)
     assert built.complete
-    assert [file.built for file in built.files] == [COUNT]
-    assert len(cache) == COUNT
+    assert [file.built for file in built.files] == [NUM_PHOTOS]
+    assert len(cache) == NUM_PHOTOS
     assert cache.classes == source.classes
     assert cache.fingerprint == source.fingerprint
-    assert cache.labels(np.arange(COUNT)).tolist() == source.labels(np.arange(COUNT)).tolist()
-    assert [cache.name(i) for i in range(COUNT)] == [os.path.relpath(source.path(i), source.root) for i in range(COUNT)]
+    assert cache.labels(np.arange(NUM_PHOTOS)).tolist() == source.labels(np.arange(NUM_PHOTOS)).tolist()
+    assert [cache.name(i) for i in range(NUM_PHOTOS)] == [
+        os.path.relpath(source.path(i), source.root) for i in range(NUM_PHOTOS)
+    ]
     assert verify_cache(cache).sound
     assert verify_against(cache, source, deep=True).sound
     about = cache.about[0]
-    assert about.counts == {"strips": COUNT, "file": 0, "pixels": 0, "bad": 0}
+    assert about.counts == {"strips": NUM_PHOTOS, "file": 0, "pixels": 0, "bad": 0}
     assert about.source_bytes == source.num_bytes
     assert about.psnr_db is None
     assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5", "jpegtran"} <= set(about.versions)
@@ -178,7 +175,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
         patch.setattr(cache_key, "jpegtran_version", lambda: "")
         cache_key.build_versions.cache_clear()
         about = build(photos, tmp_path / "x.h5", progress=Notes()).files[0].about
-        assert about.kept == {jpeg_recode.MISSING: COUNT}
+        assert about.kept == {jpeg_recode.MISSING: NUM_PHOTOS}
         assert build(photos, tmp_path / "x.h5", replace_stale=True, progress=Notes()).files[0].built == 0
     cache_key.build_versions.cache_clear()
     assert len(notes) == 1
@@ -186,7 +183,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
     assert native_library.CURE in notes[0]
     # A loader takes it as it is; who builds again gets the better one.
     assert build(photos, tmp_path / "x.h5").files[0].built == 0
-    assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == COUNT
+    assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == NUM_PHOTOS
 
 
 @pytest.mark.parametrize(
@@ -272,7 +269,7 @@ def test_a_damaged_cache_is_rebuilt_with_replace_stale(
     path.write_bytes(reference[:cut])
     refused("E-CACHE", photos, path)
     assert path.read_bytes() == reference[:cut]
-    assert build(photos, path, replace_stale=True).files[0].built == COUNT
+    assert build(photos, path, replace_stale=True).files[0].built == NUM_PHOTOS
     assert path.read_bytes() == reference
 
 
@@ -530,7 +527,7 @@ def test_too_little_room_is_refused_before_the_build(
 def test_too_little_room_is_refused_during_the_build(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free_bytes(monkeypatch, COUNT * 2000)
+    free_bytes(monkeypatch, NUM_PHOTOS * 2000)
     encode, calls = SampleEncoder.encode, []
 
     def counted(self: SampleEncoder, data: Any, label: int) -> Any:
@@ -539,7 +536,7 @@ def test_too_little_room_is_refused_during_the_build(
 
     monkeypatch.setattr(SampleEncoder, "encode", counted)
     refused("E-NOSPC", photos, tmp_path / "x.h5", Encoding(kind="raw"))
-    assert 0 < len(calls) < COUNT
+    assert 0 < len(calls) < NUM_PHOTOS
     assert os.listdir(tmp_path) == []
 
 

@@ -1,9 +1,10 @@
-"""Builders that are killed, interrupted, cut off from power or met by others: no file ever lies, the next succeeds."""
+"""Builders that are killed, interrupted, cut off from power or out of room: no file ever lies, the next succeeds."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_kills import build, state_of, stored_images, whole_cache
+from cache_kills import build, next_build, state_of, stored_images, whole_cache
 from command_line import own_shm
+from folder_trees import settle
 from forked_commands import Commands
 from interrupts import Interruption
 from photo_folder import write_folder
@@ -28,6 +30,8 @@ from penstock.loaders.cache_build.verify import verify_cache
 from penstock.loaders.sources.image_folder import ImageFolder
 
 TRIALS = 40
+# (workers, room for this share of the file): the last has room for all that HDF5 may need around it.
+LIMITS = ((0, 0.05), (0, 0.2), (2, 0.5), (0, 0.8), (0, 0.99), (0, 4.5))
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +42,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = write_folder(tmp_path_factory.mktemp("photos"), 12)
-    for path in [*root.rglob("*"), root]:
-        os.utime(path, (1e9, 1e9))  # old enough for the folder's index to be kept: no build writes it again
-    return root
+    return settle(write_folder(tmp_path_factory.mktemp("photos"), 12))  # its index is kept: no build writes it again
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +137,27 @@ def test_a_reader_that_opens_the_file_as_it_is_replaced(
     assert cache.about[0].coded == Encoding(quality=50)
     assert verify_cache(cache).sound
     assert open_cache(dest).about[0].coded == Encoding()
+
+
+@pytest.mark.parametrize(("workers", "share"), LIMITS)
+def test_a_limit_on_the_size_of_files(
+    commands: Commands, photos: Path, tmp_path: Path, whole: bytes, earlier: bytes, workers: int, share: float
+) -> None:
+    """RLIMIT_FSIZE, as batch systems set it, holds for libraries and programs of a build as a full disk does."""
+    for room_unknown in (False, True):
+        folder, before = tmp_path / str(room_unknown), earlier if room_unknown else b""
+        folder.mkdir()
+        if before:
+            (folder / "x.h5").write_bytes(before)
+            (folder / "x.h5").chmod(0o600)
+        limit = 1000 + int(share * len(whole))  # the line on what is wrong goes to a file here as well
+        options = {"small_steps": True, "room_unknown": room_unknown, "file_bytes": limit}
+        code, command = commands.run("cache", "build", photos, folder / "x.h5", "--workers", workers, **options)
+        assert code == (0 if share > 2 else 7), command.errors
+        assert state_of(folder / "x.h5", whole, before) == ("whole" if code == 0 else "earlier" if before else "absent")
+        assert set(os.listdir(folder)) <= {"x.h5"}
+        if code:
+            line = r"LoaderError\[E-NOSPC\] path=.*x\.h5' cause=.*RLIMIT_FSIZE.*: fix=.*\n"
+            assert re.fullmatch(line, command.errors), command.errors
+        assert eventually(lambda command=command: not command.processes(), 100)
+        next_build(commands, photos, folder / "x.h5", whole)

@@ -15,7 +15,6 @@ import pytest
 import torch
 from forked_child import ForkedChild
 from numbered_dataset import Numbered
-from photo_folder import write_folder
 from processes import child_pids, eventually
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
@@ -25,17 +24,11 @@ from penstock.loaders.workers.leftovers import sweep
 from penstock.pipelines import imagenet_train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-NUM_PHOTOS = 48
 ENGINES: dict[str, dict[str, Any]] = {
     "processes": {"backend": "torch"},
     "threads": {"backend": "hdf5", "workers_are": "threads"},
 }
 Wait = Callable[[], None]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
 
 
 @pytest.fixture(params=ENGINES)
@@ -134,6 +127,28 @@ def test_a_forked_child_can_close_a_loader_that_a_thread_reads(photos: Path) -> 
     thread.join()
     loader.close()
     assert ended
+
+
+def test_a_forked_child_takes_no_lock_of_the_threads(photos: Path) -> None:
+    """Whatever lock a thread held at the fork is held in the child for ever."""
+    with open_loader(photos, **ENGINES["threads"]) as loader:
+        next(iter(loader))
+        engine: Any = loader._engine
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with engine.queue.changed:
+                held.set()
+                over.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(60)
+        child = ForkedChild(lambda wait: engine.close())
+        assert child.result() is None
+        over.set()
+        thread.join()
+        assert len(list(loader)) == len(loader)
 
 
 def test_the_drop_in_starts_workers_in_a_forked_child() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from memory_source import MemorySource
-from photo_folder import write_folder
 from processes import child_pids
 from torch.utils.data import TensorDataset
 
@@ -27,11 +26,6 @@ from penstock.loaders.system import machine
 from penstock.loaders.workers import needs as preflight
 from penstock.loaders.workers.needs import SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 24)
 
 
 def no_files(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -102,7 +96,7 @@ def test_a_worker_in_the_consumer_needs_neither_semaphores_nor_sockets(
     for lack in (no_semaphores, no_processes, long_temporary_folder):
         lack(monkeypatch, tmp_path)
     with create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
-        assert len(list(loader)) == 6
+        assert len(list(loader)) == 12
 
 
 def test_dev_shm_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

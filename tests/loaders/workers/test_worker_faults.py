@@ -24,7 +24,6 @@ import torch
 from command_line import Running
 from faulty_source import FaultySource, SlowToArrive
 from numbered_dataset import Numbered
-from photo_folder import write_folder
 from processes import child_pids, eventually, fork_server_pid, in_time, worker_pids
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
@@ -32,11 +31,6 @@ from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 48
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].iterdir())  # as a script
 
 from bit_rot import ENCODINGS, Flipper, build_odd_cache, write_odd_folder
+from folder_trees import settle
 from photo_folder import write_folder
 from power_cut import cut_builds
 
@@ -25,7 +26,8 @@ from penstock.loaders.sources.image_folder import ImageFolder
 
 def cuts(folder: Path, count: int = 1000) -> Iterable[str]:
     """Power cuts before each call of a build that changes a file."""
-    for state, resumed in cut_builds(ImageFolder(_photos(folder, 12)), folder, count, random.Random(time.time_ns())):
+    photos = settle(write_folder(folder / "photos", 12))  # its index is kept: no build writes it again
+    for state, resumed in cut_builds(ImageFolder(photos), folder, count, random.Random(time.time_ns())):
         yield state + (", resumed" if resumed else "")
 
 
@@ -46,15 +48,6 @@ CAMPAIGNS: dict[str, Callable[..., Iterable[str]]] = {
     "cuts": cuts,
     "flips": flips,
 }
-
-
-
-
-def _photos(folder: Path, count: int) -> Path:
-    root = write_folder(folder / "photos", count)
-    for path in [*root.rglob("*"), root]:
-        os.utime(path, (1e9, 1e9))  # old enough for the folder's index to be kept: no build writes it again
-    return root
 
 
 def main() -> None:
