@@ -19,13 +19,7 @@ import psutil
 import pytest
 import torch
 from broken_scans import KINDS, undecodable
-from dali_streams import (
-    IDS,
-    WORKERS,
-    open_loader,
-    pixels_of,
-    stream,
-)
+from dali_streams import IDS, WORKERS, open_loader, pixels_of, stream
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually, in_time, threads
