@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,49 +29,33 @@ from penstock.loaders.workers.needs import SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
 
 
-def no_files(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
+def no_folder() -> str:
+    raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
 
-def no_semaphores(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(preflight, "DEV_SHM", str(folder / "absent"))
-
-
-def no_processes(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(preflight, "process_headroom", lambda: 5)
-
-
-def long_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(tempfile, "tempdir", str(folder / ("x" * 90)))
-
-
-def no_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    def fail() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    patch.setattr(tempfile, "gettempdir", fail)
-
-
-def little_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(machine, "memory_headroom", lambda: 50 << 20)
-
-
-LACKS = {
-    no_files: ("E-FD", "ulimit -n 4096"),
-    no_semaphores: ("E-SHM", "mount -t tmpfs"),
-    no_processes: ("E-MEM", "--pids-limit"),
-    long_temporary_folder: ("E-NOSPC", "export TMPDIR="),
-    no_temporary_folder: ("E-NOSPC", "export TMPDIR="),
-    little_memory: ("E-MEM", "docker --memory"),
+# what is lacking -> (where that is looked up, what is found in a folder, code, cure)
+LACKS: dict[str, tuple[Any, str, Callable[[Path], Any], str, str]] = {
+    "files": (machine.resource, "getrlimit", lambda _: lambda _: (20, 20), "E-FD", "ulimit -n 4096"),
+    "semaphores": (preflight, "DEV_SHM", lambda folder: str(folder / "absent"), "E-SHM", "mount -t tmpfs"),
+    "processes": (preflight, "process_headroom", lambda _: lambda: 5, "E-MEM", "--pids-limit"),
+    "short temporary folder": (
+        tempfile,
+        "tempdir",
+        lambda folder: str(folder / ("x" * 90)),
+        "E-NOSPC",
+        "export TMPDIR=",
+    ),
+    "temporary folder": (tempfile, "gettempdir", lambda _: no_folder, "E-NOSPC", "export TMPDIR="),
+    "memory": (machine, "memory_headroom", lambda _: lambda: 50 << 20, "E-MEM", "docker --memory"),
 }
 
 
-@pytest.mark.parametrize("lack", LACKS, ids=lambda lack: lack.__name__)
+@pytest.mark.parametrize("lack", LACKS)
 def test_a_lack_is_refused_before_workers_start(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Any
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
-    lack(monkeypatch, tmp_path)
-    code, cure = LACKS[lack]
+    owner, name, found, code, cure = LACKS[lack]
+    monkeypatch.setattr(owner, name, found(tmp_path))
     pipeline = imagenet_train(16)
     with (
         create_loader(photos, pipeline=pipeline, batch_size=4, workers=2, workers_are="processes") as loader,
@@ -93,8 +78,8 @@ def test_a_lack_is_refused_before_workers_start(
 def test_a_worker_in_the_consumer_needs_neither_semaphores_nor_sockets(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for lack in (no_semaphores, no_processes, long_temporary_folder):
-        lack(monkeypatch, tmp_path)
+    for owner, name, found, *_ in (LACKS[lack] for lack in ("semaphores", "processes", "short temporary folder")):
+        monkeypatch.setattr(owner, name, found(tmp_path))
     with create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
         assert len(list(loader)) == 12
 
