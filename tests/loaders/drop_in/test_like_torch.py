@@ -296,9 +296,10 @@ class Writes(Numbered):
 
 def test_a_worker_that_is_busy_at_the_end_may_finish_its_sample(tmp_path: Path) -> None:
     loader = DataLoader(Writes(tmp_path), None, num_workers=2)
-    iter(loader)
+    batches = iter(loader)
     assert eventually(lambda: bool(list(tmp_path.iterdir())), 60)
     loader.close()
+    del batches
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {25}
 
 
