@@ -294,12 +294,28 @@ class Writes(Numbered):
         return index
 
 
-def test_a_worker_that_is_busy_at_the_end_may_finish_its_sample(tmp_path: Path) -> None:
-    loader = DataLoader(Writes(tmp_path), None, num_workers=2)
+class WritesAtItsEnd(IterableDataset[int]):
+    """The first worker serves one sample and ends; the second is then in the middle of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inner = Writes(folder)
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        yield info.id
+        if info.id:
+            yield self.inner[0]
+
+
+@pytest.mark.parametrize("kind", [Writes, WritesAtItsEnd])
+def test_a_worker_that_is_busy_at_the_end_may_finish_its_sample(kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    loader = DataLoader(kind(tmp_path), None, num_workers=2)
     batches = iter(loader)
+    if kind is WritesAtItsEnd:
+        assert sorted([next(batches), next(batches)]) == [0, 1]
     assert eventually(lambda: bool(list(tmp_path.iterdir())), 60)
     loader.close()
-    del batches
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {25}
 
 
