@@ -42,6 +42,18 @@ def test_a_small_dev_shm_is_enough(photos: Path) -> None:
     assert len(lines_of(done.stdout)) == 4
 
 
+@pytest.mark.parametrize(("workers", "code"), [(0, "E-MEM"), (2, "E-SHM")])
+def test_slots_beyond_the_memory_that_is_left_are_refused(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, workers: int, code: str
+) -> None:
+    monkeypatch.setattr(machine, "memory_headroom", lambda: 100_000)
+    with open_loader(photos, workers=workers) as loader, pytest.raises(LoaderError) as caught:
+        next(iter(loader))
+    assert (caught.value.code, caught.value.exit_code) == (code, 7)
+    assert "have=100,000" in caught.value.cause
+    assert not child_pids()
+
+
 @pytest.mark.parametrize(
     ("workers", "size", "extra_mb"),
     [

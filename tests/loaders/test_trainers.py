@@ -18,12 +18,6 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 # Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE, BATCH, EPOCHS, NUM_PHOTOS = 16, 12, 2, 40
-QUIETLY: Any = {
-    "accelerator": "cpu",
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
 Seen = list[tuple[int, list[int]]]
 Run = Callable[..., tuple[Seen, torch.Tensor]]
 
@@ -38,10 +32,28 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 8))
 
 
+def checkpointing_trainer(folder: Path, stop: int) -> Any:
+    """A Trainer that is checkpointed after every step."""
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    saved = ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")
+    return lightning.Trainer(
+        accelerator="cpu",
+        callbacks=[saved],
+        default_root_dir=folder,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        logger=False,
+        max_epochs=EPOCHS,
+        max_steps=stop,
+        num_sanity_val_steps=0,
+    )
+
+
 def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path | None = None, **settings: Any) -> Any:
     """(epoch and indices of each batch, final weights) of a run that is checkpointed after every step."""
     import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Classifier(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -61,16 +73,7 @@ def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path |
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.01)
 
-    saved = ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        max_steps=stop,
-        **QUIETLY,
-        num_sanity_val_steps=0,
-        default_root_dir=folder,
-        callbacks=[saved],
-    )
-    classifier = Classifier()
+    trainer, classifier = checkpointing_trainer(folder, stop), Classifier()
     with open_loader(photos, **settings) as loader, open_loader(photos, pipeline=imagenet_eval(SIZE)) as judge:
         trainer.fit(classifier, loader, judge, ckpt_path=resume and resume / f"step={stop_of(resume)}.ckpt")
     epochs = len(classifier.judged) // 40
@@ -173,7 +176,6 @@ def first_column(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
 def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False) -> list[list[float]]:
     """The batches of a run that is checkpointed after every step, or of the rest of one."""
     import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -188,13 +190,7 @@ def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False
             return torch.optim.SGD(self.parameters(), 0.0)
 
     torch.manual_seed(2 + resume)
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        max_steps=stop,
-        **QUIETLY,
-        callbacks=[ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")],
-    )
-    module = Module()
+    trainer, module = checkpointing_trainer(folder, stop), Module()
     with DROP_INS[kind]() as loader:
         trainer.fit(module, loader, ckpt_path=folder / f"step={stop_of(folder)}.ckpt" if resume else None)
     return module.seen
