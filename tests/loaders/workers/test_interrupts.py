@@ -17,11 +17,14 @@ import pytest
 import torch
 from faulty_source import FaultySource
 from interrupts import Interruption
+from memory_source import MemorySource
+from photo_folder import photo
 from processes import child_pids, eventually, threads
 from producer_settings import producer_settings
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader
+from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions
 from penstock.loaders.drop_in.batch_iterator import BatchIterator
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
@@ -78,6 +81,34 @@ def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
         interruption = Interruption(draw.randrange(1, whole.points))
         assert served(kind, interruption) == expected, interruption.struck
         assert eventually(lambda: not child_pids()), interruption.struck
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("backend", ["hdf5", "dali"])
+def test_starting_threads_of_an_engine_survive_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, backend: str, number: int
+) -> None:
+    """At the start of thread `number`: two make batches (dali: read), one more is DALI's."""
+    start, started = threading.Thread.start, itertools.count(1)
+
+    def interrupted(thread: threading.Thread) -> None:
+        if next(started) == number:
+            signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    settings = producer_settings(MemorySource([photo(k) for k in range(12)]))
+    engine: Any = (
+        DaliEngine(settings, DaliOptions(workers=1, readers=2))
+        if backend == "dali"
+        else ThreadEngine("hdf5", settings, WorkerOptions(workers=3, prefetch=1))
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.seek(Cursor(0, 0))
+    engine.seek(Cursor(0, 0))
+    assert engine.next().index.tolist() == settings.schedule.batch(0, 0).tolist()
+    engine.close()
 
 
 def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from multiprocessing import process, util
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,33 @@ def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path, monkeypatch: py
     (folder / "of somebody else").touch()
     leftovers.sweep()
     assert (folder / "of somebody else").exists()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_folder_that_was_inherited_is_left_to_its_owner(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = process.current_process()._config  # type: ignore[attr-defined]
+    inherited = tmp_path / "pymp-of-the-parent"
+    inherited.mkdir()
+    (inherited / MARK).symlink_to(name_of("gone"))
+    monkeypatch.setitem(config, "tempdir", str(inherited))
+    monkeypatch.setattr(util, "Finalize", lambda *_, **__: None)  # pytest has removed it long before
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if not links:
+
+        def refuse(target: str, link: str) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "symlink", refuse)
+    leftovers.mark_temporary_folder()
+    own = Path(config["tempdir"])
+    assert own.parent == tmp_path
+    assert own != inherited
+    assert links == (own / MARK).is_symlink()
+    if links:
+        leftovers.mark_temporary_folder()
+        assert config["tempdir"] == str(own)
 
 
 SENDS_AT_ITS_END = """
