@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -217,3 +218,38 @@ def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: 
     assert whole.points > 5
     found = [lock_is_left(kind(), Interruption(at)) for at in range(1, whole.points + 1)]
     assert any(found) == left
+
+
+def test_ctrl_c_while_a_thread_is_notified_loses_no_notification() -> None:
+    """The thread that feeds a queue of multiprocessing would not learn of the next message."""
+
+    def taken_after(interruption: Interruption) -> bool:
+        changed, boxes, taken = SignalSafeCondition(threading.Lock()), [], []
+
+        def take() -> None:
+            while "end" not in taken:
+                with changed:
+                    while not boxes:
+                        changed.wait()
+                    taken.append(boxes.pop())
+
+        def put(box: str) -> None:
+            with changed:
+                boxes.append(box)
+                changed.notify()
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        assert eventually(lambda: len(changed._waiters) == 1)  # type: ignore[attr-defined]
+        with contextlib.suppress(KeyboardInterrupt):
+            interruption.run(lambda: put("first"))
+        time.sleep(0.01)  # for the thread to wait again
+        put("end")
+        thread.join(5 if interruption.struck else None)
+        return not thread.is_alive()
+
+    whole = Interruption()
+    assert taken_after(whole)
+    for at in range(1, whole.points + 1):
+        interruption = Interruption(at)
+        assert taken_after(interruption), interruption.struck
