@@ -20,7 +20,7 @@ from faulty_source import FaultySource
 from interrupts import Interruption
 from memory_source import MemorySource
 from photo_folder import photo
-from processes import child_pids, eventually, threads
+from processes import child_pids, eventually, in_time, threads
 from producer_settings import producer_settings
 from torch.utils.data import TensorDataset
 
@@ -129,6 +129,46 @@ def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
         gc.collect()
         assert eventually(lambda: not child_pids()), interruption.struck
         assert eventually(lambda: not threads()), interruption.struck
+
+
+def first_batch(kind: str, method: str, interruption: Interruption) -> None:
+    """Ask for one batch of one worker, then close."""
+    batches: Any
+    if kind == "drop-in":
+        batches = DataLoader(TensorDataset(torch.arange(8)), 2, num_workers=1, multiprocessing_context=method)
+    else:
+        settings = producer_settings(FaultySource(48, {}))
+        batches = ProcessEngine("torch", settings, ProcessOptions(workers=1, prefetch=2, start_method=method))
+    with contextlib.closing(batches):
+        interruption.run(
+            lambda: next(iter(batches)) if kind == "drop-in" else (batches.seek(Cursor(0, 0)), batches.next())
+        )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("method", "strikes"), [("fork", 100), ("forkserver", 100), ("spawn", 3)])
+@pytest.mark.parametrize("kind", ["drop-in", "processes"])
+def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str, strikes: int) -> None:
+    """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
+    within = "Queue.put"  # "WatchedIterator._reset" is all from the workers' start on
+    first_batch(kind, method, Interruption())
+    whole = Interruption(within=within)
+    first_batch(kind, method, whole)
+    for at in evenly(whole.points, strikes):
+        interruption = Interruption(at, within)
+        with contextlib.suppress(KeyboardInterrupt):
+            first_batch(kind, method, interruption)
+        assert not interruption.struck or in_time(interruption.struck_s), interruption.struck
+    assert whole.points > 10
+    gc.collect()
+    assert eventually(lambda: not child_pids())
+    assert eventually(lambda: not threads())
+
+
+def evenly(points: int, number: int) -> list[int]:
+    """`number` check points at equal distances, each time others; all, if there are no more."""
+    first = random.SystemRandom().random()
+    return sorted({1 + int(points * (k + first) / number) for k in range(min(number, points))})
 
 
 @pytest.mark.timeout(60)

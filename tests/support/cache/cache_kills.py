@@ -14,7 +14,6 @@ from penstock.loaders.cache_build.verify import verify_cache
 from penstock.pipelines.errors import LoaderError
 
 
-
 def build(commands: Commands, source: Path, dest: Path, workers: int, **conditions: object) -> Command:
     """A build that has been started."""
     return commands.start("cache", "build", source, dest, "--workers", workers, **conditions)

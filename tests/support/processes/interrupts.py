@@ -6,6 +6,7 @@ import dis
 import functools
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -28,13 +29,16 @@ _SPARED_FILES, _SPARED = ("/weakref.py", "/multiprocessing/util.py"), ("__del__"
 class Interruption:
     """Strikes once, at check point number `at` of what is run under it; -1 for never.
 
+    within: qualified name of the function in which the points lie, and in what it calls; by default they lie anywhere.
+
     Attributes:
         points: how many check points there were.
         struck: function and line of the strike and its callers.
+        struck_s: when that was (monotonic).
     """
 
-    def __init__(self, at: int = -1) -> None:
-        self._at, self.points, self.struck = at, 0, ""
+    def __init__(self, at: int = -1, within: str = "") -> None:
+        self._at, self._within, self.points, self.struck, self.struck_s = at, within, 0, "", 0.0
 
     def run(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns; what is raised is KeyboardInterrupt, in the middle of it."""
@@ -54,13 +58,18 @@ class Interruption:
 
         def follow(frame: FrameType, event: str, argument: Any) -> Any:
             if event == "opcode" and frame.f_lasti in points and not self.struck and not _is_spared(frame):
-                self.points += 1
+                self.points += self._is_within(frame)
                 if self.points == self._at:
-                    self.struck = _stack(frame)
+                    self.struck, self.struck_s = _stack(frame), time.monotonic()
                     signal.raise_signal(signal.SIGINT)  # raises, unless it is put off
             return follow
 
         return follow
+
+    def _is_within(self, frame: FrameType | None) -> bool:
+        while self._within and frame is not None and getattr(frame.f_code, "co_qualname", "") != self._within:
+            frame = frame.f_back
+        return frame is not None
 
 
 @functools.cache
