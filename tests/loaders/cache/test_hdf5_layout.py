@@ -14,7 +14,7 @@ import pytest
 from cache_files import about_of, pixel_item, tables, write_cache
 
 from penstock.loaders import LoaderError
-from penstock.loaders.cache.format import RECORD, DamagedCacheError
+from penstock.loaders.cache.format import RECORD
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache.hdf5_layout import read_layout
 
@@ -168,15 +168,3 @@ def test_a_missing_h5py_is_one_line(good: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*h5py.*fix=pip install") as caught:
         open_cache(good)
     assert caught.value.exit_code == 7
-
-
-def test_a_table_outside_the_file_is_refused(tmp_path: Path, good: Path) -> None:
-    path = tmp_path / "cut.h5"
-    path.write_bytes(good.read_bytes())
-    os.truncate(path, good.stat().st_size - 1)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        with pytest.raises(DamagedCacheError):
-            read_layout(fd)
-    finally:
-        os.close(fd)
