@@ -16,8 +16,8 @@ import torch
 from drop_in_streams import run_script, seeded, values
 from numbered_dataset import Numbered, Stream, as_list
 from processes import eventually
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import (
+    BatchSampler,
     Dataset,
     IterableDataset,
     RandomSampler,
@@ -25,6 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     dataloader,
 )
+from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
@@ -408,3 +409,13 @@ def test_iterators_are_torchs_with_its_workers() -> None:
     del loader  # the iterator goes on alone
     assert values(batches) == [[0, 1], [2, 3]]
     assert isinstance(iter(DataLoader(Numbered(4))), dataloader._SingleProcessDataLoaderIter)
+
+
+def test_a_seeded_batch_sampler_begins_a_new_epoch_each_time() -> None:
+    # Trainers take the batch sampler out of the loader, and put it into one of their own.
+    loader = DataLoader(Numbered(LENGTH), 2, shuffle=True, seed=5)
+    theirs = TorchDataLoader(Numbered(LENGTH), batch_sampler=loader.batch_sampler)
+    epochs = [values(theirs) for _ in range(3)]
+    assert epochs == [values(loader) for _ in range(3)]
+    assert len({str(epoch) for epoch in epochs}) == 3
+    assert isinstance(loader.batch_sampler, BatchSampler)

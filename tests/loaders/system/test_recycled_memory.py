@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 
 import numpy as np
+import pytest
 import torch
 
 from penstock.loaders.system.recycled_memory import OutputBuffers, Recycler
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+def test_a_number_is_free_when_the_last_view_is_gone(mode: type) -> None:
+    """Under inference_mode a view does not keep the tensor that it was taken from, only their storage."""
+    memory, recycler = np.zeros((3, 4), np.uint8), Recycler(1)
+    with mode():
+        whole = recycler.tensor(memory, recycler.take())
+        row = whole[0]
+        part = row[1:].detach()
+        del whole
+        gc.collect()
+        assert not len(recycler)
+        del row
+        gc.collect()
+        assert not len(recycler)
+        del part
+        gc.collect()
+        assert len(recycler) == 1
 
 
 def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
