@@ -62,6 +62,73 @@ def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
     worker_context("forkserver")
 
 
+def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -> None:
+    """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
+    (tmp_path / "interrupted.py").write_text(
+        textwrap.dedent(f"""
+            import multiprocessing.util, os
+
+            def info(message, *arguments):
+                if message == "child process calling self.run()":
+                    os.kill(os.getpid(), {signal.SIGINT.value})
+
+            multiprocessing.util.info = info
+        """)
+    )
+    program = textwrap.dedent("""
+        import multiprocessing
+        from penstock.loaders.workers.launch import worker_context
+        multiprocessing.set_forkserver_preload(["interrupted"])
+        process = worker_context("forkserver").Process(target=print, args=("a user's process",))
+        process.start()
+        process.join()
+    """)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
+
+
+@pytest.mark.parametrize(
+    ("before", "ending"),
+    [("", signal.SIGKILL), ("forkserver.ensure_running()", signal.SIGKILL), ("start_fork_server()", 0)],
+    ids=["none before", "another library's", "ours"],
+)
+def test_an_interrupted_wait_ends_its_fork_server(before: str, ending: int) -> None:
+    """A server goes on with its imports for seconds; one that was there before may have workers."""
+    program = textwrap.dedent(f"""
+        import os, time
+        from multiprocessing import forkserver, process
+        from penstock.loaders.workers.launch import start_fork_server, worker_context
+
+        def join(self, timeout=None):
+            raise KeyboardInterrupt
+
+        {before}
+        process.BaseProcess.join = join
+        try:
+            worker_context("forkserver")
+        except KeyboardInterrupt:
+            pass
+        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {60 if ending else 0.5}
+        ended = 0, 0
+        while not ended[0] and time.monotonic() < deadline:
+            ended = os.waitpid(server, os.WNOHANG)
+            time.sleep(0.01)
+        print(ended[1], flush=True)
+        os._exit(0)
+    """)
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
+
+
 def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
     """Signals that batch systems send to each process would end the other's server, and our workers with it."""
     program = textwrap.dedent("""
