@@ -29,7 +29,7 @@ from dali_streams import (
     pixels_of,
     stream,
 )
-from faulty_source import FaultySource, OpenFifo
+from faulty_source import FaultySource, OpenFifo, run_out_of_memory
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually, in_time, threads
@@ -288,7 +288,7 @@ def test_what_a_source_raises_is_reported_with_its_sample() -> None:
 
     for options in WORKERS:
         loader = open_loader(FaultySource(48, {11: divide}), batch_size=4, **options)
-        with loader, pytest.raises(LoaderError, match=r"E-DATASET\] sample=11 .*backend=dali.*ZeroDivisionError"):
+        with loader, pytest.raises(LoaderError, match=r"E-READ\] sample=11 .*backend=dali.*ZeroDivisionError"):
             list(loader)
 
 
@@ -298,10 +298,10 @@ def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) 
     items[20] = undecodable(photo(20), KINDS[0])
     for options in WORKERS:
         reads = itertools.count()
-        at = {21: lambda reads=reads: next(reads) and 1 // 0}
+        at = {21: lambda reads=reads: next(reads) and run_out_of_memory()}
         settings = {"batch_size": 8, "shuffle": False, "on_bad_sample": "replace"}
         with open_loader(MemorySource(items, at), **settings, **options) as loader:
-            with pytest.raises(LoaderError, match=r"E-DATASET\] sample=21 .*backend=dali.*ZeroDivisionError"):
+            with pytest.raises(LoaderError, match=r"E-MEM\] sample=21 .*backend=dali.*no room for 7 bytes"):
                 list(loader)
             assert loader.state_dict()["position"] == 16
 
