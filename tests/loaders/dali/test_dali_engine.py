@@ -20,6 +20,7 @@ import pytest
 import torch
 from broken_scans import KINDS, undecodable
 from dali_streams import IDS, WORKERS, open_loader, pixels_of, stream
+from faulty_source import run_out_of_memory
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually, in_time, threads
@@ -239,10 +240,10 @@ def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) 
     items[20] = undecodable(photo(20), KINDS[0])
     for options in WORKERS:
         reads = itertools.count()
-        at = {21: lambda reads=reads: next(reads) and 1 // 0}
+        at = {21: lambda reads=reads: next(reads) and run_out_of_memory()}
         settings = {"batch_size": 8, "shuffle": False, "on_bad_sample": "replace"}
         with open_loader(MemorySource(items, at), **settings, **options) as loader:
-            with pytest.raises(LoaderError, match=r"E-DATASET\] sample=21 .*backend=dali.*ZeroDivisionError"):
+            with pytest.raises(LoaderError, match=r"E-MEM\] sample=21 .*backend=dali.*no room for 7 bytes"):
                 list(loader)
             assert loader.state_dict()["position"] == 16
 
