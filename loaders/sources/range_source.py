@@ -106,7 +106,8 @@ class RangeSource:
         """Return one line: images, classes, bytes, containers, what was skipped."""
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
-        containers = f"{self._index.num_containers:,} {self._index.header.kind}"
+        count, kind = self._index.num_containers, self._index.header.kind
+        containers = f"{count:,} {kind if count != 1 else kind.removesuffix('s')}"
         return f"{images}, {classes}, {size_text(self.num_bytes)} in {containers}{skipped_text(self.skipped)}"
 
     def __reduce__(self) -> tuple[Any, ...]:

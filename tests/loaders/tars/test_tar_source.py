@@ -73,7 +73,9 @@ def refused(path: Any, **options: Any) -> LoaderError:
 
 def test_a_path_a_pattern_braces_and_a_folder(shards: Path) -> None:
     everything = list(range(12))
-    assert all_labels(open_source(shards / "train-0001.tar")) == [4, 5, 6, 7]
+    one = open_source(shards / "train-0001.tar")
+    assert all_labels(one) == [4, 5, 6, 7]
+    assert one.describe().endswith(" MB in 1 tar file")
     for path in (
         shards,
         str(shards / "*.tar"),

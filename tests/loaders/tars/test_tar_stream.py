@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import penstock_here
 from photo_folder import write_folder
 from tar_files import pack_folder, write_tar
 
@@ -52,6 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), COUNT)
 
 
+def relative_names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
+
+
 @pytest.fixture(scope="module")
 def order() -> list[int]:
     return random.Random(5).sample(range(COUNT), COUNT)
@@ -60,7 +65,7 @@ def order() -> list[int]:
 @pytest.fixture(scope="module")
 def tars(folder: Path, order: list[int], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The photos of `folder`, in another order, in five tars of other sizes and three formats; labels by folder."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
+    names = relative_names(folder)
     root = tmp_path_factory.mktemp("tars")
     formats = itertools.cycle([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
     for number, (first, last) in enumerate(itertools.pairwise([0, 3, 30, 31, 55, COUNT])):
@@ -133,8 +138,7 @@ def test_the_stream_resumed_in_the_middle(tars: Path, backend: dict[str, Any], r
 def test_the_order_of_the_folder_gives_the_stream_of_the_folder(
     folder: Path, tmp_path: Path, backend: dict[str, Any], reference: list[Record]
 ) -> None:
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
-    path = pack_folder(tmp_path / "x.tar", folder, names)
+    path = pack_folder(tmp_path / "x.tar", folder, relative_names(folder))
     settings = {**backend, **({"cache": tmp_path / "x.h5"} if "cache" in backend else {})}
     plain = backend if backend["backend"] == "dali" else {"workers": 0}
     with open_loader(path, **settings) as loader, open_loader(folder, **plain) as of_folder:
@@ -142,3 +146,16 @@ def test_the_order_of_the_folder_gives_the_stream_of_the_folder(
         assert ours == serve(of_folder)
         assert ours != reference  # which is in another order
         assert loader.classes == of_folder.classes
+
+
+def test_the_commands_take_tars(folder: Path, tmp_path: Path) -> None:
+    path = pack_folder(tmp_path / "x.tar", folder, relative_names(folder))
+    options = ("--size", 32, "--batch-size", 12, "--workers", 0, "--epochs", 1)
+    lines = [penstock_here("iterate", data, *options) for data in (folder, path, tmp_path / "*.tar", tmp_path)]
+    assert [line.returncode for line in lines] == [0] * 4
+    assert lines[0].stdout.count("\n") == COUNT // BATCH
+    assert {line.stdout for line in lines} == {lines[0].stdout}
+    looked = penstock_here("doctor", path, "--size", 32)
+    assert "61 images, 3 classes" in looked.stdout
+    assert "in 1 tar file" in looked.stdout
+    assert "data: a sample" in looked.stdout
