@@ -85,7 +85,8 @@ def create_loader(
         batch_size: samples per batch on each rank.
         device: where the batches go.
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
-        seed: seed of order, crops, flips and augmentations.
+        seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
+            crops for the same index, whatever their pipelines: take different seeds for independent views.
         shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
             neighbouring samples and mixes a group of blocks at a time, for storage that is slow at random reads.
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
@@ -112,7 +113,7 @@ def create_loader(
             -1)` needs that, `images.flatten(1)` takes both.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
-            "auto" for threads where the native library does the work), start_method. hdf5: these, and for a source that
+            "auto": see the README), start_method. hdf5: these, and for a source that
             is no cache yet `cache`, where it lies or is built on first use, and `encoding`, an Encoding. dali: workers,
             prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
     """

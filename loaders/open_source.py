@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
+from penstock.loaders.remote.object_store import is_url, without_secrets
+from penstock.loaders.remote.url_patterns import expand_url
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.tables import open_lists
 from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
+from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.pipelines.errors import LoaderError, printable
 
 SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
@@ -42,12 +45,14 @@ class FileKind(NamedTuple):
         suffixes: of the files' names, in small letters.
         open: takes the paths (list of bytes) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
+        takes_urls: whether the paths may be URLs.
     """
 
     name: str
     suffixes: tuple[str, ...]
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
+    takes_urls: bool = False
 
 
 def _open_one_cache(paths: list[bytes], **options: Any) -> Source:
@@ -64,9 +69,12 @@ FILE_KINDS = [
     FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache),
     FileKind("a table of images", TABLE_SUFFIXES, open_tables, ("image", "label", "root", "classes")),
     FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes",)),
+    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS, takes_urls=True),
+    FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
 ]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
+    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
@@ -113,6 +121,10 @@ def open_source(spec: SourceLike, **options: Any) -> Source:
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
+    if is_url(path):
+        return _open_urls(path, options)
+    if path.startswith(b"file://"):
+        path = path[len(b"file://") :]
     if is_pattern(path):
         return _open_files(expand_pattern(path), path, options)
     for kind in FOLDER_KINDS:
@@ -121,6 +133,16 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     if not os.path.exists(path):
         raise LoaderError("E-NODATA", "no such file or folder", path=path)
     return _open_files([path], path, options)
+
+
+def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
+    urls = expand_url(url)
+    names = [os.fsdecode(one.partition(b"?")[0]).lower() for one in urls]
+    for kind in FILE_KINDS:
+        if kind.takes_urls and all(name.endswith(kind.suffixes) for name in names):
+            return kind.open(urls, **options)
+    known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS if kind.takes_urls)
+    raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
 
 
 def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:

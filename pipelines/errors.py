@@ -7,7 +7,9 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+PathText = TypeVar("PathText", str, bytes, "str | bytes")
 
 
 class ErrorCode(NamedTuple):
@@ -38,6 +40,10 @@ _LINE = re.compile(
     + "".join(f"(?: {name}=(?P<{name}>{pattern}))?" for name, (pattern, _) in _PLACE.items())
     + " cause=(?P<cause>.*): fix=(?P<fix>.*)"
 )
+# In an address: user and password; and what follows the path, where a signed address has its key. urllib3 names an
+# address without its host, after "url: ".
+_USER = re.compile(r"(?<=://)[^\s/?#'\"<>]*@")
+_QUERY = re.compile(r"((?:://|url: /)[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -93,12 +99,20 @@ def one_line(text: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
+def hide_secrets(text: PathText) -> PathText:
+    """Return the text or path without user, password, query and fragment of the addresses (URLs) in it."""
+    if isinstance(text, bytes):
+        return os.fsencode(hide_secrets(os.fsdecode(text))) if b"://" in text else text
+    return _QUERY.sub(r"\1", _USER.sub("", text))
+
+
 class LoaderError(RuntimeError):
     """Report a failure with a stable code, in one line that says where it happened, what happened and what to do.
 
     `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
-    fields that are None are left out. The error can be pickled, and built from its text alone, as torch does with an
-    error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a text without such a line.
+    fields that are None are left out, and so is what hide_secrets hides. The error can be pickled, and built from its
+    text alone, as torch does with an error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a
+    text without such a line.
 
     Attributes:
         code: a key of ERROR_CODES.
@@ -135,9 +149,11 @@ class LoaderError(RuntimeError):
             code, cause, fix, place = _read_line(code)
         self.code = code
         self.exit_code = ERROR_CODES[code].exit_code
-        self.cause = one_line(cause)
+        self.cause = one_line(hide_secrets(cause))
         self.fix = one_line(fix or ERROR_CODES[code].fix)
         self.sample, self.path, self.backend, self.rank, self.worker = place.values()
+        if self.path is not None:
+            self.path = hide_secrets(self.path)
         super().__init__(self.line())
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
+import traceback
 from collections.abc import Callable
 
 from torch.utils.data import Dataset, get_worker_info
@@ -13,8 +13,19 @@ from penstock.loaders.engine.producer import Aborted, Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.sources.source_faults import name_sample
+from penstock.loaders.stream.engine_contract import BadSample
 from penstock.loaders.workers.failures import exception_error
-from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, SINCE_NS, WorkerProgress
+from penstock.loaders.workers.worker_progress import (
+    BUSY,
+    MADE,
+    PID,
+    SAMPLE,
+    SINCE_NS,
+    WorkerProgress,
+    WorkerTraceback,
+)
+from penstock.pipelines.errors import hide_secrets
 
 
 class BatchMaker(Dataset[Produced]):
@@ -68,6 +79,8 @@ class BatchMaker(Dataset[Produced]):
             producer = self._producer
             watched = self._progress.addresses(self._worker, item.generation)
             bad, seconds = producer.produce(item.cursor, pixels, rows, working_on, watched)
+            if self._process is not None:
+                bad = tuple(map(_sendable, bad))
             mine[MADE] += 1
             tasks = tuple(producer.tasks.items())
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
@@ -83,8 +96,13 @@ class BatchMaker(Dataset[Produced]):
     __getitem__ = make
 
     def _report(self, item: WorkItem, error: Exception, sample: int) -> Produced:
-        path = None
-        with contextlib.suppress(Exception):
-            path = self._settings.source.path(sample)
+        path = name_sample(self._settings.source, sample) or None
         found, trace = exception_error(error, sample, path=path, worker=self._process)
         return Produced(item, (), 0.0, False, found, trace)
+
+
+def _sendable(bad: BadSample) -> BadSample:
+    """Return a bad sample that can be sent to another process: an exception perhaps cannot, so its text is sent."""
+    if bad.raised is None:
+        return bad
+    return bad._replace(raised=WorkerTraceback(hide_secrets("".join(traceback.format_exception(bad.raised)))))

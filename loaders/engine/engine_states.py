@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
 from typing import Any
 
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import Produced
+from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.workers.worker_progress import WorkerTraceback
 from penstock.pipelines.errors import LoaderError
@@ -71,8 +71,7 @@ class EngineStates:
         where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
         if sample >= 0:
             where["sample"] = sample
-            with contextlib.suppress(Exception):  # an error of the user's source must not hide what happened
-                where["path"] = self._settings.source.path(sample)
+            where["path"] = name_sample(self._settings.source, sample) or None
         return where
 
     @abstractmethod

@@ -40,7 +40,7 @@ class ProcessOptions(WorkerOptions):
 
     Attributes:
         workers_are: "processes"; "threads", which start at once and take less memory, but share one interpreter lock;
-            or "auto" for threads where the native library does nearly all of the work without that lock.
+            or "auto" for threads where nearly all of the work is done without that lock.
         start_method: of processes, "forkserver" (default), "spawn" or "fork".
     """
 

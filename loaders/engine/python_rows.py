@@ -10,6 +10,7 @@ import torch
 
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
@@ -75,6 +76,8 @@ class PythonRows:
                 bad[row] = self._bad(row, item.sample, error)
         for row, entry in bad.items():
             bad[row] = self._replace(epoch, entry, pixels, rows, working_on)
+            if bad[row].substitute < 0 and self._settings.substitute and not self._settings.evaluation:
+                break  # the policy stops here, and where storage is dead every further read takes its retries
         return bad
 
     def _plan(self, epoch: int, loaded: dict[int, Loaded]) -> BatchPlan:
@@ -112,11 +115,12 @@ class PythonRows:
         self.repaired[row] = self._bad(row, sample, error)._replace(substitute=sample)
 
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
-        path = error.path if error.path is not None else self._settings.source.path(sample)
+        path = error.path if error.path is not None else name_sample(self._settings.source, sample)
         path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
         if not error.of_sample:  # a missing package, no descriptor left: another sample would fare no better
             raise error.locate(sample=sample, path=path) from error
-        return BadSample(sample, error.code, error.cause, path, -1, row, error.fix)
+        raised = None if self._settings.substitute else error.__cause__  # what is replaced is kept for an epoch
+        return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
 
     def _replace(
         self,

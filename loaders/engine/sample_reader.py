@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, WindowSource
+from penstock.loaders.sources.source_faults import call_source
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Pixels, Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.orientation import stored_window
@@ -73,13 +75,15 @@ class SampleReader:
 
     def load(self, sample: int) -> Loaded:
         """Find the size of `sample`, and read it unless its parts can be read alone. Raises LoaderError."""
-        size = self._windows.stored_size(sample) if self._windows is not None else None
+        size = call_source(self._windows.stored_size, sample) if self._windows is not None else None
         if size is not None:
             probe = self._decoder.probe_stored(size)
             return Loaded(sample, None, probe, probe.width, probe.height)
-        data = self._time_call(self._source.read, sample)
-        if isinstance(data, np.ndarray):
+        data = self._time_call(call_source, self._source.read, sample)
+        if isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[2:] == (3,):
             return Loaded(sample, data, None, data.shape[1], data.shape[0])
+        if not isinstance(data, bytes):
+            raise _type_error(data)
         probe = self._decoder.probe(data)
         return Loaded(sample, data, probe, probe.width, probe.height)
 
@@ -88,7 +92,7 @@ class SampleReader:
         assert self._windows is not None
         assert item.probe is not None
         stored = stored_window(window, item.width, item.height, item.probe.orientation)
-        return self._time_call(self._windows.read_window, item.sample, stored), stored
+        return self._time_call(call_source, self._windows.read_window, item.sample, stored), stored
 
     def crop(self, item: Loaded, window: Window) -> Pixels:
         """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
@@ -124,3 +128,9 @@ class SampleReader:
             return method(*arguments)
         finally:
             self.read_s += time.perf_counter() - started
+
+
+def _type_error(data: Any) -> LoaderError:
+    got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
+    cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
+    return LoaderError("E-DATASET", cause, fix="convert what it returns, such as a memoryview with bytes()")

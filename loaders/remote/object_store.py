@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ Result = TypeVar("Result")
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 REQUEST_TIMEOUT_S = 60.0  # of one request, its retries by the storage client included
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRY_DELAYS_S = (0.2, 1.0, 4.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
 _CODES = {
     "FileNotFoundError": ("E-MISSING", "no such object"),
@@ -169,10 +171,10 @@ class _Obstore:
         self._obstore: Any = obstore
         retries: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
         client: dict[str, Any] = {
-            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-            "connect_timeout": timedelta(seconds=10),
+            "timeout": f"{REQUEST_TIMEOUT_S:.0f}s",
+            "connect_timeout": "10s",
         }
-        if scheme == "http":
+        if scheme == "http" or any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
             client["allow_http"] = True
         self._store = self._obstore.store.from_url(f"{scheme}://{host}", client_options=client, retry_config=retries)
         self._prefix = f"{scheme}://{host}/"
@@ -182,7 +184,8 @@ class _Obstore:
 
     def read(self, url: str, start: int, size: int) -> Part:
         answer = self._obstore.get(self._store, _path(url), options={"range": (start, start + size)})
-        return Part(answer.bytes(), self._describe(answer.meta))
+        found = self._describe(answer.meta)  # first: older versions forget it with the bytes
+        return Part(answer.bytes(), found)
 
     def list(self, url: str) -> list[str]:
         prefix = _path(url)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.remote.fetcher import Fetcher, Range
 from penstock.loaders.remote.local_copy import LocalCopy, NextUse
-from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
@@ -45,6 +46,44 @@ class RemoteOptions:
             checked_int(name, getattr(self, name), 1)
         if self.local_bytes is not None:
             checked_int("local_bytes", self.local_bytes, 1)
+
+
+REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
+_NUM_CHECKED = 256  # containers that are compared when a saved index is opened; each is compared again when it is read
+
+
+def check_remote(
+    paths: Sequence[bytes],
+    requests: int | None,
+    bytes_ahead: int | None,
+    local_cache: str | os.PathLike[Any] | None,
+    local_bytes: int | None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> RemoteOptions | None:
+    """Return the options of a source whose containers are URLs; None for one of files. Raises ValueError."""
+    values = (requests, bytes_ahead, local_cache, local_bytes)
+    given = {name: value for name, value in zip(REMOTE_OPTIONS, values, strict=True) if value is not None}
+    num_urls = sum(map(is_url, paths))
+    if num_urls not in (0, len(paths)):
+        raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
+    if num_urls:
+        return RemoteOptions(max_file_bytes=max_file_bytes, **given)  # type: ignore[arg-type]
+    if given:
+        raise ValueError(f"only data by URL takes {', '.join(given)}")
+    return None
+
+
+def are_remote_unchanged(index: RangeIndex) -> bool:
+    """Return whether containers of an index are unchanged: all, or a sample of many."""
+    store, count = ObjectStore(), index.num_containers
+    some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
+
+    def is_unchanged(number: int) -> bool:
+        name, *known = index.container(number)
+        return store.stat(name.decode()) == tuple(known)
+
+    with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
+        return all(pool.map(is_unchanged, some))
 
 
 class RemoteSource(RangeSource):
@@ -135,9 +174,7 @@ class RemoteSource(RangeSource):
 
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""
-        containers = map(self._index.container, range(self._index.num_containers))
-        same = all(self.store.stat(c.name.decode()) == (c.size, c.mtime_ns) for c in containers)
-        return self if same else self._reopen()
+        return self if are_remote_unchanged(self._index) else self._reopen()
 
     def close(self) -> None:
         """Drop all requests that have not begun."""

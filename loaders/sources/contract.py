@@ -17,8 +17,15 @@ _READING = ("read", "path", "stored_size", "read_window")  # methods on which it
 class Source(Protocol):
     """Serve images numbered from 0, in a fixed order, to one process or many.
 
-    A source is pickled into each worker process when that starts, so large data should be shared memory or a file that
-    is opened again. It must be safe to read from several threads.
+    It must be safe to read from several threads. Where workers are processes, a source is pickled into each when that
+    starts, so large data should be shared memory or a file that is opened again.
+
+    Workers are threads unless the source has a true attribute `holds_interpreter_lock`: its read() computes in Python,
+    or in a package that keeps the lock. The README's part on a source of your own has the rule and examples.
+
+    What read(), stored_size() and read_window() raise becomes a LoaderError of that sample, which on_bad_sample="raise"
+    raises and "replace" replaces. OSErrors and HTTP errors that can heal are retried first; see source_faults.
+    MemoryError, and LoaderErrors of a machine's fault, always raise.
     """
 
     @property
@@ -39,7 +46,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """Read an encoded image, or pixels [h, w, 3] that the caller must not write to. Raises LoaderError."""
+        """Read an encoded image, or pixels uint8 [h, w, 3] that the caller must not write to."""
         ...
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -47,7 +54,7 @@ class Source(Protocol):
         ...
 
     def path(self, index: int) -> bytes:
-        """Return the name of image `index` in error texts."""
+        """Return the name of image `index` in error texts; of an address, user and query are left out there."""
         ...
 
     def describe(self) -> str:

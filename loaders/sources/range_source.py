@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,12 @@ class RangeSource:
         rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
         return NO_NAMES._replace(names=names)
 
+    def ranges(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, int]]:
+        """Yield where images `indices` lie: path of the container, offset, bytes."""
+        for index in indices:
+            container = self._index.container(int(self._index.container_of[index]))
+            yield container.name, int(self._index.starts[index]), int(self._index.sizes[index])
+
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""
         return self if are_unchanged(self._index) else self._reopen()
@@ -100,7 +106,8 @@ class RangeSource:
         """Return one line: images, classes, bytes, containers, what was skipped."""
         images = f"{len(self):,} image{'s' * (len(self) != 1)}"
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
-        containers = f"{self._index.num_containers:,} {self._index.header.kind}"
+        count, kind = self._index.num_containers, self._index.header.kind
+        containers = f"{count:,} {kind if count != 1 else kind.removesuffix('s')}"
         return f"{images}, {classes}, {size_text(self.num_bytes)} in {containers}{skipped_text(self.skipped)}"
 
     def __reduce__(self) -> tuple[Any, ...]:

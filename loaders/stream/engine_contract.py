@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,11 @@ class BadSample(NamedTuple):
         sample: index in the source.
         code: error code, such as "E-TRUNC".
         cause: what is wrong, in one line.
-        path: file or name of the sample.
+        path: file or name of the sample; empty if its source cannot name it.
         substitute: index of the sample that stands in its row, -1 for padding.
         row: its row in the batch.
         fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
+        raised: what the error was raised from, under the policy "raise" only.
     """
 
     sample: int
@@ -48,10 +49,14 @@ class BadSample(NamedTuple):
     substitute: int
     row: int
     fix: str = ""
+    raised: BaseException | None = None
 
     def error(self, **where: int | str) -> LoaderError:
         """Return the exception that the policy "raise" throws."""
-        return LoaderError(self.code, self.cause, fix=self.fix, sample=self.sample, path=self.path, **where)  # type: ignore[arg-type]
+        about: dict[str, Any] = {"fix": self.fix, "sample": self.sample, "path": self.path or None, **where}
+        error = LoaderError(self.code, self.cause, **about)
+        error.__cause__ = self.raised
+        return error
 
 
 @dataclass(frozen=True)

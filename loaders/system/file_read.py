@@ -80,13 +80,23 @@ def _describe_change(status: os.stat_result, size: int) -> str:
     return "modified since it was indexed"
 
 
-def with_retries(call: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-    """Return what `call` returns; retry it after each of RETRY_DELAYS_S while it raises a TRANSIENT error."""
+def is_transient(error: BaseException) -> bool:
+    """Say whether `error` is an OSError of TRANSIENT."""
+    return isinstance(error, OSError) and error.errno in TRANSIENT
+
+
+def with_retries(
+    call: Callable[[], T],
+    on_retry: Callable[[], None] | None = None,
+    *,
+    can_heal: Callable[[Exception], bool] = is_transient,
+) -> T:
+    """Return what `call` returns; retry it after each of RETRY_DELAYS_S while its error `can_heal`."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return call()
-        except OSError as error:
-            if error.errno not in TRANSIENT:
+        except Exception as error:
+            if not can_heal(error):
                 raise
         if on_retry is not None:
             on_retry()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from photo_folder import write_folder
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader, open_source
@@ -23,11 +22,6 @@ from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 12)
 
 
 def small(photos: Path, **settings: Any) -> Loader:
@@ -103,17 +97,18 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     },
     dali: {
         "readers": ("readers must be", [1.5, "2", 0]),
-        "verify": ("verify must be", [True, 0.5]),
-        "hw_decoder_load": ("hw_decoder_load.* must be", ["0.5", NAN, 65]),
-        "preallocate": ("preallocate.* must be", [640, (640, "480"), (640.0, 480)]),
+        "verify": ("verify must be", [True, 0.5, -1]),
+        "hw_decoder_load": ("hw_decoder_load.* must be", ["0.5", NAN, 65, -0.1, 1.1]),
+        "preallocate": ("preallocate.* must be", [640, (640,), (640, -1), (640, "480"), (640.0, 480)]),
         "host_memory_padding": ("host_memory_padding must be", [1e6, -1]),
-        "decode": ("decode must be one of", [None]),
+        "device_memory_padding": ("device_memory_padding must be", [-1]),
+        "decode": ("decode must be one of", [None, "half"]),
     },
     encoding: {
-        "kind": ("encoding must be one of", [None]),
-        "resize": ("resize must be", ["256", 256.5, True]),
-        "longer_side": ("longer_side must be True or False", ["no", 1]),
-        "quality": ("quality must be", [0.9, "90"]),
+        "kind": ("encoding must be one of", [None, "webp"]),
+        "resize": ("resize must be", ["256", 256.5, True, 0]),
+        "longer_side": ("longer_side (must be True or False|says which)", ["no", 1, True]),
+        "quality": ("quality must be", [0.9, "90", 101]),
     },
     built: {
         "encoding": ("encoding must be an Encoding", ["raw", False]),
@@ -128,8 +123,9 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     without_data(Ranks): {"rank": ("rank must be", [5, -1, "0"]), "world_size": ("world_size must be", [0, 1.5])},
     drop_in: {
         "epoch": ("epoch must be", [2**32, -1, 2.5, "5", None, True]),
-        "seed": ("seed must be", ["5", 1.5, [2], True, -1]),
+        "seed": ("seed must be", ["5", 1.5, [2], True, -1, 1 << 64]),
         "tuned": ("tuned must be True or False", ["no", "0", -1, NAN]),
+        "watchdog_s": ("watchdog_s must be", [0]),
     },
     open_source: {
         "allow_empty": ("allow_empty must be True or False", ["no"]),

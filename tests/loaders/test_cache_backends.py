@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import zlib
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from cache_files import Item, write_cache
-from faulty_source import FaultySource
 from folder_trees import settle
 from native_tests import native
 from odd_images import encoded, scene
@@ -78,16 +75,7 @@ def test_the_stream_of_a_cache_is_that_of_the_files(photos: Path, tmp_path: Path
     assert kinds == [STRIPS if jpegtran_path() else FILE] * NUM_PHOTOS
 
 
-def test_raw_pixels_in_full_size_serve_the_same_stream(photos: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "raw.h5"
-    assert stream(photos, backend="hdf5", cache=cache, encoding=Encoding(kind="raw")) == stream(photos)
-    assert (open_cache(cache).records["kind"] == PIXELS).all()
-    assert open_cache(cache).fingerprint == open_source(photos).fingerprint
-
-
-def test_a_state_goes_over_from_the_files_to_a_lossless_cache_and_not_to_a_lossy_one(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_a_state_of_files_opens_on_a_lossless_cache_only(photos: Path, tmp_path: Path) -> None:
     with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as loader:
         batches = loader.batches()
         next(batches)
@@ -138,37 +126,6 @@ def test_the_size_limit_of_the_reader_holds_for_a_cache(photos: Path, tmp_path: 
     assert codes[0][0] == "E-BOMB"
 
 
-def test_a_cache_is_not_built_twice_and_never_used_for_a_changed_source(photos: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "photos.h5"
-    settings = {"backend": "hdf5", "cache": cache}
-    stream(photos, **settings)
-    built = cache.stat()
-    stream(photos, **settings)
-    assert (cache.stat().st_mtime_ns, cache.stat().st_ino) == (built.st_mtime_ns, built.st_ino)
-    first = sorted(photos.rglob("*.jpg"))[0]
-    data, mtime = first.read_bytes(), first.stat().st_mtime_ns
-
-    def refused(words: str) -> None:
-        with pytest.raises(LoaderError, match=f"E-STALE.*{words}") as caught:
-            stream(photos, **settings)
-        assert caught.value.exit_code == 4
-
-    os.utime(first, ns=(mtime, mtime + 1))
-    refused("modified")
-    os.utime(first, ns=(mtime, mtime))
-    stream(photos, **settings)
-    first.write_bytes(photo(99))
-    refused("other images|modified")
-    first.write_bytes(data)
-    os.utime(first, ns=(mtime, mtime))
-    extra = first.with_name("zzz.jpg")
-    shutil.copy2(first, extra)
-    refused("other images")
-    extra.unlink()
-    first.rename(first.with_name("renamed.jpg"))
-    refused("other images")
-
-
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_cache_that_is_there_is_opened_once(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
@@ -192,13 +149,6 @@ KIND = (
     r"cache '.*photos.h5' is raw, lossy: shorter side 40, PSNR \d+\.\d dB against the source, "
     r"\d+\.\d MB for \d+\.\d MB of images: pass encoding=Encoding\(kind='raw', resize=40, .*\) to say"
 )
-
-
-def test_raw_pixels_are_told_of(photos: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "photos.h5"
-    build_cache(open_source(photos), cache, Encoding(kind="raw"), workers=0)
-    with pytest.warns(UserWarning, match=r"is raw, lossless, \d+\.\d MB for \d+\.\d MB of images"):
-        stream(photos, backend="hdf5", cache=cache)
 
 
 def test_one_file_of_many_that_was_overwritten_makes_the_cache_stale(tmp_path: Path) -> None:
@@ -318,7 +268,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     assert (done.returncode, done.stdout, said) == (0, "once\n5\n", [])
 
 
-def test_what_is_wrong_with_the_arguments_is_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_before_a_cache_is_built(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     for wrong, words in (
         ({"wrkers": 3}, "no option wrkers"),
@@ -344,26 +294,6 @@ def test_auto_takes_a_cache_where_there_is_one(photos: Path, tmp_path: Path) -> 
     for saved, expected in (("hdf5", ("torch", "hdf5", "hdf5")), ("torch", ("torch", "hdf5", "torch"))):
         save_profile(Profile(backend=saved, workers=0, cpus=available_cpus()), profile)
         assert (backend(photos), backend(photos, cache=cache), backend(cache)) == expected
-
-
-def test_an_unfinished_set_is_said_to_be_one(photos: Path, tmp_path: Path) -> None:
-    build_cache(open_source(photos), tmp_path / "set", workers=0, shards=2)
-    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there.*--shards"):
-        build_cache(open_source(photos), tmp_path / "set", workers=0)
-    (tmp_path / "set" / "penstock-cache.json").unlink()
-    with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
-        open_source(tmp_path / "set")
-    with pytest.raises(LoaderError, match=r"E-CACHE.*a set of shards is there"):
-        stream(photos, backend="hdf5", cache=tmp_path / "set")
-
-
-def test_labels_that_no_reader_would_take_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    class Wrong(FaultySource):
-        classes = ()
-
-    with pytest.raises(LoaderError, match=r"E-DATASET.* sample=0 cause=its label is 0, and the source has 0 classes"):
-        build_cache(Wrong(4, {}), tmp_path / "x.h5", workers=0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> None:

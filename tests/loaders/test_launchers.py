@@ -16,7 +16,7 @@ from photo_folder import write_folder
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 
-PHOTOS, BATCH, EPOCHS = 40, 6, 2
+NUM_PHOTOS, BATCH, EPOCHS = 40, 6, 2
 
 COMMON = """
 import json, os, sys, warnings
@@ -95,11 +95,6 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), PHOTOS)
-
-
-@pytest.fixture(scope="module")
 def stream(photos: Path) -> list[tuple[int, list[int]]]:
     """(epoch, indices) of the steps of one rank that takes a batch as large as those of two."""
     settings = {"batch_size": 2 * BATCH, "seed": 3, "workers": 0}
@@ -111,7 +106,7 @@ def assert_halves(results: list[Any], stream: list[tuple[int, list[int]]]) -> No
     """Each step of the two ranks is one of the stream; each validation serves all photos once, half by each rank."""
     (first, judged_first), (second, judged_second) = results
     assert [(a[0], a[1] + b[1]) for a, b in zip(first, second, strict=True)] == stream
-    assert sorted(judged_first + judged_second) == sorted(EPOCHS * list(range(PHOTOS)))
+    assert sorted(judged_first + judged_second) == sorted(EPOCHS * list(range(NUM_PHOTOS)))
     assert judged_first
     assert judged_second
 
@@ -200,13 +195,13 @@ os._exit(0)
 @pytest.fixture(scope="module")
 def tasks(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What two tasks of srun found: WORLD_SIZE without RANK, then torch.distributed, then loaders that differ."""
-    write_folder(photos.with_name("other"), PHOTOS, classes=2)
+    write_folder(photos.with_name("other"), NUM_PHOTOS, classes=2)
     return run_ranks(SRUN, tmp_path_factory.mktemp("tasks"), 2, str(photos))
 
 
 def test_tasks_of_srun_share_the_stream_once_torch_distributed_is_there(tasks: list[Any], stream: list[Any]) -> None:
     assert_halves([task["stream"] for task in tasks], stream)
-    assert {task["length"] for task in tasks} == {PHOTOS // (2 * BATCH)}
+    assert {task["length"] for task in tasks} == {NUM_PHOTOS // (2 * BATCH)}
 
 
 def test_a_task_that_cannot_know_its_rank_is_refused(tasks: list[Any]) -> None:
@@ -220,8 +215,8 @@ def test_an_epoch_without_other_ranks_is_served_whole_with_a_warning(tasks: list
         (warning,) = task["warned"]
         assert "torch.distributed, which had 2 ranks, has ended" in warning
         served = [place for batch in task["afterwards"] for place in batch]
-        assert len(set(served)) == len(served) == PHOTOS // BATCH * BATCH
-        assert task["length afterwards"] == PHOTOS // BATCH
+        assert len(set(served)) == len(served) == NUM_PHOTOS // BATCH * BATCH
+        assert task["length afterwards"] == NUM_PHOTOS // BATCH
 
 
 @pytest.mark.parametrize("what", ["the same", "workers", "alone"])

@@ -42,29 +42,6 @@ def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
             open_source(source, rescan=True)
 
 
-def test_a_source_of_the_users_own() -> None:
-    class Noise:
-        classes, fingerprint, skipped = (b"noise",), "00", {}
-
-        def __len__(self) -> int:
-            return 1
-
-        def read(self, index: int) -> np.ndarray:
-            return IMAGES[0]
-
-        def labels(self, indices: np.ndarray) -> np.ndarray:
-            return np.zeros(len(indices), np.int64)
-
-        def path(self, index: int) -> bytes:
-            return b"noise"
-
-        def describe(self) -> str:
-            return "1 image"
-
-    noise = Noise()
-    assert open_source(noise) is noise
-
-
 def test_options_reach_the_source(tmp_path: Path) -> None:
     plant(tmp_path, ["c/1.jpg", "d/"])
     with pytest.raises(LoaderError, match="E-EMPTYCLASS"):

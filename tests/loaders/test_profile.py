@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from photo_folder import write_folder
 
 from penstock.loaders import create_loader
 from penstock.loaders.profile import Profile, load_profile, profile_path, save_profile
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import LoaderError, imagenet_train
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 16)
 
 
 def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from photo_folder import write_folder
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
@@ -18,20 +17,9 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 
 # Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZE, BATCH, EPOCHS = 16, 12, 2
-QUIETLY: Any = {
-    "accelerator": "cpu",
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+SIZE, BATCH, EPOCHS, NUM_PHOTOS = 16, 12, 2, 40
 Seen = list[tuple[int, list[int]]]
 Run = Callable[..., tuple[Seen, torch.Tensor]]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
 
 
 def open_loader(photos: Path, **settings: Any) -> Loader:
@@ -44,10 +32,28 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 8))
 
 
+def checkpointing_trainer(folder: Path, stop: int) -> Any:
+    """A Trainer that is checkpointed after every step."""
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    saved = ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")
+    return lightning.Trainer(
+        accelerator="cpu",
+        callbacks=[saved],
+        default_root_dir=folder,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        logger=False,
+        max_epochs=EPOCHS,
+        max_steps=stop,
+        num_sanity_val_steps=0,
+    )
+
+
 def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path | None = None, **settings: Any) -> Any:
     """(epoch and indices of each batch, final weights) of a run that is checkpointed after every step."""
     import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Classifier(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -67,16 +73,7 @@ def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path |
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.01)
 
-    saved = ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        max_steps=stop,
-        **QUIETLY,
-        num_sanity_val_steps=0,
-        default_root_dir=folder,
-        callbacks=[saved],
-    )
-    classifier = Classifier()
+    trainer, classifier = checkpointing_trainer(folder, stop), Classifier()
     with open_loader(photos, **settings) as loader, open_loader(photos, pipeline=imagenet_eval(SIZE)) as judge:
         trainer.fit(classifier, loader, judge, ckpt_path=resume and resume / f"step={stop_of(resume)}.ckpt")
     epochs = len(classifier.judged) // 40
@@ -128,17 +125,7 @@ def test_a_checkpoint_of_any_step_continues_the_stream_and_the_training(
     assert torch.equal(weights, continued)
 
 
-@pytest.mark.parametrize("run", [with_lightning, with_accelerate])
-def test_the_rest_may_be_served_by_another_backend_and_number_of_workers(
-    photos: Path, tmp_path: Path, run: Run
-) -> None:
-    whole, _ = run(photos, tmp_path / "whole")
-    head, _ = run(photos, tmp_path / "head", stop=2, workers=2)
-    tail, _ = run(photos, tmp_path / "tail", resume=tmp_path / "head", backend="hdf5", cache=tmp_path / "x.h5")
-    assert head + tail == whole
-
-
-def test_accelerates_skip_serves_what_an_iteration_gives_after_its_first_batches(photos: Path) -> None:
+def test_skip_first_batches_of_accelerate(photos: Path) -> None:
     import accelerate
 
     with open_loader(photos, batch_size=5) as plain:
@@ -189,7 +176,6 @@ def first_column(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
 def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False) -> list[list[float]]:
     """The batches of a run that is checkpointed after every step, or of the rest of one."""
     import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -204,13 +190,7 @@ def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False
             return torch.optim.SGD(self.parameters(), 0.0)
 
     torch.manual_seed(2 + resume)
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        max_steps=stop,
-        **QUIETLY,
-        callbacks=[ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_train_steps=1, filename="{step}")],
-    )
-    module = Module()
+    trainer, module = checkpointing_trainer(folder, stop), Module()
     with DROP_INS[kind]() as loader:
         trainer.fit(module, loader, ckpt_path=folder / f"step={stop_of(folder)}.ckpt" if resume else None)
     return module.seen

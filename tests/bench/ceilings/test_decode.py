@@ -12,17 +12,12 @@ from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import decode as module
 from penstock.bench.ceilings import probes
-from penstock.bench.ceilings.decode import DecodeCeiling, DecodeCeilings, ceiling_of
+from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.loaders import create_loader, open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
-
-
-def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
+def test_decode_ceiling_reads_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
         source = open_source(cache)
@@ -44,9 +39,7 @@ def test_the_decode_ceiling_of_a_cache_decodes_the_windows_of_the_stream(photos:
     assert len(read) == 32  # decoded once, and resized again and again
 
 
-def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_ceiling_is_measured_in_memory(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path))
     source, pipeline = open_source(photos), imagenet_train(32)
     ceiling = probes.build_cache_ceiling(source, pipeline, "auto", 0, 0)
@@ -59,9 +52,7 @@ def test_the_ceiling_of_a_lossless_cache_needs_neither_the_files_nor_a_place(
     assert not probes.is_worth_caching(pixels)
 
 
-def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decode_ceiling_skips_bad_files(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path, 6, classes=1)
     (tmp_path / "class0" / "0001.jpg").write_bytes(b"not an image")
     source = open_source(tmp_path)
@@ -73,20 +64,6 @@ def test_a_decode_ceiling_leaves_bad_files_out_and_reads_none_while_measuring(
     assert ceiling.measure(0.05, resize=False).median > 0
     assert ceiling.decode(0.05).median > 0
     assert ceiling.resize(0.05).median > 0
-
-
-def test_the_ceilings_of_one_run_read_their_samples_once(photos: Path) -> None:
-    asked: list[bool] = []
-    source = open_source(photos)
-    ceilings = DecodeCeilings(lambda *, cached: (asked.append(cached), source)[1], imagenet_train(32), 0)
-    assert ceilings.of("simplejpeg", cached=False) is ceilings.of("simplejpeg", cached=False)
-    assert ceilings.of("simplejpeg", cached=True) is not ceilings.of("simplejpeg", cached=False)
-    assert asked == [False, True]
-    reads: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(source), "read", lambda self, index: reads.append(index))
-        other = ceilings.of("pillow", cached=False)
-    assert (reads, other.loaded) == ([], ceilings.of("simplejpeg", cached=False).loaded)
 
 
 def test_a_file_that_turns_out_bad_is_left_out_while_measuring(tmp_path: Path) -> None:
@@ -112,9 +89,7 @@ def test_of_slow_storage_few_samples_are_read(photos: Path, monkeypatch: pytest.
     assert [item.sample for item in ceiling.loaded] != [0, 1, 2, 3, 4]  # from all parts of the data
 
 
-def test_the_native_library_has_no_ceiling_of_a_source_that_reads_in_its_own_way(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_ceiling_needs_plain_files(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(photos)
     monkeypatch.setattr(source, "read", source.read)
     with pytest.raises(LoaderError, match="the native library reads plain files") as caught:

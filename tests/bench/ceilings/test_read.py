@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
+from tar_files import pack_folder
 
 from penstock.bench.ceilings import read as read_ceilings
 from penstock.bench.ceilings.read import FileRange, ReadCeiling, bytes_an_image, drop_cached, file_ranges
@@ -126,6 +127,19 @@ def test_arrays_have_nothing_to_read() -> None:
     assert bytes_an_image(arrays) is None
     with pytest.raises(ValueError, match="places of the images in their files are unknown"):
         ReadCeiling(arrays, imagenet_train(32), 0).cold(0.01)
+
+
+def test_the_places_of_members_of_tars_are_known(photos: Path, tmp_path: Path) -> None:
+    files = open_source(photos)
+    paths = [Path(os.fsdecode(files.path(index))) for index in range(COUNT)]
+    source = open_source(pack_folder(tmp_path / "x.tar", photos, [str(path.relative_to(photos)) for path in paths]))
+    for index, (path, offset, num_bytes) in enumerate(file_ranges(source, list(range(COUNT)))):
+        with open(path, "rb") as file:
+            file.seek(offset)
+            assert file.read(num_bytes) == paths[index].read_bytes()
+    assert index == COUNT - 1
+    assert bytes_an_image(source) == bytes_an_image(files)
+    assert ReadCeiling(source, imagenet_train(32), 0).possible
 
 
 def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_path: Path) -> None:

@@ -19,20 +19,13 @@ from penstock.bench.search.candidate import BenchData
 QUICK = ("--device", "cpu", "--model", "none", "--batch-size", "8", "--size", "32", "--workers", "1")
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
-
-
 def test_an_empty_folder_is_one_line(tmp_path: Path) -> None:
     run = penstock_here("bench", tmp_path, *QUICK)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (3, "", 1)
     assert run.stderr.startswith("LoaderError[E-NODATA]")
 
 
-def test_a_budget_too_small_for_one_measurement_is_refused_at_once(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_small_budget_is_refused_at_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to search first: for ten seconds on a busy machine, to refuse then."""
     monkeypatch.setattr(module, "search_settings", lambda *_: pytest.fail("a search was begun"))
     run = penstock_here("bench", photos, *QUICK, "--budget", 1)
@@ -45,9 +38,7 @@ def test_a_budget_too_small_for_one_measurement_is_refused_at_once(
         run_benchmark(BenchData(photos, settings), "photos", settings, TimeBudget(100.0, used=99.0))
 
 
-def test_a_broken_image_is_replaced_and_said_or_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_image_is_replaced_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path, 40)
     broken = folder / "class1" / "0031.jpg"
     broken.write_bytes(undecodable(broken.read_bytes(), KINDS[2]))

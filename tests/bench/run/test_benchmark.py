@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import penstock_here
+from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
-from typer.testing import CliRunner
 
 from penstock.bench.ceilings import probes as ceiling_probes
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
@@ -51,31 +52,16 @@ from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import LoaderError, imagenet_train
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
-
-
 def run(data: Path, settings: BenchSettings, begin: OnBegin = lambda done, total, what: None) -> BenchRecord:
     return run_benchmark(BenchData(data, settings), str(data), settings, display=Display(begin=begin))
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """torch's threads spin while they wait for each other, for ever where others are at work too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
     asked: list[tuple[int, int]] = []
     record = run(photos, settings, lambda done, total, what: asked.append((done, total)))
     kinds = [measured.kind for measured in record.measured]
-    names = {measured.name for measured in record.measured if measured.kind == "ceiling"}
+    names = {measured.name for measured in record.all_of("ceiling")}
     assert names - {READ_COLD} == {
         *map(decode_name, all_decoders()),
         *(DECODE, RESIZE, READ_WARM, READ_MANY, NORMALISE, LOSSLESS_CACHE, REPLAYED),
@@ -84,41 +70,28 @@ def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
     assert (READ_COLD in names) != any(note.startswith(f"{READ_COLD} was left out: ") for note in record.notes)
     assert {"loader", "baseline", "model", "both"} <= set(kinds)
     probes = len(kinds) + (READ_COLD not in names)
-    assert {total for _, total in asked} == {2 * probes}
-    assert [done for done, _ in asked] == list(range(len(asked)))
-    for kind in ("loader", "both"):
-        taken = (record.find(kind) or pytest.fail(kind)).resources
+    assert asked == [(number, 2 * probes) for number in range(len(asked))]
+    for found in (*record.all_of("loader"), *record.all_of("both")):
+        taken, time = found.resources, found.workers
         assert taken is not None
+        assert time is not None
         assert 0 < taken.cpu_cores <= 2 * available_cpus()
         assert (taken.memory_mb or 0) > 50
-        time = (record.find(kind) or pytest.fail(kind)).workers
-        assert time is not None
         assert 0 < time.busy <= 1
         assert 0 < time.read_share < 1
         assert 0 < time.read_s < time.worker_s
     for measured in record.measured:
         assert len(measured.rounds) == 2
         assert 0 < measured.low <= measured.images_per_s <= measured.high
-    assert 0 <= (record.find("both") or pytest.fail("no run of loader and model")).wait_share <= 1  # type: ignore[operator]
+    assert 0 <= (record.all_of("both")[0].wait_share or 0) <= 1
     document = json.loads(json.dumps(record.as_dict()))
     assert document["settings"]["rounds"] == 2
     assert document["data"]["bytes_an_image"] == open_source(photos).num_bytes // 40  # type: ignore[attr-defined]
     assert document["data"]["fingerprint"] == open_source(photos).fingerprint
 
 
-def test_a_cache_is_built_for_the_loader_and_the_baseline_still_reads_the_files(photos: Path, tmp_path: Path) -> None:
-    settings = BenchSettings(
-        backend="hdf5",
-        cache=str(tmp_path / "photos.h5"),
-        entries=100,
-        batch_size=8,
-        size=32,
-        workers=0,
-        seconds=0.1,
-        rounds=1,
-        baseline=True,
-        model=None,
-    )
+def test_loader_reads_cache_and_baseline_reads_files(photos: Path, tmp_path: Path) -> None:
+    settings = small(backend="hdf5", cache=str(tmp_path / "photos.h5"), entries=100, workers=0, baseline=True)
     record = run(photos, settings)
     assert record.data["images"] == 100
     assert "HDF5 cache: jpeg, lossless" in str(record.data["summary"])
@@ -133,50 +106,42 @@ def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypat
         raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
 
     monkeypatch.setattr(ceiling_probes, "build_cache", missing)
-    settings = BenchSettings(
-        backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=1, model=None, dtype="uint8"
-    )
-    record = run(photos, settings)
+    record = run(photos, small(backend="torch", workers=0, dtype="uint8"))
     assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
     assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
     assert record.rate("loader")
 
 
-def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
-    with pytest.raises(ValueError, match="--batch-size"):
-        BenchData(photos, BenchSettings(batch_size=64))
+SHORT = (
+    *("--model", "none", "--device", "cpu", "--batch-size", "8", "--size", "32", "--seconds", "0.1", "--rounds", "1"),
+    *("--no-apply", "--thorough", "--verbose"),
+)
 
 
-def test_the_command_prints_a_table_writes_the_record_and_saves_the_choice(photos: Path, tmp_path: Path) -> None:
-    from typer import Typer
+def command(data: Path, written: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
+    """What `penstock bench` prints of a short run without a model, in one line, and its record."""
+    done = penstock_here("bench", data, *SHORT, "--json", written, *arguments, env={"COLUMNS": "150"})
+    assert done.returncode == 0, done.stderr
+    return " ".join((done.stdout + done.stderr).split()), json.loads(written.read_text())
 
-    from penstock.bench.commands.bench import bench
 
-    app = Typer()
-    app.command()(bench)
-    saved, written = tmp_path / "choice.json", tmp_path / "records" / "bench.json"
-    arguments = ["--model", "none", "--workers", "0", "--batch-size", "8", "--size", "32", "--seconds", "0.1"]
-    extra = ["--backend", "torch", "--no-apply", "--rounds", "1", "--json", str(written), "--save", str(saved)]
-    more = ["--device", "cpu", "--dtype", "uint8", "--verbose", "--thorough"]
-    given = [str(photos), *arguments, *extra, *more]
-    result = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "150"})
-    assert result.exit_code == 0
+def test_command_prints_writes_and_saves(photos: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "choice.json"
+    more = ("--backend", "torch", "--workers", 0, "--dtype", "uint8", "--save", saved)
+    printed, document = command(photos, tmp_path / "records" / "bench.json", *more)
     for words in ("images/s", "penstock, torch backend", "create_loader(", "Recommended", str(saved)):
-        assert words in result.output, words
-    document = json.loads(written.read_text())
+        assert words in printed, words
     assert document["verdict"]["limit"] in ("decode", "resize", "cpu", "loader", "storage")
     profile = load_profile(saved)
     assert profile is not None
     assert (profile.workers, profile.cpus) == (0, available_cpus())
-    with create_loader(photos, backend="auto", profile=saved, batch_size=8, pipeline=imagenet_train(32)) as loader:
-        assert loader.describe()["workers"] == 0
-    with create_loader(photos, backend="auto", profile=saved, batch_size=8, workers=1) as loader:
-        assert loader.describe()["workers"] == 1  # what is said wins over what was saved
+    for given, workers in (({}, 0), ({"workers": 1}, 1)):  # what is said wins over what was saved
+        with create_loader(photos, backend="auto", profile=saved, batch_size=8, **given) as loader:
+            assert loader.describe()["workers"] == workers
 
 
 def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
-    result, written = bench_dali(photos, tmp_path, "--baseline", "--save", str(tmp_path / "p.json"))
-    document = json.loads(written.read_text())
+    printed, document = bench_dali(photos, tmp_path, "--baseline", "--save", tmp_path / "p.json")
     tried = [each["options"] for each in document["candidates"]]
     assert {"workers": 1, "readers": 1, "prefetch": 2} in tried
     searched = {knob for knobs in tried for knob, value in knobs.items() if value != tried[0][knob]}
@@ -184,16 +149,17 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
     assert all(each["images_per_s"] > 0 for each in document["candidates"])
     chosen = document["chosen"]["options"]
     assert chosen in tried
-    assert "Tried dali of the files, simplejpeg, workers 1, readers 1, prefetch 2, images/s by" in " ".join(
-        result.split()
-    )
     rates = {m["name"]: m["images_per_s"] for m in document["measured"] if m["kind"] == "baseline"}
     assert set(rates) == {"torch DataLoader + Pillow", DALI_PIPELINE}
     assert min(rates.values()) > 0
     assert document["loader"]["readers"] == chosen["readers"]
-    assert "comparing settings of dali first, for at most 60 s (--no-tune" in " ".join(result.split())
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
-    assert f"readers={chosen['readers']}," in result
+    for words in (
+        "comparing settings of dali first, for at most 60 s (--no-tune",
+        "Tried dali of the files, simplejpeg, workers 1, readers 1, prefetch 2, images/s by",
+        f"readers={chosen['readers']},",
+    ):
+        assert words in printed
     profile = load_profile(tmp_path / "p.json")
     assert profile is not None
     assert (profile.prefetch, profile.options) == (chosen["prefetch"], {"readers": chosen["readers"]})
@@ -210,44 +176,16 @@ def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], f
     monkeypatch.setattr(trials, "loader_rate", measured)
 
 
-def test_the_loader_that_is_measured_and_the_profile_have_what_the_search_chose(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(
-        monkeypatch, lambda about: 1000 * (1.5 if about["readers"] == 2 else 1) * (1.2 if about["prefetch"] == 3 else 1)
-    )
-    settings = BenchSettings(
-        backend="dali", batch_size=8, size=32, workers=1, seconds=0.1, rounds=1, model=None, decoder="simplejpeg"
-    )
-    asked: list[tuple[int, int, str]] = []
-    record = run(photos, settings, lambda *now: asked.append(now))
-    assert record.rate("loader") == 1800
-    assert (record.loader["readers"], record.loader["prefetch"], record.loader["workers"]) == (2, 3, 1)
-    assert record.options == {"readers": 2, "prefetch": 3}
-    assert [round(tried.images_per_s or 0) for tried in record.candidates] == [1000, 1500, 1200, 1800]
-    assert asked[1][2].endswith("%: dali of the files, simplejpeg, workers 1, readers 1, prefetch 2")
-    _save_choice(record, str(tmp_path / "p.json"))
-    saved = load_profile(tmp_path / "p.json")
-    assert saved is not None
-    assert (saved.workers, saved.prefetch, saved.options) == (1, 3, {"readers": 2})
-
-
 def small(**more: Any) -> BenchSettings:
     return BenchSettings(**{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, **more})
 
 
-def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With scripted rates, and one worker; the figures of the machine are real."""
     rates = {"hdf5": 1000, "torch": 800, "dali": 300}
-    scripted(
-        monkeypatch,
-        lambda about: rates[about["backend"]] * (1.1 if about["prefetch"] == 1 else 1),
-    )
-    cache = tmp_path / "photos.h5"
-    settings = small(cache=str(cache), workers=1, decoder="simplejpeg")
-    record = run(photos, settings)
+    scripted(monkeypatch, lambda about: rates[about["backend"]] * (1.1 if about["prefetch"] == 1 else 1))
+    cache, saved = tmp_path / "photos.h5", tmp_path / "p.json"
+    record = run(photos, small(cache=str(cache), workers=1, decoder="simplejpeg"))
     assert record.chosen is not None
     assert record.chosen.options == {"workers": 1, "prefetch": 1}
     assert (record.chosen.backend, record.chosen.cached, record.rate("loader")) == ("hdf5", True, 1100)
@@ -255,32 +193,22 @@ def test_all_backends_are_compared_and_what_was_chosen_is_what_auto_opens(
     assert others == {"penstock, torch backend": 880}
     assert [tried.backend for tried in record.candidates if "not searched further" in tried.why] == ["dali"]
     assert "HDF5 cache" in str(record.data["summary"])
-    assert json.loads(json.dumps(record.as_dict()))["candidates"][0]["options"]["workers"] == 1
     assert str(tmp_path) not in json.dumps(without_paths(record).as_dict())
-    saved = tmp_path / "p.json"
     _save_choice(record, str(saved))
-    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8) as loader:
-        about = loader.describe()
     told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "decoder": "simplejpeg"}
-    assert {name: about[name] for name in told} == told
-    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}
-    with create_loader(photos, backend="auto", profile=saved, cache=cache, batch_size=8, **by_hand) as loader:
-        about = loader.describe()
-    assert {name: about[name] for name in by_hand} == by_hand  # what is said wins over what was saved
-    with create_loader(cache, backend="auto", profile=saved, batch_size=8, workers_are="processes") as loader:
-        assert loader.describe() == {
-            "backend": "hdf5",
-            "workers": 1,
-            "prefetch": 1,
-            "start_method": "forkserver",
-            "on_repaired": "count",
-            **{name: about for name, about in loader.describe().items() if name.startswith("decoder")},
-        }
+    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}  # what is said wins over what was saved
+    as_processes = {"workers": 1, "prefetch": 1, "start_method": "forkserver"}
+    for source, given, expected in (
+        (photos, {"cache": cache}, told),
+        (photos, {"cache": cache, **by_hand}, by_hand),
+        (cache, {"workers_are": "processes"}, as_processes),
+    ):
+        with create_loader(source, backend="auto", profile=saved, batch_size=8, **given) as loader:
+            about = loader.describe()
+        assert {name: about[name] for name in expected} == expected
 
 
-def test_the_final_rounds_may_recommend_another_backend_than_the_search(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_final_rounds_may_overrule_the_search(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
     settings = small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False)
     loaders = run_probes.loader_rate
@@ -303,7 +231,7 @@ def test_the_final_rounds_may_recommend_another_backend_than_the_search(
     assert "cache=" not in record.verdict.call
 
 
-def test_another_loader_that_fails_in_the_final_rounds_is_left_out(
+def test_loader_that_fails_in_the_final_rounds_is_left_out(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
@@ -320,7 +248,7 @@ def test_another_loader_that_fails_in_the_final_rounds_is_left_out(
     assert "penstock, torch backend was left out: killed for memory" in record.notes
 
 
-def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, tmp_path: Path) -> None:
+def test_real_search_keeps_its_budgets(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
         pass
@@ -342,11 +270,10 @@ def test_a_real_search_keeps_its_budgets_and_names_who_cannot_run(photos: Path, 
         small(max_cpu=1, tune=False)
 
 
-def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(photos: Path, tmp_path: Path) -> None:
+def test_dali_reads_a_cache_but_its_own_pipeline_is_left_out(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
-    bench_dali(photos, tmp_path, "--cache", str(cache), "--no-tune")
-    result, written = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
-    document = json.loads(written.read_text())
+    bench_dali(photos, tmp_path, "--cache", cache, "--no-tune")
+    printed, document = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
     assert document["candidates"] == []
     assert document["loader"]["backend"] == "dali"
     assert "HDF5 cache" in document["data"]["summary"]
@@ -354,22 +281,19 @@ def test_a_cache_serves_dali_and_a_peer_that_cannot_read_the_data_is_left_out(ph
     assert notes_of(document) == [
         f"{DALI_PIPELINE} was left out: readers.file needs a folder of files, and the data are none"
     ]
-    assert "was left out" in result
+    assert "was left out" in printed
 
 
 def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", 8)  # one batch: whoever is slow meets the bad file, too
     (folder / "class1" / "0007.jpg").write_bytes(b"not an image")
-    one_of = ("--no-tune", "--baseline", "--entries", "8", "--max-bad")
-    with pytest.raises(LoaderError, match=r"E-MAXBAD.*max_bad is 0.01 of 8"):
-        bench_dali(folder, tmp_path, *one_of, "0.01")
-    result, written = bench_dali(folder, tmp_path, *one_of, "0.2")
-    document = json.loads(written.read_text())
+    given = ("--no-tune", "--baseline", "--entries", 8, "--max-bad", 0.2)
+    printed, document = bench_dali(folder, tmp_path, *given)
     ledger = document["ledger"]
     assert ledger["planned"] == ledger["delivered"] + ledger["replaced"]
     assert {(entry["sample"], entry["code"]) for entry in ledger["bad"]} == {(5, "E-FORMAT")}
-    assert f"delivered={ledger['delivered']} replaced={ledger['replaced']} repaired=0; bad" in result
-    assert str(folder) not in written.read_text()
+    assert f"delivered={ledger['delivered']} replaced={ledger['replaced']} repaired=0; bad" in printed
+    assert str(folder) not in json.dumps(document)
     torch_out, peer_out = sorted(notes_of(document), key=lambda note: note.startswith(DALI_PIPELINE))
     assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
     assert "cannot identify image file" in torch_out
@@ -383,21 +307,9 @@ def notes_of(document: dict[str, Any]) -> list[str]:
     return [note for note in document["notes"] if not note.startswith(READ_COLD)]
 
 
-def bench_dali(data: Path, folder: Path, *arguments: str) -> tuple[str, Path]:
-    """What `penstock bench --backend dali` prints of a short run without a model, and where its record is."""
-    from typer import Typer
-
-    from penstock.bench.commands.bench import bench
-
-    app = Typer()
-    app.command()(bench)
-    written = folder / "bench.json"
-    size = ["--model", "none", "--workers", "1", "--batch-size", "8", "--size", "32"]
-    fast = [*size, "--seconds", "0.1", "--rounds", "1", "--no-apply", "--thorough", "--verbose"]
-    every = ["--backend", "dali", "--device", "cpu", "--decoder", "simplejpeg", "--json", str(written)]
-    result = CliRunner().invoke(app, [str(data), *fast, *every, *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.output, written
+def bench_dali(data: Path, folder: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
+    given = ("--backend", "dali", "--workers", 1, "--decoder", "simplejpeg")
+    return command(data, folder / "bench.json", *given, *arguments)
 
 
 def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> None:
@@ -412,9 +324,7 @@ def test_the_baseline_serves_whole_shuffled_batches_like_ours(photos: Path) -> N
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), ("uint8", torch.float32)])
-def test_the_models_ceiling_takes_images_as_the_loader_hands_them_out(
-    photos: Path, dtype: str, expected: torch.dtype
-) -> None:
+def test_model_ceiling_takes_the_loaders_dtype(photos: Path, dtype: str, expected: torch.dtype) -> None:
     settings = small(backend="torch", workers=0, model="resnet18", amp="bf16", dtype=dtype)
     data = BenchData(photos, settings)
     ceilings = DecodeCeilings(data.opener.source, data.pipeline, 0)
@@ -423,3 +333,8 @@ def test_the_models_ceiling_takes_images_as_the_loader_hands_them_out(
     with ExitStack() as stack, data.opener.open(subject.chosen) as loader:
         probes: dict[Any, Any] = RunProbes(subject, loader, stack, []).all()
     assert probes["model", "resnet18 on a resident batch"].keywords["dtype"] == expected
+
+
+def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
+    with pytest.raises(ValueError, match="--batch-size"):
+        BenchData(photos, BenchSettings(batch_size=64))

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
-from photo_folder import write_folder
 from torch import nn
 
 from penstock.bench.record.advice import BOTH, Advice, Change
@@ -28,15 +27,9 @@ PRESENT = Candidate(backend="torch", options={"workers": 2, "prefetch": 3})
 
 
 def record(**rates: float) -> BenchRecord:
-    return BenchRecord(
-        settings=BenchSettings(),
-        workers=2,
-        decoder="simplejpeg",
-        data={},
-        environment={},
-        loader={},
-        measured=tuple(Measured.of(kind, kind, [rate]) for kind, rate in rates.items()),
-    )
+    measured = tuple(Measured.of(kind, kind, [rate]) for kind, rate in rates.items())
+    about = {"workers": 2, "decoder": "simplejpeg", "data": {}, "environment": {}, "loader": {}}
+    return BenchRecord(settings=BenchSettings(), measured=measured, **about)
 
 
 def advice(what: str, images_per_s: float | None, change: Change | None, quantity: str = "loader") -> Advice:
@@ -81,7 +74,7 @@ def test_a_change_is_measured_in_turn_with_what_was() -> None:
     assert taken.gain == pytest.approx(180 / 110)
 
 
-def test_a_cache_is_measured_on_a_sample_and_precision_with_the_model() -> None:
+def test_cache_is_measured_on_a_sample_and_amp_with_the_model() -> None:
     meter = FakeMeter([1.0] * 8)
     lossless, bf16 = Change(cache="lossless"), Change(amp="bf16")
     cached, precise = take(
@@ -95,7 +88,7 @@ def test_a_cache_is_measured_on_a_sample_and_precision_with_the_model() -> None:
     assert (cached.predicted, precise.predicted) == (1.5, 1.5)
 
 
-def test_only_what_can_be_done_and_promises_something_is_taken() -> None:
+def test_only_promising_changes_are_tried() -> None:
     meter = FakeMeter([1.0] * 12)
     taken = take(
         meter,
@@ -108,7 +101,7 @@ def test_only_what_can_be_done_and_promises_something_is_taken() -> None:
     assert meter.rates == []
 
 
-def test_what_cannot_be_opened_is_told_and_the_rest_goes_on() -> None:
+def test_advice_that_fails_is_reported() -> None:
     class Failing(FakeMeter):
         def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
             if candidate.decoder == "turbojpeg":
@@ -132,14 +125,7 @@ def test_every_field_of_a_change_reaches_the_candidate() -> None:
     assert apply_change(PRESENT, Change(amp="bf16")) == PRESENT
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 24)
-
-
-def test_the_meter_serve_the_same_sample_from_files_and_from_its_cache(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(applied, "create_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
     opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
@@ -148,8 +134,8 @@ def test_the_meter_serve_the_same_sample_from_files_and_from_its_cache(
     with pytest.raises(ValueError, match="no cache"):
         meter.rate(apply_change(present, Change(cache="lossless")), quantity="loader", amp="off")
     with meter.on_a_sample() as (on_sample, note):
-        assert note == "of 24 images"
-        assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [24, 24]
+        assert note == "of 40 images"
+        assert [len(on_sample.opener.source(cached=cached)) for cached in (False, True)] == [40, 40]
         for candidate in (present, apply_change(present, Change(cache="lossless"))):
             assert on_sample.rate(candidate, quantity="loader", amp="off") > 0
     trained = replace(present, dtype="float32")
@@ -176,23 +162,10 @@ def test_the_verdict_is_computed_once_for_every_output(
 ) -> None:
     judged: list[str] = []
     monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda record, limit: (judged.append(limit), ())[1])
-    small = (
-        "--backend",
-        "torch",
-        "--model",
-        "none",
-        "--workers",
-        0,
-        "--batch-size",
-        8,
-        "--size",
-        32,
-        "--device",
-        "cpu",
-    )
-    short = ("--thorough", "--seconds", 0.1, "--rounds", 1, "--no-cache-tradeoff", "--apply")
+    small = "--backend torch --model none --workers 0 --batch-size 8 --size 32 --device cpu"
+    short = "--thorough --seconds 0.1 --rounds 1 --no-cache-tradeoff --apply"
     files = tmp_path / "record.json", tmp_path / "page.html"
-    run = penstock_here("bench", photos, *small, *short, "--json", files[0], "--report", files[1])
+    run = penstock_here("bench", photos, *f"{small} {short}".split(), "--json", files[0], "--report", files[1])
     assert (run.returncode, files[1].is_file()) == (0, True)
     told = json.loads(files[0].read_text())["verdict"]
     assert judged == [told["limit"]]

@@ -49,7 +49,7 @@ def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
     torch.testing.assert_close(weights_of(small.module), weights_of(large.module))
 
 
-def test_the_last_batches_of_an_epoch_are_an_update_of_their_own():
+def test_last_batches_of_an_epoch_make_an_update():
     large, small = make_step(norm_free_model(), SETTINGS), make_step(norm_free_model(), SETTINGS)
     small = make_step(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=4))
     images, labels = learnable_batch(8)
@@ -113,7 +113,7 @@ def grown(name, size=2):
     ("name", "mode", "segments"),
     [("resnet18", "blocks", 2), ("resnet18", "segments", 3), ("resnet18", "segments", 99), ("resnet50", "blocks", 2)],
 )
-def test_checkpointing_changes_neither_gradients_nor_statistics(name, mode, segments):
+def test_checkpointing_keeps_gradients_and_statistics(name, mode, segments):
     model, images = grown(name)
     thrifty = copy.deepcopy(model)
     checkpoint_activations(thrifty, mode, segments)
@@ -129,26 +129,6 @@ def test_checkpointing_changes_neither_gradients_nor_statistics(name, mode, segm
         assert torch.equal(own.grad, other.grad)
     for own, other in zip(thrifty.buffers(), model.buffers(), strict=True):
         assert torch.equal(own, other)
-
-
-def kept_bytes(model, images):
-    """What autograd keeps between the passes."""
-    kept = {}
-
-    def pack(tensor):
-        kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(images).sum().backward()
-    return sum(kept.values())
-
-
-def test_checkpointing_and_in_place_work_keep_less():
-    model, images = grown("resnet18", size=4)
-    plain = kept_bytes(model, images)
-    checkpoint_activations(model, "blocks", 1)
-    assert kept_bytes(model, images) < 0.7 * plain
 
 
 def test_evaluation_is_not_checkpointed():
@@ -190,17 +170,11 @@ def test_in_place_activations_can_be_switched_off(name):
         torch.testing.assert_close(own.grad, other.grad)
 
 
-def test_a_bias_before_a_norm_learns_nothing():
-    model = create_model("resnet18", 5, seed=0, conv_bias=True).double().train()
-    without = create_model("resnet18", 5, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    model(torch.randn(4, 3, 64, 64, dtype=torch.float64, generator=generator)).square().sum().backward()
-    convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-    extra = sum(conv.bias.numel() for conv in convs)
-    assert extra == sum(conv.out_channels for conv in convs) == 4800
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in without.parameters()) + extra
-    assert max(conv.weight.grad.abs().max() for conv in convs) > 1e-3
-    assert max(conv.bias.grad.abs().max() for conv in convs) < 1e-9
+def test_conv_bias_adds_a_parameter_for_each_channel():
+    model, without = create_model("resnet18", 5, conv_bias=True), create_model("resnet18", 5)
+    channels = sum(m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d))
+    numbers = [sum(p.numel() for p in each.parameters()) for each in (model, without)]
+    assert numbers[0] - numbers[1] == channels == 4800
 
 
 def test_switches_are_set_for_a_run_and_put_back():
@@ -215,27 +189,6 @@ def test_switches_are_set_for_a_run_and_put_back():
         with torch_switches(settings):
             assert state() == (flag,) * 4
         assert state() == before
-
-
-def test_anomaly_detection_names_the_operation():
-    class Broken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(3, 4)
-
-        def forward(self, images):
-            return self.head(
-                (images.mean((2, 3)) * 0 * self.head.weight[:1, :3]).sqrt()
-            )  # 0 * infinity on the way back
-
-    settings = dataclasses.replace(SETTINGS, anomaly=True)
-    step = make_step(Broken(), settings)
-    with (
-        torch_switches(settings),
-        pytest.warns(UserWarning, match="MulBackward0"),
-        pytest.raises(RuntimeError, match="MulBackward0"),
-    ):
-        step(*learnable_batch(4))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -82,7 +82,7 @@ def test_the_steepest_descent_of_a_known_curve():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_sweep_finds_a_rate_that_learns_and_leaves_the_step_alone(accumulate):
+def test_sweep_finds_a_rate_that_learns(accumulate):
     step = make_step(tiny_model(), dataclasses.replace(SETTINGS, accumulate=accumulate))
     step(*learnable_batch(), last=True)
     before = state_of(step)
@@ -219,7 +219,7 @@ def test_a_base_that_cannot_run_is_an_error():
         dataclasses.replace(BASE, settings=dataclasses.replace(SETTINGS, accumulate=3))
 
 
-def test_a_run_in_a_process_of_its_own_tells_rate_memory_and_reasons():
+def test_run_in_a_child_process_reports_rate_and_memory():
     settings = dataclasses.replace(SETTINGS, accumulate=2)
     found = measure_in_child(dataclasses.replace(BASE, settings=settings, batch_size=64, size=64))
     assert found.images_per_s > 0
@@ -269,21 +269,14 @@ def test_the_command_stops_and_goes_on(photos, tmp_path):
     assert other.stderr.startswith("LoaderError[E-STATE]")
 
 
-def test_the_command_of_the_ablation(photos, tmp_path, monkeypatch, capsys):
-    from penstock.bench.commands import ablate as command_ablate
-    from penstock.bench.train import resident_run
-
+def test_the_command_of_the_ablation(photos, tmp_path, monkeypatch):
     result = ResidentResult(images_per_s=10.0, peak_bytes=2**20)
     monkeypatch.setattr(resident_run, "measure_in_child", lambda run: result)
-    options = {name: getattr(TrainSettings(), name) for name in TrainSettings.__dataclass_fields__}
-    named = ("model", "device", "seed", "batch_size", "epochs", "small_inputs", "label_smoothing")
-    techniques = {name: value for name, value in options.items() if name not in named}
     file = tmp_path / "deeper" / "record.json"
-    command_ablate.ablate(
-        data=photos, model="resnet18", batch_size=8, size=32, device="cpu", seconds=0.1, rounds=1, seed=0,
-        json_file=file, **techniques,
-    )  # fmt: skip
-    lines = capsys.readouterr().out.splitlines()
+    short = "--batch-size 8 --size 32 --device cpu --seconds 0.1 --rounds 1"
+    done = penstock_here("ablate", photos, *short.split(), "--json", file)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     assert "resident (no loader)" in lines[0]
     assert any(line.startswith("AMP, float16") and "needs a CUDA device" in line for line in lines)
     assert any(line.startswith("channels_last") and "x 1.00" in line for line in lines)

@@ -9,8 +9,6 @@ import pytest
 from gloo_ranks import run_ranks
 
 from penstock.bench.train.rank_group import join_process_group
-from penstock.bench.train.rank_launcher import exit_code
-from penstock.pipelines.errors import EXIT_WORKER
 
 SCRIPT = """
 import json, os, sys, time
@@ -63,9 +61,3 @@ def test_other_errors_and_single_processes_are_left_alone(monkeypatch: pytest.Mo
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="of another kind"), join_process_group("cpu", 1.0):
         raise RuntimeError("of another kind")
-
-
-def test_the_exit_code_is_not_that_of_a_rank_that_lost_another() -> None:
-    assert exit_code([EXIT_WORKER, 3]) == 3
-    assert exit_code([1, EXIT_WORKER]) == EXIT_WORKER
-    assert exit_code([EXIT_WORKER, -9]) == 137

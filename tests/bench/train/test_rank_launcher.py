@@ -9,6 +9,7 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from penstock.bench.train import rank_launcher
+from penstock.pipelines.errors import EXIT_WORKER
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,8 @@ from penstock.bench.train import rank_launcher
         ([143, 1], 143),
         ([1, 1], 1),
         ([1, -signal.SIGKILL], 137),
+        ([EXIT_WORKER, 3], 3),
+        ([EXIT_WORKER, -signal.SIGKILL], 137),
     ],
 )
 def test_the_exit_code_is_that_of_the_rank_that_says_why(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from cache_files import about_of, file_item, pixel_item, tables, write_cache
+from cache_files import about_of, pixel_item, tables, write_cache
 
 from penstock.loaders import LoaderError
-from penstock.loaders.cache.format import RECORD, DamagedCacheError
+from penstock.loaders.cache.format import RECORD
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache.hdf5_layout import read_layout
 
@@ -54,25 +53,11 @@ def external_link(file: h5py.File, trap: Path) -> None:
     file["payload"] = h5py.ExternalLink(str(trap), "/payload")
 
 
-def soft_link(file: h5py.File, trap: Path) -> None:
-    data = write_all(file, but="payload")["payload"]
-    file["about"].attrs.create("spare", 0)
-    file["payload"] = h5py.SoftLink("/about")
-    assert len(data)
-
-
 def soft_link_through_a_group(file: h5py.File, trap: Path) -> None:
     data = write_all(file, but="payload")["payload"]
     del file["names"]
     file.create_group("names").create_dataset("inner", data=data)
     file["payload"] = h5py.SoftLink("/names/inner")
-
-
-def external_link_behind_a_soft_link(file: h5py.File, trap: Path) -> None:
-    write_all(file, but="payload")
-    del file["names"]
-    file.create_group("names")["outside"] = h5py.ExternalLink(str(trap), "/")
-    file["payload"] = h5py.SoftLink("/names/outside/payload")
 
 
 def virtual_dataset(file: h5py.File, trap: Path) -> None:
@@ -90,15 +75,6 @@ def shape_bomb(file: h5py.File, trap: Path) -> None:
 def chunked_bomb(file: h5py.File, trap: Path) -> None:
     write_all(file, but="payload")
     file.create_dataset("payload", (1 << 42,), "u1", chunks=(1 << 20,), compression="gzip")
-
-
-def foreign_filter(file: h5py.File, trap: Path) -> None:
-    write_all(file, but="payload")
-    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    made.set_chunk((1000,))
-    made.set_filter(32001, h5py.h5z.FLAG_OPTIONAL, (1, 2))
-    space = h5py.h5s.create_simple((1000,))
-    h5py.h5d.create(file.id, b"payload", h5py.h5t.NATIVE_UINT8, space, made)
 
 
 def one_dataset_too_many(file: h5py.File, trap: Path) -> None:
@@ -124,13 +100,10 @@ def variable_length_text(file: h5py.File, trap: Path) -> None:
 ATTACKS = {
     external_storage: "payload is not stored as one run",
     external_link: "payload is missing or a link",
-    soft_link: "payload is missing or a link",
     soft_link_through_a_group: "payload is missing or a link",
-    external_link_behind_a_soft_link: "payload is missing or a link",
     virtual_dataset: "payload is not stored as one run",
     shape_bomb: "samples does not lie within",
     chunked_bomb: "payload is not stored as one run",
-    foreign_filter: "payload is not stored as one run",
     one_dataset_too_many: "6 entries",
     a_group: "payload is not a dataset",
     another_type: "samples has the type int64",
@@ -153,7 +126,7 @@ def test_a_sound_file_tells_where_its_datasets_lie(good: Path) -> None:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_file_that_leads_elsewhere_is_refused_before_any_of_its_data_is_read(
+def test_a_crafted_file_is_refused_before_its_data_is_read(
     tmp_path: Path, trap: Path, attack: Callable[[h5py.File, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "attack.h5"
@@ -167,28 +140,6 @@ def test_a_file_that_leads_elsewhere_is_refused_before_any_of_its_data_is_read(
         open_cache(path)
     assert (caught.value.code, caught.value.exit_code) == ("E-CACHE", 4)
     assert reads == [8]  # the signature
-
-
-def test_a_bomb_takes_no_memory(tmp_path: Path, trap: Path) -> None:
-    """Under a limit of address space little above what the interpreter has by then."""
-    for number, attack in enumerate((shape_bomb, chunked_bomb)):
-        with h5py.File(tmp_path / f"{number}.h5", "w", libver=("v110", "v110")) as file:
-            attack(file, trap)
-    code = (
-        "import resource, sys, psutil\n"
-        "from penstock.loaders import LoaderError\n"
-        "from penstock.loaders.cache.hdf5_cache import open_cache\n"
-        "import h5py\n"
-        "have = psutil.Process().memory_info().vms\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (have + (64 << 20), resource.RLIM_INFINITY))\n"
-        "for path in sys.argv[1:]:\n"
-        "    try: open_cache(path, any_owner=True)\n"
-        "    except LoaderError as error: print(error.code)\n"
-    )
-    paths = [str(tmp_path / f"{number}.h5") for number in range(2)]
-    command = [sys.executable, "-c", code, *paths]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
-    assert (done.stdout.split(), done.returncode) == (["E-CACHE", "E-CACHE"], 0), done.stderr
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 100, 3000])
@@ -217,20 +168,3 @@ def test_a_missing_h5py_is_one_line(good: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*h5py.*fix=pip install") as caught:
         open_cache(good)
     assert caught.value.exit_code == 7
-
-
-def test_a_table_outside_the_file_is_refused(tmp_path: Path, good: Path) -> None:
-    path = tmp_path / "cut.h5"
-    path.write_bytes(good.read_bytes())
-    os.truncate(path, good.stat().st_size - 1)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        with pytest.raises(DamagedCacheError):
-            read_layout(fd)
-    finally:
-        os.close(fd)
-
-
-def test_an_item_of_a_file_keeps_its_bytes(tmp_path: Path) -> None:
-    cache = open_cache(write_cache(tmp_path / "files.h5", [file_item(b""), file_item(b"<html>")]))
-    assert [cache.read(0), cache.read(1)] == [b"", b"<html>"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -16,13 +17,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from faulty_source import FaultySource, divide_by_zero, segfault
+from faulty_source import FaultySource, segfault
 from memory_source import MemorySource
-from photo_folder import photo, write_folder
+from photo_folder import photo
 from PIL import Image
 
 import penstock.loaders.cache_build.build_file as cache_build
-from penstock.loaders.cache.format import FILE, STRIPS, Encoding
+from penstock.loaders.cache.format import FILE, RECORD, STRIPS, Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import disk_space as build_space
 from penstock.loaders.cache_build import freshness as cache_key
@@ -31,22 +32,18 @@ from penstock.loaders.cache_build.build import BuiltCache, build_cache
 from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
+from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.cache_encode import encode as cache_encode
+from penstock.loaders.cache_encode.chunks import Chunk, Task
 from penstock.loaders.cache_encode.encode import SampleEncoder
-from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.native import library as native_library
 
-COUNT = 12
+NUM_PHOTOS = 12
 RAW = Encoding(kind="raw", resize=24)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -112,43 +109,25 @@ def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
     built = build(source, path)
     cache = open_cache(path)
     assert built.complete
-    assert [file.built for file in built.files] == [COUNT]
-    assert len(cache) == COUNT
+    assert [file.built for file in built.files] == [NUM_PHOTOS]
+    assert len(cache) == NUM_PHOTOS
     assert cache.classes == source.classes
     assert cache.fingerprint == source.fingerprint
-    assert cache.labels(np.arange(COUNT)).tolist() == source.labels(np.arange(COUNT)).tolist()
-    assert [cache.name(i) for i in range(COUNT)] == [os.path.relpath(source.path(i), source.root) for i in range(COUNT)]
+    assert cache.labels(np.arange(NUM_PHOTOS)).tolist() == source.labels(np.arange(NUM_PHOTOS)).tolist()
+    assert [cache.name(i) for i in range(NUM_PHOTOS)] == [
+        os.path.relpath(source.path(i), source.root) for i in range(NUM_PHOTOS)
+    ]
     assert verify_cache(cache).sound
     assert verify_against(cache, source, deep=True).sound
     about = cache.about[0]
-    assert about.counts == {"strips": COUNT, "file": 0, "pixels": 0, "bad": 0}
+    assert about.counts == {"strips": NUM_PHOTOS, "file": 0, "pixels": 0, "bad": 0}
     assert about.source_bytes == source.num_bytes
     assert about.psnr_db is None
     assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5", "jpegtran"} <= set(about.versions)
     assert sorted(os.listdir(path.parent)) == ["odd.png", "x.h5"]
 
 
-def test_any_h5py_reads_it(photos: Path, tmp_path: Path) -> None:
-    build(photos, tmp_path / "x.h5")
-    cache = open_cache(tmp_path / "x.h5")
-    with h5py.File(tmp_path / "x.h5", "r") as file:
-        np.testing.assert_array_equal(file["samples"][:], cache.records)
-        record = file["samples"][3]
-        stored = file["payload"][record["offset"] : record["offset"] + record["length"]].tobytes()
-        assert stored == cache.stored(3)
-        assert json.loads(bytes(file["about"][:-32]))["samples"] == COUNT
-
-
-def test_only_its_user_may_read_it(photos: Path, tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        build(photos, tmp_path / "x.h5")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "x.h5").stat().st_mode & 0o777 == 0o600
-
-
-def test_what_is_no_jpeg_and_what_is_broken_is_kept(tmp_path: Path) -> None:
+def test_other_formats_and_broken_files_are_stored_as_they_are(tmp_path: Path) -> None:
     root = tmp_path / "images"
     root.mkdir()
     for name, content in {"a.jpg": photo(1), "b.jpg": photo(2)[:300], "c.jpg": b"", "e.jpg": photo(3)}.items():
@@ -169,17 +148,7 @@ def test_the_bytes_do_not_depend_on_the_workers(photos: Path, tmp_path: Path, en
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-def test_arrays(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 12, 10, 3), np.uint8)
-    source = ArraySource(pixels, np.arange(40) % 4)
-    build(source, tmp_path / "x.h5", Encoding(kind="raw"), workers=2)
-    cache = open_cache(tmp_path / "x.h5")
-    np.testing.assert_array_equal([cache.read(i) for i in range(40)], pixels)
-    assert cache.name(7) == b"array[7]"
-    assert build(source, tmp_path / "x.h5", Encoding(kind="raw")).files[0].built == 0
-
-
-def test_a_lossy_cache_tells_its_distance(photos: Path, tmp_path: Path) -> None:
+def test_a_lossy_cache_reports_its_psnr(photos: Path, tmp_path: Path) -> None:
     worse = build(photos, tmp_path / "a.h5", Encoding(quality=30)).files[0].about.psnr_db
     better = build(photos, tmp_path / "b.h5", Encoding(quality=95)).files[0].about.psnr_db
     assert worse is not None
@@ -206,7 +175,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
         patch.setattr(cache_key, "jpegtran_version", lambda: "")
         cache_key.build_versions.cache_clear()
         about = build(photos, tmp_path / "x.h5", progress=Notes()).files[0].about
-        assert about.kept == {jpeg_recode.MISSING: COUNT}
+        assert about.kept == {jpeg_recode.MISSING: NUM_PHOTOS}
         assert build(photos, tmp_path / "x.h5", replace_stale=True, progress=Notes()).files[0].built == 0
     cache_key.build_versions.cache_clear()
     assert len(notes) == 1
@@ -214,7 +183,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
     assert native_library.CURE in notes[0]
     # A loader takes it as it is; who builds again gets the better one.
     assert build(photos, tmp_path / "x.h5").files[0].built == 0
-    assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == COUNT
+    assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == NUM_PHOTOS
 
 
 @pytest.mark.parametrize(
@@ -229,7 +198,7 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
         ("missing", "/usr/bin/jpegtran", None, "because the native library and jpegtran were missing"),
     ],
 )
-def test_what_building_again_improves(
+def test_why_a_cache_is_improvable(
     had: str | None, jpegtran: str | None, native: object, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_key, "jpegtran_path", lambda: jpegtran)
@@ -238,14 +207,6 @@ def test_what_building_again_improves(
     found = cache_key.why_improvable(about)  # type: ignore[arg-type]
     assert found.endswith(why)
     assert bool(found) == bool(why)
-
-
-@pytest.mark.parametrize(("found", "kept"), [("3.1.4", "3.1.4"), ("", "missing")])
-def test_a_cache_says_which_jpegtran_it_was_built_with(found: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_key, "jpegtran_version", lambda: found)
-    cache_key.build_versions.cache_clear()
-    assert cache_key.build_versions()["jpegtran"] == kept
-    cache_key.build_versions.cache_clear()
 
 
 def test_an_unfinished_build_goes_on_with_or_without_the_native_library(
@@ -286,35 +247,29 @@ def test_a_fresh_cache_is_left_alone(photos: Path, tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize("content", [b"", b"something of the user's", b"\x89HDF\r\n\x1a\n" + bytes(9000)])
-def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"something of the user's", b"\x89HDF\r\n\x1a\n" + bytes(9000), None])
+def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "x.h5"
-    path.write_bytes(content)
+    path.write_bytes(content or b"")
+    if content is None:
+        with h5py.File(path, "w") as file:
+            file["weights"] = np.zeros(9000)
+        content = path.read_bytes()
     for replace in (False, True):
         refused("E-CACHE", photos, path, replace_stale=replace)
     assert path.read_bytes() == content
     assert os.listdir(tmp_path) == ["x.h5"]
 
 
-def test_a_foreign_hdf5_file_and_a_folder_are_never_overwritten(photos: Path, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["weights"] = np.zeros(9000)
-    before = (tmp_path / "x.h5").read_bytes()
-    refused("E-CACHE", photos, tmp_path / "x.h5", replace_stale=True)
-    assert (tmp_path / "x.h5").read_bytes() == before
-    (tmp_path / "folder.h5").mkdir()
-    refused("E-CACHE", photos, tmp_path / "folder.h5", replace_stale=True)
-
-
 @pytest.mark.parametrize("cut", [5000, -1, -600])
-def test_a_damaged_cache_is_built_anew_by_who_asks_for_it(
+def test_a_damaged_cache_is_rebuilt_with_replace_stale(
     photos: Path, tmp_path: Path, reference: bytes, cut: int
 ) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(reference[:cut])
     refused("E-CACHE", photos, path)
     assert path.read_bytes() == reference[:cut]
-    assert build(photos, path, replace_stale=True).files[0].built == COUNT
+    assert build(photos, path, replace_stale=True).files[0].built == NUM_PHOTOS
     assert path.read_bytes() == reference
 
 
@@ -367,25 +322,6 @@ def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: byt
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_stopped_build_goes_on(
-    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(patch, 7)
-        with pytest.raises(Stop):
-            build(photos, tmp_path / "x.h5")
-    assert [name for name in os.listdir(tmp_path) if "tmp" not in name] == []
-    (folder,) = tmp_path.iterdir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {entry.stat().st_mode & 0o777 for entry in folder.iterdir()} == {0o600}
-    folder.rename(tmp_path / "x.h5.tmp.1")  # as if by a process that is gone
-    file = build(photos, tmp_path / "x.h5").files[0]
-    assert (file.resumed, file.built) == (6, COUNT - 6)
-    assert (tmp_path / "x.h5").read_bytes() == reference
-    assert os.listdir(tmp_path) == ["x.h5"]
-
-
-@pytest.mark.usefixtures("small_steps")
 def test_builders_with_one_process_number_share_nothing(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,7 +345,7 @@ def test_builders_with_one_process_number_share_nothing(
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("damage", ["flip", "cut", "zero", "journal", "empty journal", "no journal"])
-def test_damage_to_an_unfinished_build_costs_work_not_truth(
+def test_a_damaged_unfinished_build_ends_in_the_same_cache(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     with monkeypatch.context() as patch:
@@ -447,11 +383,36 @@ def test_an_unfinished_build_of_something_else_is_removed(
         stop_at(patch, 7)
         with pytest.raises(Stop):
             build(photos, tmp_path / "x.h5", Encoding(quality=50))
-    next(iter(tmp_path.iterdir())).rename(tmp_path / "x.h5.tmp.1")
+    (folder,) = tmp_path.iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())] == [0o700, 0o600, 0o600]
+    folder.rename(tmp_path / "x.h5.tmp.1")
     (tmp_path / "x.h5.tmp.old").mkdir()  # not one of ours
     assert build(photos, tmp_path / "x.h5").files[0].resumed == 0
     assert (tmp_path / "x.h5").read_bytes() == reference
     assert sorted(os.listdir(tmp_path)) == ["x.h5", "x.h5.tmp.old"]
+
+
+def chunk(number: int) -> Chunk:
+    records = np.zeros(number + 1, RECORD)
+    records["length"], records["label"] = 10, number
+    payload = bytes([number]) * 10 * (number + 1)
+    return Chunk(Task(0, number + 1), records, payload, 77, {"CMYK": number}, {"E-TRUNC": 1})
+
+
+def test_blocks_come_back_and_are_continued(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = BuildFolder(os.fsencode(tmp_path / "x"), "key")
+        found = folder.blocks
+        if number < 3:
+            folder.append(chunk(number))
+        folder.close()
+        folder.close()
+    assert [(b.num_bytes, b.source_bytes, b.kept, b.bad) for b in found] == [
+        (10 * (n + 1), 77, {"CMYK": n}, {"E-TRUNC": 1}) for n in range(3)
+    ]
+    records = np.concatenate([block.records for block in found])
+    assert records["label"].tolist() == [0, 1, 1, 2, 2, 2]
+    assert records["offset"].tolist() == list(range(0, 60, 10))
 
 
 def test_a_live_builder_is_left_alone(photos: Path, tmp_path: Path, reference: bytes) -> None:
@@ -509,7 +470,9 @@ def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkey
     assert not (tmp_path / "x.h5").exists()
 
 
-def test_a_source_that_changes_while_it_is_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_changes_during_a_build_is_refused(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "images"
     shutil.copytree(photos, root)
     source = ImageFolder(root)
@@ -534,20 +497,11 @@ def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "x.h5.lock").exists()
 
 
-def test_a_label_without_a_class_is_named_by_the_place_of_its_image_in_the_source(tmp_path: Path) -> None:
+def test_a_label_without_a_class_is_named(tmp_path: Path) -> None:
     source = MemorySource([photo(number) for number in range(4)])
     source.classes = (b"0", b"1", b"2")  # type: ignore[assignment]  # the label of each image is its number
     with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, and the source has 3 classes"):
         build_cache(source, tmp_path / "set", shards=2, workers=0)
-
-
-def test_an_exception_of_the_source_is_told(tmp_path: Path) -> None:
-    source = FaultySource(40, {17: divide_by_zero})
-    error = refused("E-DATASET", source, tmp_path / "x.h5", workers=2)
-    assert error.sample == 17
-    assert "ZeroDivisionError" in error.cause
-    with pytest.raises(ZeroDivisionError):
-        build(source, tmp_path / "x.h5")
 
 
 # A full disk
@@ -560,7 +514,9 @@ def free_bytes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(build_space.os, "statvfs", lambda path: Status)
 
 
-def test_too_little_room_is_known_before(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_refused_before_the_build(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_at(monkeypatch, 0)
     free_bytes(monkeypatch, ImageFolder(photos).num_bytes)
     assert "need=" in refused("E-NOSPC", photos, tmp_path / "x.h5").cause
@@ -568,8 +524,10 @@ def test_too_little_room_is_known_before(photos: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_too_little_room_is_forecast(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free_bytes(monkeypatch, COUNT * 2000)
+def test_too_little_room_is_refused_during_the_build(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_bytes(monkeypatch, NUM_PHOTOS * 2000)
     encode, calls = SampleEncoder.encode, []
 
     def counted(self: SampleEncoder, data: Any, label: int) -> Any:
@@ -578,7 +536,7 @@ def test_too_little_room_is_forecast(photos: Path, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(SampleEncoder, "encode", counted)
     refused("E-NOSPC", photos, tmp_path / "x.h5", Encoding(kind="raw"))
-    assert 0 < len(calls) < COUNT
+    assert 0 < len(calls) < NUM_PHOTOS
     assert os.listdir(tmp_path) == []
 
 
@@ -598,7 +556,7 @@ def test_a_full_or_broken_disk_at_any_call(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     expected = ("E-CACHE", 4) if number == errno.EIO else ("E-NOSPC", 7)
-    real, at = getattr(os, call), 0
+    real, at, descriptors = getattr(os, call), 0, len(os.listdir("/proc/self/fd"))
     while True:
         calls = iter(range(10**6))
         dest = tmp_path / f"{at}" / "x.h5"
@@ -625,6 +583,9 @@ def test_a_full_or_broken_disk_at_any_call(
         assert dest.read_bytes() == reference
         at += 1
     assert at
+    del error
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,52 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cache_files
 import h5py
 import numpy as np
 import pytest
 
-from penstock.loaders.cache.format import RECORD, About
+from penstock.loaders.cache.format import About
 from penstock.loaders.cache.hdf5_layout import SIGNATURE
 from penstock.loaders.cache_build import hdf5_frame as hdf5_write
-from penstock.loaders.cache_build.hdf5_frame import (
-    PAYLOAD_OFFSET,
-    frame_bytes,
-    is_cache_file,
-    table_digests,
-    write_frame,
-)
+from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET, frame_bytes, is_cache_file, write_frame
 from penstock.pipelines.errors import LoaderError
 
 
-def tables_of(rows: int) -> dict[str, Any]:
-    records = np.zeros(rows, RECORD)
-    records["offset"], records["label"] = np.arange(rows) * 10, np.arange(rows) % 7
-    names = np.frombuffer(b"".join(b"%08d.jpg" % row for row in range(rows)), np.uint8)
-    return {"samples": records, "names": names, "name_ends": (np.arange(rows, dtype="<i8") + 1) * 12}
-
-
-def about_of(tables: Mapping[str, Any], payload_bytes: int) -> About:
-    return About(
-        encoding={"kind": "jpeg", "resize": None, "longer_side": False, "quality": None},
-        fingerprint="f" * 64,
-        classes=["a", "b\udcff"],
-        source={"root": "", "fingerprint": "f", "content": "c"},
-        shard=[0, 1, 0, len(tables["samples"])],
-        samples=len(tables["samples"]),
-        payload_bytes=payload_bytes,
-        source_bytes=payload_bytes,
-        counts={},
-        digests=table_digests(tables),
-    )
-
-
 def write(path: Path, payload: bytes, rows: int) -> tuple[dict[str, Any], About]:
-    tables = tables_of(rows)
-    about = about_of(tables, len(payload))
+    datasets = cache_files.tables([cache_files.file_item(b"%d" % row) for row in range(rows)])
+    datasets["payload"] = np.frombuffer(payload, np.uint8)
+    about = About.unpack(bytes(cache_files.about_of(datasets)))
+    tables = {name: data for name, data in datasets.items() if name != "payload"}
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         os.pwrite(fd, payload, PAYLOAD_OFFSET)

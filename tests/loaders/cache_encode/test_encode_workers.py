@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faulty_source import FaultySource, OpenFifo, exit_quietly, run_out_of_memory
+from faulty_source import FaultySource, run_out_of_memory
 from processes import child_pids, eventually, fork_server_pid
 
 from penstock.loaders.cache.format import PIXELS, Encoding
@@ -72,24 +72,6 @@ def test_chunks_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(small) == build_chunks.MAX_CHUNK_SAMPLES
 
 
-def test_no_worker_runs_far_ahead() -> None:
-    """The chunk whose turn it is comes last: what the others make meanwhile is bounded."""
-    source = FaultySource(3000, {0: SleepOnce()})
-    chunks = encode_in_order(source, Encoding(), 0, len(source), 2)
-    try:
-        next(chunks)
-        cut = chunks.gi_frame.f_locals["cutter"].next  # type: ignore[union-attr]
-        assert cut <= 3 * 2 * build_chunks.MAX_CHUNK_SAMPLES
-    finally:
-        chunks.close()
-    assert eventually(lambda: not child_pids())
-
-
-class SleepOnce:
-    def __call__(self) -> None:
-        time.sleep(2)
-
-
 def test_closing_it_ends_the_workers() -> None:
     chunks = encode_in_order(arrays(3000, 32), Encoding(kind="raw"), 0, 3000, 2)
     next(chunks)
@@ -131,12 +113,6 @@ def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) 
     assert eventually(lambda: not child_pids())
 
 
-def test_a_worker_that_leaves_is_named() -> None:
-    error = failure(FaultySource(50, {23: exit_quietly}))
-    assert (error.code, error.sample) == ("E-WORKER", 23)
-    assert "exited with 3" in error.cause
-
-
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure(FaultySource(50, {23: run_out_of_memory})).code == "E-MEM"
     monkeypatch.setattr(watch, "oom_kills", lambda: 0)
@@ -145,7 +121,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (error.code, error.exit_code) == ("E-OOM", 5)
 
 
-def test_a_jpegtran_that_was_killed_for_memory_is_no_property_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jpegtran_killed_for_memory_is_e_oom(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([0, 1])
     monkeypatch.setattr(build_chunks, "oom_kills", lambda: next(kills))
 
@@ -155,14 +131,6 @@ def test_a_jpegtran_that_was_killed_for_memory_is_no_property_of_the_image(monke
 
     with pytest.raises(LoaderError, match="E-OOM"):
         encode_chunk(arrays(4), Failing(Encoding()), build_chunks.Task(0, 4), lambda sample: None)
-
-
-def test_dead_storage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    monkeypatch.setattr(pool, "DEFAULT_WATCHDOG_S", 1.0)
-    error = failure(FaultySource(50, {3: OpenFifo(str(tmp_path / "fifo"))}), workers=1)
-    assert (error.code, error.exit_code) == ("E-TIMEOUT", 6)
-    assert error.sample == 3
 
 
 def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +143,6 @@ def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pyt
     with pytest.raises(LoaderError, match="E-TIMEOUT"):
         list(chunks)
     assert eventually(lambda: not child_pids())
-
-
-def test_a_source_that_does_not_pickle() -> None:
-    source = FaultySource(50, {23: lambda: None})
-    with pytest.raises(ValueError, match=r"FaultySource cannot be sent to worker processes.*workers=0"):
-        collect(source, 2)
-    assert eventually(lambda: not child_pids())
-    assert len(collect(source, 0)) > 0
 
 
 def test_other_threads_may_build() -> None:

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 from broken_scans import KINDS, undecodable
-from dali_streams import (
-    IDS,
-    WORKERS,
-    assert_near,
-    open_loader,
-    stream,
-)
+from dali_streams import IDS, WORKERS, assert_near, open_loader, stream
 from memory_source import MemorySource
 from photo_folder import photo
 

@@ -32,7 +32,7 @@ from penstock.pipelines.jpeg.strips import segment_ends
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.spec import ImagePipeline
 
-BATCH = 16
+BATCH, NUM_PHOTOS = 16, 70
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +89,6 @@ def both(source: Any, batches: int = 6, *, at_least: int, **changes: Any) -> Mad
     assert made.batches == python.batches
     assert made.native >= at_least
     return made
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("native") / "photos", 70)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,11 @@ from penstock.loaders.dali.dali_probe import (
     WHOLE,
     Verdict,
     chosen_way,
-    made_tasks,
     try_way,
     working_way,
-    wrong_images,
 )
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE
-from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
-from penstock.pipelines.sample.dali_reference import DaliReference
+from penstock.pipelines.sample.dali_graph import DaliGraph
 
 CPU = torch.device("cpu")
 
@@ -109,16 +106,35 @@ def test_a_refusal_is_wrong_and_what_does_not_run_at_all_is_an_error(
     assert error.cause in capsys.readouterr().out
 
 
-def test_without_a_fault_regions_are_decoded_and_the_verdict_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def other_versions(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(dali_probe, "codec_version", lambda: "0.10.0")
+
+
+def write(text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
+    return lambda _, folder: next(folder.glob("penstock/*.json")).write_text(text) and None
+
+
+@pytest.mark.parametrize(
+    ("change", "begun"),
+    [
+        (lambda *_: None, 1),
+        (other_versions, 2),
+        *((write(text), 2) for text in ("", "{", '{"a": 1}', '{"a": ["half", ""]}', '{"a": ["whole"]}')),
+    ],
+)
+def test_a_verdict_is_kept_for_these_versions_unless_its_file_is_damaged(
+    change: Callable[..., None], begun: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     child = Child(monkeypatch, tmp_path)
-    assert working_way(CPU) == Verdict(REGIONS, "")
-    monkeypatch.setattr(dali_probe, "_found", {})  # another process
-    assert working_way(CPU) == Verdict(REGIONS, "")
+    for _ in range(2):
+        assert working_way(CPU) == Verdict(REGIONS, "")
     assert child.begun == [REGIONS]
+    monkeypatch.setattr(dali_probe, "_found", {})  # another process
+    change(monkeypatch, tmp_path)
+    assert working_way(CPU) == Verdict(REGIONS, "")
+    assert len(child.begun) == begun
     working_way(CPU, again=True)
-    assert child.begun == [REGIONS] * 2
+    assert len(child.begun) == begun + 1
 
 
 def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
@@ -138,17 +154,6 @@ def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
     assert child.begun == [REGIONS, WHOLE]
 
 
-def test_the_window_that_was_decoded_wrongly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong, image = made_tasks()[20], DaliReference.image  # in the middle of a batch that is not the first
-
-    def image_of(self: DaliReference, task: CropTask) -> Pixels | None:
-        found = image(self, task)
-        return 255 - found if found is not None and task.window == wrong.window else found
-
-    monkeypatch.setattr(DaliReference, "image", image_of)
-    assert wrong_images(REGIONS, None).endswith(f"from libjpeg's on average, window {wrong.window}")
-
-
 def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Child(monkeypatch, tmp_path, regions=CRASH, whole=WRONG)
     verdict = working_way(CPU)
@@ -156,19 +161,8 @@ def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, t
     assert "SIGSEGV; whole images too: an image is 83.1 levels from it" in verdict.why
 
 
-def test_other_versions_are_tried_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Child(monkeypatch, tmp_path, regions=CRASH)
-    assert working_way(CPU).way == WHOLE
-    child = Child(monkeypatch, tmp_path)
-    assert working_way(CPU).way == WHOLE
-    begun = len(child.begun)
-    monkeypatch.setattr(dali_probe, "codec_version", lambda: "0.10.0")
-    assert working_way(CPU).way == REGIONS
-    assert len(child.begun) == begun + 1
-
-
 @pytest.mark.parametrize("ending", ["time.sleep(9)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "sys.exit(1)"])
-def test_what_may_be_the_machines_fault_is_not_kept(
+def test_a_verdict_that_may_be_the_machines_fault_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     monkeypatch.setattr(dali_probe, "_TIMEOUT_S", 1.0)
@@ -187,25 +181,6 @@ def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.Monk
     with pytest.raises(LoaderError, match="cannot run on GPU 0: no driver") as caught:
         working_way(CPU)
     assert (caught.value.code, caught.value.fix) == ("E-DEPENDENCY", "install a driver")
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', '{"a": ["half", ""]}', '{"a": ["whole"]}'])
-def test_a_damaged_file_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
-    child = Child(monkeypatch, tmp_path)
-    working_way(CPU)
-    [file] = tmp_path.glob("penstock/*.json")
-    file.write_text(text)
-    monkeypatch.setattr(dali_probe, "_found", {})
-    assert working_way(CPU) == Verdict(REGIONS, "")
-    assert len(child.begun) == 2
-
-
-def test_without_a_folder_to_keep_it_each_process_tries_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(dali_probe, "cache_folder", lambda: None)
-    child = Child(monkeypatch, tmp_path)
-    working_way(CPU)
-    working_way(CPU)
-    assert child.begun == [REGIONS]
 
 
 def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

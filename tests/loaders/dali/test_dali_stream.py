@@ -1,30 +1,23 @@
-"""The dali backend serves torch's stream within a level, and its own bit for bit."""
+"""The dali backend serves torch's stream within a level, bad samples included, and its own bit for bit."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dali_streams import (
-    IDS,
-    WORKERS,
-    assert_taken,
-    open_loader,
-    pixels_of,
-    stream,
-    stream_of,
-)
+from broken_scans import KINDS, repairable, undecodable
+from dali_streams import IDS, WORKERS, assert_near, assert_refused, assert_taken, open_loader, stream
 from memory_source import MemorySource
-from odd_images import corpus, encoded, scene, textured
+from odd_images import corpus, encoded, jpeg, scene, textured
 from photo_folder import photo
-from processes import eventually
 
 from penstock.loaders.cache.format import Encoding
-from penstock.pipelines import imagenet_train
+from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.sample.dali_graph import DaliGraph, dali_can_decode
 
 
 @pytest.fixture(scope="module")
@@ -108,32 +101,6 @@ def test_no_option_changes_a_bit_of_what_dali_serves(options: dict[str, Any]) ->
     assert first.about["batches_refused"] == other.about["batches_refused"] == 0
 
 
-@pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_resumed_stream_is_the_same_bit_for_bit(photos: Path, options: dict[str, Any]) -> None:
-    whole = stream(photos, epochs=2, batch_size=8)
-    for stop in (1, 4, 6, 9):
-        with open_loader(photos, batch_size=8, **options) as loader:
-            batches = itertools.chain.from_iterable(loader.batches() for _ in range(2))
-            head = [pixels_of(batch) for batch in itertools.islice(batches, stop)]
-            state = loader.state_dict()
-        with open_loader(photos, batch_size=8, workers=3, readers=2, prefetch=2) as loader:
-            loader.load_state_dict(state)
-            rest = stream_of(loader, 2)
-        assert np.array_equal(np.concatenate([*head, rest.pixels]), whole.pixels)
-
-
-def test_a_seek_drops_what_dali_has_under_way(photos: Path) -> None:
-    with open_loader(photos, batch_size=8, workers=2, prefetch=4, watchdog_s=20.0) as loader:
-        first = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
-        for _ in range(15):
-            assert eventually(lambda: loader._engine.ready() > 1)  # else there would be nothing to drop
-            loader.set_epoch(3)
-            next(loader.batches())
-            loader.set_epoch(0)
-            again = [pixels_of(batch) for batch in itertools.islice(loader.batches(), 2)]
-            assert np.array_equal(first, again)
-
-
 def test_it_says_what_runs(photos: Path) -> None:
     with open_loader(photos, batch_size=8, workers=3, prefetch=4, decoder="simplejpeg") as loader:
         about = loader.describe()
@@ -142,3 +109,73 @@ def test_it_says_what_runs(photos: Path) -> None:
     assert {name: about[name] for name in expected} == expected
     assert str(about["dali"]).split(".")[0].isdigit()
     assert "hw_decoder_load" not in about
+
+
+# ---- bad samples: whoever of decoder and DALI refuses them ----
+
+LAYOUTS: dict[str, list[int]] = {
+    "a whole batch": list(range(8, 16)),
+    "in the first batch": [0, 7],
+    "in the last batch": [38, 39],
+    "in two batches running": [9, 17, 22],
+    "the substitute too": [3, 4, 5, 31, 32],
+    "every other one": list(range(0, 40, 2)),
+    "all but one": list(range(1, 40)),
+}
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(layout: str, options: dict[str, Any]) -> None:
+    places = LAYOUTS[layout]
+    items = [undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
+    assert all(dali_can_decode(parse_header(items[place]), items[place]) for place in places)
+    cases: list[dict[str, Any]] = [
+        {"batch_size": 8, "shuffle": False},
+        {"batch_size": 1, "shuffle": False},
+        {"batch_size": 12, "shuffle": False, "drop_last": False},
+        {"batch_size": 12, "pipeline": imagenet_eval(32)},
+    ]
+    for case in cases:
+        settings = {"on_bad_sample": "replace", **case}
+        ours = stream(MemorySource(items), backend="torch", **settings)
+        dali = stream(MemorySource(items), **settings, **options)
+        assert_near(dali, ours)
+        assert sorted(sample for sample, *_ in dali.bad) == places
+        assert_refused(dali, len({place // case["batch_size"] for place in places}), options)
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+def test_damage_that_is_repaired_is_served_as_on_the_torch_backend(options: dict[str, Any]) -> None:
+    items = [repairable(photo(k), k) if k % 2 else photo(k) for k in range(48)]
+    items += [repairable(jpeg(textured(61, 83), progressive=True), k) for k in range(8)]
+    settings = {"batch_size": 8, "on_bad_sample": "replace"}
+    ours = stream(MemorySource(items), epochs=2, backend="torch", **settings)
+    dali = stream(MemorySource(items), epochs=2, **settings, **options)
+    assert ours.bad == []
+    assert_taken(dali, ours)
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+def test_images_that_only_dali_refuses_are_decoded_by_us(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """As a GPU's decoder may: such a batch is made without DALI, bit for bit torch's, and nothing is called bad."""
+    items = [photo(k) for k in range(40)]
+    feed = DaliGraph.feed
+
+    def fail_on_17(graph: DaliGraph, tasks: Any) -> None:
+        if any(task.data is items[17] for task in tasks):
+            tasks = [task._replace(data=undecodable(items[17], KINDS[0])) for task in tasks]
+        feed(graph, tasks)
+
+    ours = stream(MemorySource(items), backend="torch", batch_size=8)
+    monkeypatch.setattr(DaliGraph, "feed", fail_on_17)
+    dali = stream(MemorySource(items), batch_size=8, **options)
+    assert_near(dali, ours)
+    at = int(np.flatnonzero(ours.index == 17)[0]) // 8
+    rows = slice(8 * at, 8 * at + 8)
+    assert np.array_equal(dali.pixels[rows], ours.pixels[rows])
+    assert not np.array_equal(dali.pixels, ours.pixels)
+    assert dali.bad == []
+    assert_refused(dali, 1, options)

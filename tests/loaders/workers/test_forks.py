@@ -15,7 +15,6 @@ import pytest
 import torch
 from forked_child import ForkedChild
 from numbered_dataset import Numbered
-from photo_folder import write_folder
 from processes import child_pids, eventually
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
@@ -25,17 +24,11 @@ from penstock.loaders.workers.leftovers import sweep
 from penstock.pipelines import imagenet_train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-NUM_PHOTOS = 48
 ENGINES: dict[str, dict[str, Any]] = {
     "processes": {"backend": "torch"},
     "threads": {"backend": "hdf5", "workers_are": "threads"},
 }
 Wait = Callable[[], None]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
 
 
 @pytest.fixture(params=ENGINES)
@@ -107,7 +100,7 @@ def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Pa
     assert found == expected
 
 
-def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: Path) -> None:
+def test_a_forked_child_can_close_a_loader_that_a_thread_reads(photos: Path) -> None:
     """Without workers: the thread holds the loader's locks at the fork, and is not in the child to release them."""
     reading, go_on = threading.Event(), threading.Event()
 
@@ -136,7 +129,7 @@ def test_a_child_closes_a_loader_that_a_thread_of_the_parent_reads_from(photos: 
     assert ended
 
 
-def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> None:
+def test_a_forked_child_takes_no_lock_of_the_threads(photos: Path) -> None:
     """Whatever lock a thread held at the fork is held in the child for ever."""
     with open_loader(photos, **ENGINES["threads"]) as loader:
         next(iter(loader))
@@ -158,7 +151,7 @@ def test_a_child_ends_without_a_word_about_the_parents_threads(photos: Path) -> 
         assert len(list(loader)) == len(loader)
 
 
-def test_the_drop_ins_iterator_is_the_parents_and_its_loader_starts_workers_in_the_child() -> None:
+def test_the_drop_in_starts_workers_in_a_forked_child() -> None:
     with DataLoader(Numbered(24), 2, num_workers=1, persistent_workers=True) as loader:
         stream = iter(loader)
         counted = next(stream).tolist()
@@ -184,7 +177,7 @@ def names_left(pid: int) -> list[str]:
     return semaphores + [str(folder) for folder in folders if f"-{pid}-" in os.readlink(folder)]
 
 
-def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_swept(photos: Path) -> None:
+def test_leftovers_of_a_killed_group_are_swept(photos: Path) -> None:
     with open_loader(photos) as loader:
         next(iter(loader))
 
@@ -207,7 +200,7 @@ def test_a_child_starts_a_loader_and_what_it_leaves_when_its_group_is_killed_is_
         assert len(list(loader)) == len(loader)
 
 
-def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_workers_remove_their_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of them multiprocessing listens in a folder that the parent does not know of, and cannot remove."""
     with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -230,7 +223,7 @@ def test_workers_without_a_fork_server_take_their_temporary_folders_with_them(mo
         assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)
 
 
-def test_the_temporary_folder_of_a_worker_that_was_killed_goes_with_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_folder_of_a_killed_worker_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         with DataLoader(Numbered(24), 2, num_workers=2, persistent_workers=True, multiprocessing_context="fork") as it:

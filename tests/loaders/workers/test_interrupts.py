@@ -86,7 +86,7 @@ def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("backend", ["hdf5", "dali"])
-def test_an_engine_whose_threads_are_starting_starts_them_before_ctrl_c_ends_the_wait(
+def test_starting_threads_of_an_engine_survive_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, backend: str, number: int
 ) -> None:
     """At the start of thread `number`: two make batches (dali: read), one more is DALI's."""
@@ -148,7 +148,7 @@ def first_batch(kind: str, method: str, interruption: Interruption) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "strikes"), [("fork", 100), ("forkserver", 100), ("spawn", 3)])
 @pytest.mark.parametrize("kind", ["drop-in", "processes"])
-def test_ctrl_c_while_the_first_work_is_handed_out_ends_all_in_time(kind: str, method: str, strikes: int) -> None:
+def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str, strikes: int) -> None:
     """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
     within = "Queue.put"  # "WatchedIterator._reset" is all from the workers' start on
     first_batch(kind, method, Interruption())
@@ -202,7 +202,7 @@ def test_persistent_workers_begin_anew_after_ctrl_c(monkeypatch: pytest.MonkeyPa
         ("forkserver", "multiprocessing.forkserver.connect_to_new_process"),
     ],
 )
-def test_workers_of_the_drop_in_that_are_starting_start_before_ctrl_c_ends_them(
+def test_starting_workers_of_the_drop_in_survive_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str
 ) -> None:
     """Nobody would know of the process otherwise, or it would end with a traceback."""
@@ -260,7 +260,7 @@ def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: 
     assert any(found) == left
 
 
-def test_ctrl_c_while_a_thread_is_notified_takes_no_later_notification_from_it() -> None:
+def test_ctrl_c_while_a_thread_is_notified_loses_no_notification() -> None:
     """The thread that feeds a queue of multiprocessing would not learn of the next message."""
 
     def taken_after(interruption: Interruption) -> bool:

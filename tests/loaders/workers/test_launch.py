@@ -26,7 +26,7 @@ def names_main() -> bool:
     return any(key.startswith("init_main") for key in spawn.get_preparation_data("a process"))
 
 
-def test_the_script_is_hidden_from_what_a_thread_starts_while_it_hides_it_and_from_nothing_else(
+def test_the_script_is_hidden_per_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Loaders that are begun in two threads at once: the first to be done must not show the second one's workers."""
@@ -62,7 +62,7 @@ def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
     worker_context("forkserver")
 
 
-def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: Path) -> None:
+def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -> None:
     """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
     (tmp_path / "interrupted.py").write_text(
         textwrap.dedent(f"""
@@ -100,7 +100,7 @@ def test_the_process_that_waits_for_the_server_says_nothing_of_ctrl_c(tmp_path: 
     [("", signal.SIGKILL), ("forkserver.ensure_running()", signal.SIGKILL), ("start_fork_server()", 0)],
     ids=["none before", "another library's", "ours"],
 )
-def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: str, ending: int) -> None:
+def test_an_interrupted_wait_ends_its_fork_server(before: str, ending: int) -> None:
     """A server goes on with its imports for seconds; one that was there before may have workers."""
     program = textwrap.dedent(f"""
         import os, time
@@ -129,7 +129,7 @@ def test_an_interrupted_wait_ends_the_fork_server_that_it_started(before: str, e
     assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
 
 
-def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signals(tmp_path: Path) -> None:
+def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
     """Signals that batch systems send to each process would end the other's server, and our workers with it."""
     program = textwrap.dedent("""
         import multiprocessing, os, signal, time
@@ -166,7 +166,7 @@ def test_a_fork_server_of_another_library_is_left_to_it_and_ours_outlasts_signal
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_server_waits_for_the_death_of_its_parent_to_remove_what_that_leaves() -> None:
+def test_a_fork_server_cleans_up_after_its_parent() -> None:
     """The kernel closes the files of a killed process first, and only then tells its children that it is dead."""
     program = textwrap.dedent("""
         import os, time

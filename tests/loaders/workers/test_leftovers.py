@@ -32,7 +32,7 @@ def name_of(what: str) -> str:
 
 
 @pytest.mark.parametrize("owner", ["lives", "gone", "on another machine", "in another container", "nonsense"])
-def test_only_what_a_process_that_is_known_to_be_gone_has_left_is_removed(
+def test_only_leftovers_of_dead_processes_are_removed(
     owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "DEV_SHM", str(tmp_path))
@@ -112,9 +112,7 @@ os.rmdir = rmdir_while_a_thread_opens_a_socket
 
 
 @pytest.mark.parametrize(("whose", "sockets", "remain"), [("ours", 2, 0), ("ours", 99, 1), ("multiprocessing's", 1, 1)])
-def test_a_worker_that_still_sends_leaves_no_traceback_and_no_unmarked_folder(
-    tmp_path: Path, whose: str, sockets: int, remain: int
-) -> None:
+def test_a_worker_that_still_sends_removes_its_folder(tmp_path: Path, whose: str, sockets: int, remain: int) -> None:
     run = subprocess.run(
         [sys.executable, "-c", SENDS_AT_ITS_END, whose, str(sockets)],
         env={**os.environ, "TMPDIR": str(tmp_path)},

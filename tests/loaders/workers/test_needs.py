@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from constrained import Limit, memory_cap, mounted, run
 from memory_source import MemorySource
-from mounts import needs_mounts
-from photo_folder import write_folder
 from processes import child_pids
 from torch.utils.data import TensorDataset
 
@@ -34,57 +28,34 @@ from penstock.loaders.workers import needs as preflight
 from penstock.loaders.workers.needs import SERVER_BYTES, WORKER_BYTES, Needs
 from penstock.pipelines import imagenet_train
 
-CLI = ("-m", "penstock.bench.cli")
+
+def no_folder() -> str:
+    raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 24)
-
-
-def no_files(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
-
-
-def no_semaphores(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(preflight, "DEV_SHM", str(folder / "absent"))
-
-
-def no_processes(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(preflight, "process_headroom", lambda: 5)
-
-
-def long_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(tempfile, "tempdir", str(folder / ("x" * 90)))
-
-
-def no_temporary_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    def fail() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    patch.setattr(tempfile, "gettempdir", fail)
-
-
-def little_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.setattr(machine, "memory_headroom", lambda: 50 << 20)
-
-
-LACKS = {
-    no_files: ("E-FD", "ulimit -n 4096"),
-    no_semaphores: ("E-SHM", "mount -t tmpfs"),
-    no_processes: ("E-MEM", "--pids-limit"),
-    long_temporary_folder: ("E-NOSPC", "export TMPDIR="),
-    no_temporary_folder: ("E-NOSPC", "export TMPDIR="),
-    little_memory: ("E-MEM", "docker --memory"),
+# what is lacking -> (where that is looked up, what is found in a folder, code, cure)
+LACKS: dict[str, tuple[Any, str, Callable[[Path], Any], str, str]] = {
+    "files": (machine.resource, "getrlimit", lambda _: lambda _: (20, 20), "E-FD", "ulimit -n 4096"),
+    "semaphores": (preflight, "DEV_SHM", lambda folder: str(folder / "absent"), "E-SHM", "mount -t tmpfs"),
+    "processes": (preflight, "process_headroom", lambda _: lambda: 5, "E-MEM", "--pids-limit"),
+    "short temporary folder": (
+        tempfile,
+        "tempdir",
+        lambda folder: str(folder / ("x" * 90)),
+        "E-NOSPC",
+        "export TMPDIR=",
+    ),
+    "temporary folder": (tempfile, "gettempdir", lambda _: no_folder, "E-NOSPC", "export TMPDIR="),
+    "memory": (machine, "memory_headroom", lambda _: lambda: 50 << 20, "E-MEM", "docker --memory"),
 }
 
 
-@pytest.mark.parametrize("lack", LACKS, ids=lambda lack: lack.__name__)
-def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Any
+@pytest.mark.parametrize("lack", LACKS)
+def test_a_lack_is_refused_before_workers_start(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
-    lack(monkeypatch, tmp_path)
-    code, cure = LACKS[lack]
+    owner, name, found, code, cure = LACKS[lack]
+    monkeypatch.setattr(owner, name, found(tmp_path))
     pipeline = imagenet_train(16)
     with (
         create_loader(photos, pipeline=pipeline, batch_size=4, workers=2, workers_are="processes") as loader,
@@ -107,10 +78,10 @@ def test_every_loader_refuses_with_the_same_words_before_it_starts_workers(
 def test_a_worker_in_the_consumer_needs_neither_semaphores_nor_sockets(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for lack in (no_semaphores, no_processes, long_temporary_folder):
-        lack(monkeypatch, tmp_path)
+    for owner, name, found, *_ in (LACKS[lack] for lack in ("semaphores", "processes", "short temporary folder")):
+        monkeypatch.setattr(owner, name, found(tmp_path))
     with create_loader(photos, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
-        assert len(list(loader)) == 6
+        assert len(list(loader)) == 12
 
 
 def test_dev_shm_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,18 +93,6 @@ def test_dev_shm_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         preflight.ensure_dev_shm(1 << 60, "batches")
     assert caught.value.code == "E-SHM"
     assert "--shm-size" in caught.value.fix
-
-
-def test_processes_that_do_not_fit_name_a_limit_with_room_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "process_headroom", lambda: 3)
-    preflight.ensure_processes(Needs())
-    for processes in (2, 100):
-        with pytest.raises(LoaderError, match="E-MEM") as caught:
-            preflight.ensure_processes(Needs(processes=processes))
-        needed = int(caught.value.cause.partition("need=")[2].split()[0])
-        assert needed >= processes
-        assert caught.value.cause == f"processes and threads: need={needed} have=3"
-        assert f"--pids-limit {max(256, 4 * needed)})" in caught.value.fix
 
 
 def test_needs_count_slots_outputs_and_processes() -> None:
@@ -159,25 +118,6 @@ def test_needs_count_slots_outputs_and_processes() -> None:
         loader_needs("torch", prefetch=0, **settings)
 
 
-def test_a_fork_server_is_counted_until_ours_runs() -> None:
-    """Ours is started beside one that another library has started."""
-    program = textwrap.dedent("""
-        from multiprocessing import forkserver
-        from penstock.loaders.workers.needs import Needs
-        from penstock.loaders.workers.launch import start_fork_server
-
-        needs = Needs(processes=2, start_method="forkserver")
-        print(needs.process_bytes)
-        forkserver.ensure_running()
-        print(needs.process_bytes)
-        start_fork_server()
-        print(needs.process_bytes)
-    """)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    workers = 2 * WORKER_BYTES
-    assert list(map(int, run.stdout.split())) == [workers + SERVER_BYTES, workers + SERVER_BYTES, workers]
-
-
 @pytest.mark.parametrize("backend", ["torch", "hdf5", "dali"])
 def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The needs that are told beforehand are those that the engine asks for when it starts."""
@@ -200,32 +140,6 @@ def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatc
     assert asked == [loader_needs(backend, size=(16, 16), **settings)]
 
 
-# ---- limits for real ----
-
-# Two worker processes: a decoder that is named leaves nothing to the native library and its threads.
-SMALL = ("--size", 16, "--batch-size", 8, "--workers", 2, "--decoder", "simplejpeg")
-
-
-@needs_mounts
-def test_a_dev_shm_without_room_is_named_by_the_command(photos: Path) -> None:
-    """16 KiB: room for some of the semaphores of the workers' queues."""
-    limit = Limit(mounted("mount -t tmpfs -o size=16k tmpfs /dev/shm"))
-    done = run(limit, (sys.executable, *CLI, "iterate", photos, *SMALL))
-    assert done.code == 7, done.errors
-    assert done.errors.count("\n") == 1
-    assert "LoaderError[E-SHM]" in done.told
-    assert "semaphores" in done.told
-
-
-def test_workers_that_do_not_fit_into_the_control_group_are_refused_not_killed(photos: Path) -> None:
-    with memory_cap(300) as limit:
-        if limit is None:
-            pytest.skip("no control group may be made here")
-        done = run(limit, (sys.executable, *CLI, "iterate", photos, *SMALL))
-    assert done.code == 7, done.errors
-    assert "2 worker processes, at least: need=" in done.told
-
-
 # ---- the profile without a home ----
 
 
@@ -246,9 +160,7 @@ def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
 @pytest.mark.filterwarnings("ignore:DataLoader.num_workers='auto'. uses num_workers=0:UserWarning")
 @pytest.mark.filterwarnings("ignore:DataLoader.tuned=True:UserWarning")
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
-def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts_none(
-    photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemonic_process_starts_no_workers(photos: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(workers: int | None) -> Any:
         if kind == "DataLoader":
             return DataLoader(TensorDataset(torch.arange(8)), num_workers="auto" if workers is None else workers)
@@ -261,32 +173,28 @@ def test_a_daemonic_process_is_told_that_it_may_start_none_and_by_default_starts
         assert len(list(loader)) == len(loader)
 
 
-def begin_loader(photos: Path, folder: Path) -> None:
-    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=1, decoder="simplejpeg") as loader:
-        next(iter(loader))
-
-
-def begin_drop_in(photos: Path, folder: Path) -> None:
-    with DataLoader(TensorDataset(torch.arange(8)), num_workers=1) as loader:
-        next(iter(loader))
-
-
-def build_with_workers(photos: Path, folder: Path) -> None:
-    build_cache(ImageFolder(photos), folder / "x.h5", workers=2)
-
-
-def name_a_cache(photos: Path, folder: Path) -> None:
-    create_loader(photos, backend="hdf5", cache="x.h5", batch_size=8)
-
-
-@pytest.mark.parametrize("use", [begin_loader, begin_drop_in, build_with_workers, name_a_cache])
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader", "cache"])
 def test_a_working_folder_that_is_gone_is_named(
-    photos: Path, tmp_path: Path, use: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def use(workers: int) -> None:
+        if kind == "cache":
+            build_cache(ImageFolder(photos), tmp_path / f"{workers}.h5", workers=workers)
+            return
+        settings: dict[str, Any] = {"batch_size": 8, "workers": workers, "workers_are": "processes"}
+        numbers = TensorDataset(torch.arange(8))
+        with (
+            DataLoader(numbers, num_workers=workers)
+            if kind == "DataLoader"
+            else create_loader(photos, **settings) as it
+        ):
+            assert len(list(it)) == len(it)
+
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(LoaderError, match=r"E-MISUSE.*the working folder has been removed: fix=change"):
-        use(photos, tmp_path)
-    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as here:
-        assert len(list(here)) == len(here)
+        use(2)
+    use(0)
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the working folder has been removed: fix=change"):
+        create_loader(photos, backend="hdf5", cache="x.h5", batch_size=8)

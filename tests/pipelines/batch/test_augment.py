@@ -54,16 +54,6 @@ def test_every_operation_in_every_place_is_pillows() -> None:
         assert share_off(found[n : n + 1], expected) <= 0.01, (Op(ops[0, n]), Op(ops[1, n]))
 
 
-def test_the_order_of_rounds_is_kept() -> None:
-    images = images_of(2, (8, 8))
-    ops = [[Op.SOLARIZE, Op.POSTERIZE], [Op.POSTERIZE, Op.SOLARIZE]]
-    found = augment(torch.from_numpy(images), plan_of(ops, [[100.0, 2.0], [2.0, 100.0]]))
-    solarized = np.where(images < 100, images, 255 - images)
-    assert (found[0].numpy() == solarized[0] & 0xC0).all()
-    posterized = images[1] & 0xC0
-    assert (found[1].numpy() == np.where(posterized < 100, posterized, 255 - posterized)).all()
-
-
 def test_the_input_is_left_alone_and_identity_is_a_copy() -> None:
     images = torch.from_numpy(images_of(5, (6, 7)))
     before = images.clone()

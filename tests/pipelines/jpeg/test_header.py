@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import io
 import random
-import struct
-import warnings
 
 import jpeg_parts as jp
 import numpy as np
 import pytest
 from jpeg_parts import Component
-from jpeg_samples import SAMPLINGS, stoppable, unstoppable
-from odd_images import JFIF, OddImage, corpus, exif_segment, jpeg, scene
+from jpeg_samples import stoppable, unstoppable
+from odd_images import JFIF, exif_segment, jpeg, scene
 from PIL import Image
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg import header as penstock_jpeg
 from penstock.pipelines.jpeg.header import (
     JpegHeader,
     check_markers,
-    find_exif,
-    has_end_marker,
     is_header_warning,
     is_warning,
     parse_header,
     rows_to_decode,
     rules_out_stray_markers,
-    stop_below,
     strip_metadata,
 )
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
-JPEGS = [odd for odd in corpus() if odd.code is None and odd.data.startswith(b"\xff\xd8")]
 WHOLE = stoppable()["420_83x61"]
-RESTART = stoppable()["420_restart_3_83x61"]
 
 
 def pillow_rgb(data: bytes) -> np.ndarray:
@@ -53,48 +45,6 @@ def refusal(data: bytes) -> str | None:
 
 
 # ---- headers
-
-
-@pytest.mark.parametrize("odd", JPEGS, ids=lambda odd: odd.name)
-def test_sizes_are_pillows(odd: OddImage) -> None:
-    header = parse_header(odd.data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # corrupt EXIF
-        image = Image.open(io.BytesIO(odd.data))
-    with image:
-        assert (header.width, header.height) == image.size
-        assert header.components == len(image.getbands())
-        assert (header.sof in (0xC2, 0xCA)) == bool(image.info.get("progressive", 0))
-    at = header.height_offset
-    assert odd.data[at : at + 4] == struct.pack(">HH", header.height, header.width)
-    assert odd.data[header.segments[-1][1]] == 0xFF
-    assert header.segments[-1][0] == jp.SOS
-    assert header.scan_offset == header.segments[-1][2]
-
-
-@pytest.mark.parametrize("name", [*stoppable(), *unstoppable()])
-def test_ordinary_files_are_stoppable_if_of_one_scan(name: str) -> None:
-    header = parse_header({**stoppable(), **unstoppable()}[name])
-    assert header.ordinary
-    assert header.stoppable == (name in stoppable())
-    assert has_end_marker({**stoppable(), **unstoppable()}[name], header)
-
-
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_sampling_factors(name: str) -> None:
-    assert parse_header(stoppable()[f"{name}_83x61"]).sampling == (SAMPLINGS[name], (1, 1), (1, 1))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("jpeg_cmyk_pillow", "jpeg_ycck", "jpeg_factors_410", "jpeg_factors_thirds", "jpeg_factors_chromas_differ"),
-        *("jpeg_factors_all_22", "jpeg_factors_luma_below_chroma"),
-    ],
-)
-def test_unusual_files_are_not_ordinary(name: str) -> None:
-    assert not parse_header(next(odd.data for odd in JPEGS if odd.name == name)).ordinary
-    assert not parse_header(jp.with_frame(WHOLE, marker=0xC9)).ordinary  # arithmetic coding
 
 
 @pytest.mark.parametrize("name", ["420_83x61", "420_restart_3_83x61", "grey_64x48"])
@@ -141,22 +91,6 @@ def test_headers_that_are_refused(data: bytes, code: str) -> None:
     assert refusal(data) == code
 
 
-@pytest.mark.parametrize("extra", [b"\xff" * 9, b"\xff\x01", b"\xff\xd3", b"\xff\xff\xd7\xff"])
-def test_fill_bytes_and_lone_markers_are_stepped_over(extra: bytes) -> None:
-    header = parse_header(jp.inserted(WHOLE, extra))
-    assert header._replace(height_offset=0, scan_offset=0, segments=()) == parse_header(WHOLE)._replace(
-        height_offset=0, scan_offset=0, segments=()
-    )
-
-
-def test_an_end_marker_counts_only_after_the_scan_has_begun() -> None:
-    thumbnail = jp.inserted(WHOLE, exif_segment(thumbnail=jpeg(scene(8, 8))))
-    header = parse_header(thumbnail)
-    assert has_end_marker(thumbnail, header)
-    assert not has_end_marker(thumbnail[:-2], header)
-    assert has_end_marker(thumbnail + b"trailing", header)
-
-
 # ---- windows
 
 
@@ -193,7 +127,7 @@ def test_windows_are_bit_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("kind", ["444_83x61", "422_83x61", "420_83x61", "440_83x61", "411_83x61", "grey_83x61"])
-def test_what_lies_below_is_never_decoded(kind: str, name: str) -> None:
+def test_rows_below_the_window_are_not_decoded(kind: str, name: str) -> None:
     data = stoppable()[kind]
     header = parse_header(data)
     decoder = decode(name)
@@ -205,21 +139,11 @@ def test_what_lies_below_is_never_decoded(kind: str, name: str) -> None:
     assert not np.array_equal(decoder.full(damaged), expected)
 
 
-def test_fewer_rows_would_not_be_exact() -> None:
-    header = parse_header(WHOLE)
-    expected = pillow_rgb(WHOLE)
-    decoder = decode("simplejpeg")._jpeg
-    for spare, exact in ((0, False), (1, True), (2, True)):
-        rows = decoder.rgb(stop_below(WHOLE, header, 16 + spare), 16 + spare, header.width)[:16]
-        assert np.array_equal(rows, expected[:16]) is exact
-    assert [rows_to_decode(header, bottom) for bottom in (1, 16, 59, 61)] == [3, 18, 61, 61]
-    assert stop_below(WHOLE, header, 61) is WHOLE  # not as much as a copy
-
-
-@pytest.mark.parametrize("kind", unstoppable())
-def test_files_of_several_scans_are_decoded_whole(kind: str) -> None:
-    header = parse_header(unstoppable()[kind])
-    assert rows_to_decode(header, 1) == header.height
+@pytest.mark.parametrize("name", [*stoppable(), *unstoppable()])
+def test_only_files_of_one_scan_are_stoppable(name: str) -> None:
+    header = parse_header({**stoppable(), **unstoppable()}[name])
+    assert (header.ordinary, header.stoppable) == (True, name in stoppable())
+    assert rows_to_decode(header, 1) == (3 if header.stoppable else header.height)
 
 
 # ---- metadata
@@ -248,13 +172,6 @@ def test_colour_markers_stay() -> None:
     ycc = jp.encode(planes, head=JFIF)
     assert strip_metadata(ycc, parse_header(ycc)) == ycc
     assert not np.array_equal(pillow_rgb(rgb), pillow_rgb(ycc))
-
-
-def test_the_exif_block_is_found() -> None:
-    block = exif_segment(6)
-    data = jp.inserted(WHOLE, jp.segment(jp.APP1, b"http://ns.adobe.com/xap/1.0/\0<x/>") + block)
-    assert find_exif(data, parse_header(data)) == block[4:]
-    assert find_exif(WHOLE, parse_header(WHOLE)) is None
 
 
 # ---- warnings and stray markers
@@ -291,7 +208,7 @@ def test_warnings_are_distinguished_from_errors() -> None:
     assert [is_header_warning(text) for text in WARNINGS] == [i in (0, 6, 11) for i in range(len(WARNINGS))]
 
 
-def test_only_no_warning_or_the_one_about_the_end_proves_a_file_sound() -> None:
+def test_which_warnings_rule_out_stray_markers() -> None:
     one_scan, several = parse_header(WHOLE), parse_header(unstoppable()["progressive_420"])
     assert [rules_out_stray_markers(text, one_scan) for text in WARNINGS] == [i == 3 for i in range(len(WARNINGS))]
     assert not any(rules_out_stray_markers(text, several) for text in WARNINGS)
@@ -389,36 +306,3 @@ def test_markers_are_judged_as_byte_by_byte(kind: str) -> None:
         cause = f"the JPEG's markers do not lead to its end: stray bytes at {position}"
         assert markers_refused(data, header) == (None if position is None else ("E-CORRUPT", cause)), number
     assert 300 < sound < 1200
-
-
-@pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize("kind", ["420_83x61", "420_restart_3_83x61"])
-def test_a_stray_marker_is_refused_whatever_the_window(kind: str, name: str) -> None:
-    data = stoppable()[kind]
-    decoder = decode(name)
-    for share in (0.1, 0.5, 0.9):
-        for marker in (b"\xff\x3a", b"\xff\xe5", b"\xff\xc4"):
-            at = int(parse_header(data).scan_offset * (1 - share) + len(data) * share)
-            while 0xFF in data[at - 1 : at + 1]:
-                at += 1
-            damaged = data[:at] + marker + data[at:]
-            probe = decoder.probe(damaged)
-            for rows in (1, 8, 30, probe.height):
-                with pytest.raises(LoaderError) as caught:
-                    decoder.window(damaged, probe, (0, 0, probe.width, rows))
-                assert caught.value.code == "E-CORRUPT"
-
-
-def test_a_sound_file_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The search costs some per cent of a decode: only what a decoder warned of is worth it.
-    def never(*_: object) -> None:
-        raise AssertionError("searched")
-
-    monkeypatch.setattr(penstock_jpeg, "check_markers", never)
-    for name in ("simplejpeg", "turbojpeg"):
-        decoder = decode(name)
-        probe = decoder.probe(WHOLE)
-        assert decoder.window(WHOLE, probe, (0, 0, 9, 9)).shape == (9, 9, 3)
-        assert decoder.full(WHOLE).shape == (61, 83, 3)
-        with pytest.raises(AssertionError, match="searched"):
-            decoder.window(RESTART, decoder.probe(RESTART), (0, 0, 9, 9))

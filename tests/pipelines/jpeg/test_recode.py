@@ -151,14 +151,6 @@ def test_interrupt_kills_it(fake: Program, tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_memory_is_limited_by_the_header(fake: Program, tmp_path: Path) -> None:
-    fake(f'echo "$@" > {tmp_path}/arguments; exit 1')
-    reason()
-    words = (tmp_path / "arguments").read_text().split()
-    assert words[:6] == ["-copy", "none", "-optimize", "-restart", "2B", "-maxmemory"]
-    assert 65536 < int(words[6]) < 70000
-
-
 def test_more_memory_than_the_header_says_is_refused() -> None:
     big = simplejpeg.encode_jpeg(np.zeros((4000, 4000, 3), np.uint8), 30, "RGB", "444")
     tiny = HEADER._replace(width=1, height=1)

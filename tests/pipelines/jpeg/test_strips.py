@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from jpeg_parts import Component
-from jpeg_samples import SAMPLINGS, stoppable
+from jpeg_samples import SAMPLINGS
 from odd_images import JFIF, jpeg, luma, textured
 from stored_images import head_of
 
@@ -20,20 +20,15 @@ from penstock.loaders.cache.format import STRIPS, Encoding
 from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.jpeg.strips import (
     Cut,
     StripGeometry,
     Window,
     cut_jpeg,
-    mcu_size,
     plan_cut,
-    restart_interval,
     segment_ends,
-    segment_length,
 )
-from penstock.pipelines.sample.decode import choose_jpeg_decoder
 
 KINDS = (*SAMPLINGS, "grey")
 NUM_WINDOWS = 20_000
@@ -123,20 +118,6 @@ def test_random_windows_equal_the_source(kind: str) -> None:
         assert np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w]), (name, window)
 
 
-@pytest.mark.parametrize("decoder", ["turbojpeg", "pillow"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_decoder_supports_a_window(kind: str, decoder: str) -> None:
-    draw = random.Random(kind)
-    chosen, _ = choose_jpeg_decoder(decoder)
-    for _, pixels, stored in samples(kind):
-        x, y, w, h = window = random_window(draw, *pixels.shape[:2])
-        cut, part = cut_out(stored, window)
-        decoded = chosen.rgb(part, cut.height, cut.width)
-        assert not chosen.warning
-        x0, y0 = x - cut.x, y - cut.y
-        assert np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w])
-
-
 def test_a_small_window_is_a_small_file() -> None:
     stored = SampleEncoder(Encoding()).encode(whole("420", 375, 500), 0)
     cut, part = cut_out(stored, (200, 200, 50, 50))
@@ -145,63 +126,6 @@ def test_a_small_window_is_a_small_file() -> None:
 
 
 # ---- geometry
-
-
-@pytest.mark.parametrize(
-    ("kind", "size"), [("444", (8, 8)), ("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))]
-)
-def test_mcu_size(kind: str, size: tuple[int, int]) -> None:
-    assert mcu_size(parse_header(whole(kind, 33, 65))) == size
-
-
-def test_mcu_of_one_component_is_a_block_for_any_factors() -> None:
-    assert mcu_size(parse_header(stoppable()["grey_restart_2_factor_22"])) == (8, 8)
-
-
-@pytest.mark.parametrize(
-    ("width", "min_pixels", "mcus"),
-    [(500, 32, 2), (500, 33, 4), (500, 16, 1), (496, 32, 31), (1, 32, 1), (16, 32, 1), (17, 32, 2), (144, 32, 3)],
-)
-def test_segment_length_divides_a_row(width: int, min_pixels: int, mcus: int) -> None:
-    header = parse_header(whole("420", 16, width))
-    assert segment_length(header, min_pixels) == mcus
-    assert -(-width // 16) % mcus == 0
-
-
-def test_restart_interval_is_the_last_one_declared() -> None:
-    data = whole("420", 33, 65)
-    assert restart_interval(data, parse_header(data)) == 0
-    data = jp.inserted(transcoded(data, "-restart", "3B"), jp.segment(jp.DRI, b"\0\7"))
-    assert restart_interval(data, parse_header(data)) == 3
-
-
-def test_segment_ends_are_after_markers_and_not_stuffed_bytes() -> None:
-    scan = np.frombuffer(b"\x01\xff\x00\xff\xd0\x02\xff\xff\xd1\xd3\xff\xd9", np.uint8)
-    assert segment_ends(scan).tolist() == [5, 9]
-
-
-SMALL, LARGE = StripGeometry(100, 50, 16, 16, 2), StripGeometry(256, 256, 8, 8, 2)
-
-
-@pytest.mark.parametrize(
-    ("geometry", "window", "cut"),
-    [
-        (SMALL, (0, 0, 1, 1), Cut(0, 1, 0, 1, 0, 0, 32, 16)),
-        (SMALL, (33, 17, 30, 14), Cut(1, 2, 1, 2, 32, 16, 32, 16)),  # a margin of one pixel inside the segment
-        (SMALL, (32, 17, 30, 14), Cut(1, 2, 0, 2, 0, 16, 64, 16)),
-        (SMALL, (33, 16, 30, 14), Cut(0, 2, 1, 2, 32, 0, 32, 32)),
-        (SMALL, (33, 17, 31, 14), Cut(1, 2, 1, 3, 32, 16, 64, 16)),
-        (SMALL, (33, 17, 30, 15), Cut(1, 3, 1, 2, 32, 16, 32, 32)),
-        (SMALL, (99, 49, 1, 1), Cut(3, 4, 3, 4, 96, 48, 4, 2)),
-        (SMALL, (0, 0, 100, 50), Cut(0, 4, 0, 4, 0, 0, 100, 50)),
-        (LARGE, (32, 16, 32, 16), Cut(2, 4, 2, 4, 32, 16, 32, 16)),  # not subsampled: no margin
-        (LARGE._replace(mcu_width=16), (32, 16, 32, 16), Cut(2, 4, 0, 3, 0, 16, 96, 16)),
-        (LARGE._replace(mcu_height=16), (32, 16, 32, 16), Cut(0, 3, 2, 4, 32, 0, 32, 48)),
-    ],
-)
-def test_plan(geometry: StripGeometry, window: Window, cut: Cut) -> None:
-    assert (SMALL.rows, SMALL.segments) == (4, 4)
-    assert plan_cut(geometry, window) == cut
 
 
 @pytest.mark.parametrize("damage", ["a marker too few", "a marker too many", "another size"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.pipelines.plan import philox
-from penstock.pipelines.plan.philox import STREAM_BATCH, STREAM_CROP, STREAM_ORDER, philox4x32, random_words, uniforms
+from penstock.pipelines.plan.philox import STREAM_BATCH, STREAM_CROP, philox4x32, random_words, uniforms
 
 LOW = 0xFFFFFFFF
 # Random123, tests/kat_vectors, philox4x32 10: counter, key, result.
@@ -63,39 +63,6 @@ def test_words_come_from_seed_epoch_index_stream_and_block(
             counter = [sample & LOW, sample >> 32, epoch, STREAM_CROP << 16 | block]
             expected += scalar_philox(counter, [seed & LOW, seed >> 32])
         assert row == expected[:count]
-
-
-def test_a_sample_draws_the_same_in_any_batch() -> None:
-    index = np.arange(500)
-    together = random_words(3, 4, index, STREAM_CROP, 24)
-    order = np.random.default_rng(0).permutation(500)
-    assert np.array_equal(random_words(3, 4, index[order], STREAM_CROP, 24), together[order])
-    assert np.array_equal(random_words(3, 4, np.array([7, 7, 499]), STREAM_CROP, 24), together[[7, 7, 499]])
-    assert np.array_equal(random_words(3, 4, np.array([42]), STREAM_CROP, 24)[0], together[42])
-    assert random_words(3, 4, index[:0], STREAM_CROP, 24).shape == (0, 24)
-
-
-def test_fewer_words_are_the_first_ones() -> None:
-    index = np.arange(9)
-    assert np.array_equal(random_words(1, 2, index, 1, 5), random_words(1, 2, index, 1, 30)[:, :5])
-
-
-def test_no_two_of_seed_epoch_index_stream_share_a_draw() -> None:
-    seeds = [*range(12), 2**32, 2**32 + 1, 2**63, 2**64 - 1]
-    epochs = [*range(12), 2**31, 2**32 - 1]
-    index = np.array([*range(40), 2**32, 2**32 + 1, 2**62])
-    draws = [
-        random_words(seed, epoch, index, stream, 4)
-        for seed in seeds
-        for epoch in epochs
-        for stream in (STREAM_ORDER, STREAM_CROP, STREAM_BATCH)
-    ]
-    words = np.concatenate(draws).astype(np.uint32)
-    assert len(words) == len(seeds) * len(epochs) * len(index) * 3
-    assert len(np.unique(words, axis=0)) == len(words)
-    # Of 28,000 single words some pair would meet by chance; of pairs of words hardly any does.
-    pairs = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1]
-    assert len(np.unique(pairs)) == len(pairs)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,14 +20,9 @@ from broken_scans import KINDS, undecodable
 from jpeg_samples import stoppable, unstoppable
 from odd_images import JFIF, corpus, jpeg, scene, textured
 
-from penstock.loaders.cache.format import STRIPS, Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import check_markers, parse_header
-from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_can_decode, import_dali
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import resize_torch
@@ -100,50 +94,6 @@ def test_whole_images_are_those_of_our_decoder_bit_for_bit() -> None:
     assert differ == []
 
 
-@pytest.mark.parametrize("size", [(1, 1), (8, 8), (31, 17), (224, 224)])
-def test_a_resize_to_the_same_size_changes_nothing(size: tuple[int, int]) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, *size, 3), np.uint8)
-    with graph(size, coded=False) as made:
-        out = out_of(made, [CropTask(each, (0, 0, *size[::-1]), False) for each in pixels])
-    assert np.array_equal(out, pixels)
-
-
-@pytest.mark.skipif(jpegtran_path() is None, reason="a lossless cache of strips needs jpegtran")
-def test_cut_jpegs_of_a_cache_give_the_pixels_of_the_files(tmp_path: Path) -> None:
-    size, decoder, draw = (15, 21), ImageDecoder(ImagePipeline()), random.Random(3)
-    every = [data for data in files().values() if min(parse_header(data)[:2]) >= 32]
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number, data in enumerate(every):
-        (folder / f"{number:03d}.jpg").write_bytes(data)
-    build_cache(open_source(folder), tmp_path / "photos.h5", Encoding())
-    cache = open_cache(tmp_path / "photos.h5")
-    tasks, expected = [], []
-    for number, data in enumerate(every):
-        if cache.records["kind"][number] != STRIPS:
-            continue
-        probe = decoder.probe(data)
-        for _ in range(4):
-            window = x, y, width, height = window_of(draw, probe.width, probe.height, size)
-            part = cache.read_window(number, window)
-            assert isinstance(part.data, bytes)
-            tasks.append(CropTask(part.data, (x - part.x, y - part.y, width, height), False))
-            expected.append(decoder.window(data, probe, window).copy())
-    with graph(size) as made:
-        out = out_of(made, tasks)
-    assert len(tasks) > 200
-    assert np.array_equal(out, np.stack(expected))
-
-
-def test_exif_orientation_is_left_alone() -> None:
-    turned = next(image for image in corpus() if image.name == "jpeg_orientation_6")
-    assert turned.reference is not None
-    height, width = turned.reference.shape[:2]
-    with graph((height, width)) as made:
-        out = out_of(made, [CropTask(turned.data, (0, 0, width, height), False)])[0]
-    assert np.abs(out.astype(int) - turned.reference).mean() <= turned.tolerance
-
-
 # ---- resize and mirror ----
 
 
@@ -177,42 +127,11 @@ def test_the_resize_is_torchs_within_a_level(coded: bool, scale: tuple[float, fl
     assert distance.any()  # were they equal, this would not have been DALI
 
 
-@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_a_flip_mirrors_the_row_that_asks_for_it(coded: bool) -> None:
-    data = jpeg(textured(61, 83), subsampling=2)
-    pixels = ImageDecoder(ImagePipeline()).full(data).copy()
-    window = (11, 5, 50, 40)
-    task = CropTask(data, window, False) if coded else CropTask(pixels[5:45, 11:61].copy(), (0, 0, 50, 40), False)
-    flips = [k % 3 == 0 for k in range(BATCH)]
-    with graph((32, 32), coded=coded) as made:
-        plain = out_of(made, [task])[0]
-        out = out_of(made, [task._replace(flip=flip) for flip in flips])
-    assert not np.array_equal(plain, plain[:, ::-1])
-    assert all(np.array_equal(image, plain[:, ::-1] if flip else plain) for image, flip in zip(out, flips, strict=True))
-
-
 # ---- batches ----
 
 
-@pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_batches_of_any_length_come_in_the_order_they_were_fed(coded: bool) -> None:
-    numbers, draw = [], random.Random(1)
-    with graph((8, 8), coded=coded, depth=4, threads=4) as made:
-        grey = [np.full((8, 8, 3), k, np.uint8) for k in range(256)]
-        inputs = [jpeg(each[..., 0], quality=100) if coded else each for each in grey]
-        fed = [[draw.randrange(256) for _ in range(length)] for length in (*range(1, BATCH + 1), 1, BATCH, 1, 7)]
-        for position, batch in enumerate(fed):
-            made.feed([CropTask(inputs[k], (0, 0, 8, 8), False) for k in batch])
-            assert len(made) == min(position + 1, 4)
-            if len(made) == 4:
-                numbers.append(made.take()[:, 0, 0, 0].tolist())
-        while len(made):
-            numbers.append(made.take()[:, 0, 0, 0].tolist())
-    assert numbers == fed
-
-
 @pytest.mark.parametrize("device", [None, pytest.param(0, marks=pytest.mark.gpu)], ids=["CPU", "GPU"])
-def test_what_was_taken_is_not_overwritten_and_outlives_the_graph(device: int | None) -> None:
+def test_taken_batches_are_not_overwritten(device: int | None) -> None:
     with graph((24, 24), coded=False, device_id=device) as made:
         kept, copies = [], []
         for k in range(31):
@@ -225,7 +144,7 @@ def test_what_was_taken_is_not_overwritten_and_outlives_the_graph(device: int | 
 
 
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_what_was_fed_may_be_dropped_at_once(coded: bool) -> None:
+def test_fed_memory_may_be_dropped_at_once(coded: bool) -> None:
     """DALI reads it without a copy, some time later."""
 
     def fed(made: DaliGraph, k: int) -> None:
@@ -251,7 +170,7 @@ def test_what_was_fed_may_be_dropped_at_once(coded: bool) -> None:
 
 @pytest.mark.parametrize("progressive", [False, True], ids=["baseline", "progressive"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_jpeg_that_cannot_be_decoded_is_a_line_in_dalis_words(kind: str, progressive: bool) -> None:
+def test_dali_reports_an_undecodable_jpeg_in_one_line(kind: str, progressive: bool) -> None:
     good = jpeg(textured(61, 83), subsampling=2, progressive=progressive)
     broken = undecodable(good, kind)
     header = parse_header(broken)
@@ -267,7 +186,7 @@ def test_a_jpeg_that_cannot_be_decoded_is_a_line_in_dalis_words(kind: str, progr
     assert "\n" not in str(caught.value)
 
 
-def test_a_window_outside_of_the_image_is_refused_and_not_moved() -> None:
+def test_window_outside_the_image_is_refused() -> None:
     data = jpeg(textured(61, 83))
     with graph((8, 8)) as made, pytest.raises(LoaderError, match=r"E-CORRUPT.*DALI: The cropping window .* not valid"):
         out_of(made, [CropTask(data, (80, 0, 8, 8), False)])
@@ -302,26 +221,20 @@ TAKEN = {
     "grey": (jpeg(scene(16, 16)[..., 0]), True),
     "grey, Adobe 0": (jp.inserted(jpeg(scene(16, 16)[..., 0]), adobe(0)), True),
     "progressive": (jpeg(scene(16, 16), progressive=True), True),
+    "arithmetic coding": (jp.with_frame(jpeg(scene(16, 16)), marker=0xC9), False),
 }
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_dali_takes_is_ycbcr_beyond_doubt(name: str) -> None:
+def test_dali_gets_only_certain_ycbcr(name: str) -> None:
     data, taken = TAKEN[name]
     assert dali_can_decode(parse_header(data), data) is taken
-
-
-def test_unusual_jpegs_are_not_for_dali() -> None:
-    unusual = [image for image in corpus() if image.code is None and ("cmyk" in image.name or "ycck" in image.name)]
-    unusual += [image for image in corpus() if image.name in ("jpeg_adobe_rgb", "jpeg_rgb_ids", "jpeg_factors_410")]
-    assert len(unusual) >= 8
-    assert [image.name for image in unusual if dali_can_decode(parse_header(image.data), image.data)] == []
 
 
 # ---- settings ----
 
 
-def test_the_knobs_of_the_gpus_decoder_reach_it_and_the_cpus_has_none() -> None:
+def test_gpu_decoder_gets_its_options() -> None:
     knobs = {"hw_decoder_load": 0.9, "preallocate": (640, 480), "device_memory_padding": 1 << 20}
     known = {"size": (8, 8), "batch_size": 4, "threads": 2, "depth": 2}
     assert GraphSettings(**known, **knobs).decoder_options() == {}
@@ -336,20 +249,6 @@ def test_the_knobs_of_the_gpus_decoder_reach_it_and_the_cpus_has_none() -> None:
     padded = GraphSettings(**known, device_id=0, host_memory_padding=0)
     assert padded.decoder_options()["host_memory_padding"] == 0
     assert "device_memory_padding" not in padded.decoder_options()
-
-
-def test_dali_knows_every_knob_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its decoder on the CPU takes the GPU's and passes over them; a name that it does not know is refused."""
-    known = {"size": (8, 8), "batch_size": 4, "threads": 1, "depth": 1}
-    padding = {"device_memory_padding": 1 << 20, "host_memory_padding": 1 << 20}
-    options = GraphSettings(**known, device_id=0, preallocate=(64, 48), **padding).decoder_options()
-    monkeypatch.setattr(GraphSettings, "decoder_options", lambda _: options)
-    task = CropTask(jpeg(scene(20, 20)), (1, 2, 8, 8), False)
-    with graph((8, 8)) as made:
-        assert out_of(made, [task]).shape == (1, 8, 8, 3)
-    options["no_such_knob"] = 1
-    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*no_such_knob"), graph((8, 8)):
-        pass
 
 
 # ---- no DALI, or none that works ----
@@ -517,7 +416,7 @@ def test_the_graph_of_a_gpu_can_be_defined(coded: bool, monkeypatch: pytest.Monk
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_the_gpus_images_are_those_of_the_cpu_within_two_levels(coded: bool) -> None:
+def test_gpu_images_are_near_those_of_the_cpu(coded: bool) -> None:
     draw, size = random.Random(9), (48, 48)
     tasks = []
     for data in files().values():

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import gc
-import json
 import resource
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import jpeg_parts as jp
 import numpy as np
-import odd_images
 import pytest
 from jpeg_samples import stoppable, unstoppable
-from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, png, scene, textured
+from odd_images import ANY, OddImage, corpus, encoded, jpeg, png, scene, textured
 from PIL import Image, ImageFile
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, StoredSize
-from penstock.pipelines.sample import decode_simplejpeg, decode_turbojpeg
+from penstock.pipelines.sample import decode_turbojpeg
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder
 from penstock.pipelines.sample.orientation import stored_window, upright
 from penstock.pipelines.spec import ImagePipeline
@@ -70,7 +69,7 @@ def verdicts(found: dict[str, Outcome]) -> set[str | None]:
 
 
 @pytest.mark.parametrize("odd", corpus(), ids=lambda odd: odd.name)
-def test_every_decoder_accepts_the_same_files_and_returns_the_same_pixels(odd: OddImage) -> None:
+def test_decoders_agree_on_the_corpus(odd: OddImage) -> None:
     found = {setting: ways(decoder(*setting), odd.data) for setting in SETTINGS}
     codes = {code for setting in SETTINGS for code in verdicts(found[setting])}
     assert codes == {odd.code} if odd.code != ANY else codes in ({None}, {"E-UNSUPPORTED"})
@@ -172,49 +171,6 @@ def test_an_error_after_a_warning_is_an_error(kind: str, name: str) -> None:
     assert verdicts(ways(images, data)) == {"E-CORRUPT"}
 
 
-def test_simplejpeg_alone_would_hand_out_the_previous_image() -> None:
-    # Why the message is read: if this fails, simplejpeg has become stricter and `is_warning` may go.
-    memory = np.full(64 * 64 * 3, 77, np.uint8)
-    data = warned_then_broken()["progressive, zeros"]
-    simplejpeg = decode_simplejpeg.simplejpeg
-    pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory, strict=False)
-    assert (pixels == 77).all()
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_decode_does_not_depend_on_the_one_before(name: str) -> None:
-    rng = np.random.default_rng(8)
-    before = encoded(rng.integers(0, 256, (64, 64, 3), np.uint8), "JPEG", quality=100, subsampling=0)
-    good = [*stoppable().values(), *unstoppable().values()]
-    refused = 0
-    for data in good:
-        for _ in range(4):
-            at = int(rng.integers(200, len(data)))
-            damaged = data[:at] + rng.bytes(int(rng.integers(1, 6))) + data[at + int(rng.integers(0, 9)) :]
-            fresh, used = decoder(name), decoder(name)
-            used.full(before)
-            alone, after = outcome(lambda d=damaged, f=fresh: f.full(d)), outcome(lambda d=damaged, u=used: u.full(d))
-            assert np.array_equal(alone, after)
-            refused += isinstance(alone, str)
-    assert 20 < refused < 4 * len(good) - 20
-
-
-@pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
-def test_a_warned_decode_fills_every_row(name: str) -> None:
-    data = stoppable()["420_83x61"]
-    cut = data[: len(data) * 2 // 3] + jp.EOI
-    images = decoder(name)
-    results = []
-    for poison in (3, 200):
-        images._jpeg._memory._kept = np.full(61 * 83 * 3, poison, np.uint8)
-        results.append(images.full(cut).copy())
-    assert np.array_equal(*results)
-    assert np.array_equal(results[0], decoder("pillow").full(cut))
-    assert "premature end" in images._jpeg.warning
-    images.full(data)
-    assert images._jpeg.warning == ""
-
-
 # ---- sizes
 
 
@@ -237,7 +193,7 @@ def test_pillows_own_limit_is_not_ours(name: str, limit: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_program_that_wants_truncated_images_does_not_change_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_truncated_images_of_pillow_is_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     for odd in corpus():
         if odd.code in ("E-TRUNC", "E-EOI", "E-CORRUPT"):
@@ -247,57 +203,16 @@ def test_a_program_that_wants_truncated_images_does_not_change_ours(name: str, m
     assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
 
-BOMB_PROBE = """
-import json, resource, sys
-sys.path[:0] = json.loads(sys.argv[1])
-import simplejpeg
-from odd_images import corpus, jpeg, scene
-from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-bombs = [odd for odd in corpus() if odd.code == "E-BOMB"]
-decoders = {n: ImageDecoder(ImagePipeline(exif="apply"), n) for n in ("simplejpeg", "turbojpeg", "pillow")}
-for decoder in decoders.values():
-    decoder.full(jpeg(scene(40, 50)))
-virtual = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (virtual + (100 << 20),) * 2)
-before, codes = peak(), []
-for bomb in bombs:
-    for name, decoder in decoders.items():
-        for call in (decoder.probe, decoder.full):
-            try:
-                call(bomb.data)
-                codes.append("accepted")
-            except LoaderError as error:
-                codes.append(error.code)
-grown = peak() - before
-try:  # what the check is against: without it, the limit of this process is met
-    simplejpeg.decode_jpeg(next(b.data for b in bombs if b.name == "bomb_jpeg"), "RGB")
-    unguarded = "decoded"
-except (MemoryError, ValueError) as error:
-    unguarded = type(error).__name__
-print(json.dumps({"codes": sorted(set(codes)), "calls": len(codes), "grown_kib": grown, "unguarded": unguarded}))
-"""
-
-
-def test_bombs_are_refused_before_memory_is_allocated() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", BOMB_PROBE, json.dumps([str(Path(odd_images.__file__).parent)])],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    report = json.loads(run.stdout)
-    assert report["codes"] == ["E-BOMB"]
-    assert report["calls"] >= 11 * 3 * 2
-    assert report["grown_kib"] < 100 * 1024
-    assert report["unguarded"] == "MemoryError"
+@pytest.mark.parametrize("name", DECODERS)
+def test_bombs_are_refused_before_memory_is_allocated(name: str) -> None:
+    images, bombs = decoder(name, "apply"), [odd for odd in corpus() if odd.code == "E-BOMB"]
+    assert len(bombs) >= 11
+    tracemalloc.start()
+    try:
+        assert {outcome(lambda bomb=bomb: images.probe(bomb.data)) for bomb in bombs} == {"E-BOMB"}  # before decoding
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def rss_kib() -> int:
@@ -343,9 +258,10 @@ def test_auto_takes_the_fastest_and_says_why() -> None:
     assert list(DECODER_NAMES) == ["auto", "native", *DECODERS]
 
 
-def test_a_missing_package_costs_one_clear_error_and_auto_passes_over_it() -> None:
+def test_missing_decoder_is_one_error_and_auto_skips_it() -> None:
     code = """
 import sys
+import tracemalloc
 from penstock.pipelines import ImageDecoder, ImagePipeline
 for module, name in (("simplejpeg", "simplejpeg"), ("turbojpeg", "turbojpeg"), ("PIL", "pillow")):
     sys.modules[module] = None
@@ -372,26 +288,7 @@ def test_an_unknown_decoder_is_named_with_the_known_ones() -> None:
         decoder("cv2")
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_versions_name_the_package(name: str) -> None:
-    version = decoder(name).version()
-    assert version.split()[0].lower().replace("py", "") in (name, "pillow-simd")
-    assert version.split()[1][0].isdigit()
-
-
 # ---- what a probe says
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_probe_reports_format_and_size(name: str) -> None:
-    images = decoder(name, "apply")
-    data = jp.inserted(stoppable()["420_83x61"], exif_segment(6))
-    probe = images.probe(data)
-    assert (probe.format, probe.width, probe.height, probe.orientation) == ("JPEG", 61, 83, 6)
-    assert probe.header is not None
-    assert (probe.header.width, probe.header.height) == (83, 61)
-    flat = images.probe(encoded(scene(7, 9), "PNG"))
-    assert (flat.format, flat.width, flat.height, flat.orientation, flat.header) == ("PNG", 9, 7, 1, None)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -403,21 +300,17 @@ def test_a_size_of_zero_is_an_error(name: str) -> None:
 
 
 def test_refusals_are_the_same_words_each_time() -> None:
-    # Memory addresses or counters in a cause would make two ledgers of one data set differ.
-    for odd in corpus():
-        if odd.code not in (None, ANY):
-            causes = set()
-            for _ in range(2):
-                with pytest.raises(LoaderError) as caught:
-                    decoder("pillow").full(bytes(bytearray(odd.data)))
-                causes.add(caught.value.cause)
-            assert len(causes) == 1
-            assert " at 0x" not in causes.pop()
+    """Memory addresses or counters in a cause would make two ledgers of one data set differ."""
     whole = bytearray(png_file())
     whole[29] ^= 1  # the CRC of the header: Pillow names the file object that it does not recognise
-    with pytest.raises(LoaderError) as caught:
-        decoder("pillow").full(bytes(whole))
-    assert (caught.value.code, caught.value.cause) == ("E-CORRUPT", "Pillow: not recognised")
+    for data in [odd.data for odd in corpus() if odd.code not in (None, ANY)] + [bytes(whole)]:
+        causes = set()
+        for _ in range(2):
+            with pytest.raises(LoaderError) as caught:
+                decoder("pillow").full(bytes(bytearray(data)))
+            causes.add(caught.value.cause)
+        assert len(causes) == 1
+        assert " at 0x" not in causes.pop()
 
 
 # ---- images whose size is known, and parts of them ----
@@ -443,7 +336,7 @@ def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> No
     assert np.array_equal(coded, upright(decoded[3 : 3 + h, 5 : 5 + w], orientation))
 
 
-def test_a_stored_orientation_counts_only_where_it_is_to_be_applied() -> None:
+def test_stored_orientation_counts_only_if_applied() -> None:
     assert decoder("simplejpeg", "ignore").probe_stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
     assert decoder("simplejpeg", "apply").probe_stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
     with pytest.raises(LoaderError, match=r"E-BOMB.*56x40"):
@@ -462,7 +355,7 @@ def test_a_part_that_is_damaged_is_refused(name: str) -> None:
     assert caught.value.code in ("E-CORRUPT", "E-TRUNC")
 
 
-def test_a_pyturbojpeg_that_cannot_decode_into_given_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_pyturbojpeg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 1.8.0 every photo was a TypeError."""
     monkeypatch.setattr(decode_turbojpeg._QuietTurboJPEG, "decode", lambda self, jpeg_buf, flags=0: None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*1\.8\.2 or newer"):

@@ -56,7 +56,7 @@ def with_scans(data: bytes, number: int) -> bytes:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_hundred_scans_are_decoded_and_five_hundred_and_one_are_not(decoder: str) -> None:
+def test_number_of_scans_is_limited(decoder: str) -> None:
     assert PROGRESSIVE.count(b"\xff\xda") == 10
     assert refusal(with_scans(PROGRESSIVE, 100), decoder) is None
     assert refusal(with_scans(PROGRESSIVE, 501), decoder) == "E-BOMB"
@@ -100,9 +100,8 @@ def test_markers_by_the_ten_thousand_are_junk(junk: bytes, decoder: str) -> None
 def test_markers_after_the_scan_too() -> None:
     header = parse_header(WHOLE)
     assert not check_markers(WHOLE[:-2] + COMMENT * 1000 + jp.EOI, header)
-    with pytest.raises(LoaderError, match="more than 10,000 markers") as caught:
+    with pytest.raises(LoaderError, match=r"E-CORRUPT.*more than 10,000 markers"):
         check_markers(WHOLE[:-2] + COMMENT * 10_000 + jp.EOI, header)
-    assert caught.value.code == "E-CORRUPT"
 
 
 def test_junk_between_the_blocks_of_a_gif_is_skipped_at_once() -> None:

@@ -16,7 +16,6 @@ from repaired_jpegs import cut, longer_segment, without_a_restart
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import parse_header, reports_repair
-from penstock.pipelines.sample import decode_simplejpeg
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -137,52 +136,6 @@ def test_many_markers_behind_a_scan_are_judged_alike(junk: int) -> None:
     }
 
 
-def test_what_is_known_to_be_sound_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    pillow = decoders()[2]
-    info = pillow.probe(RESTART)
-    assert pillow.sound(RESTART, info)
-
-    def never(*_: object) -> None:
-        raise AssertionError("judged")
-
-    monkeypatch.setattr(decode_simplejpeg, "find_first_message", never)
-    assert pillow.window(RESTART, info, (0, 0, 9, 9), sound=True).shape == (9, 9, 3)
-    with pytest.raises(AssertionError, match="judged"):
-        pillow.window(RESTART, info, (0, 0, 9, 9))
-
-
-def test_a_crop_of_a_file_with_restarts_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = decoders()[0]
-    decode, lengths = decode_simplejpeg.simplejpeg.decode_jpeg, []
-
-    def noted(data: bytes, *arguments: object, **options: object) -> object:
-        lengths.append(len(data))
-        return decode(data, *arguments, **options)
-
-    monkeypatch.setattr(decode_simplejpeg.simplejpeg, "decode_jpeg", noted)
-    decoder.window(RESTART, decoder.probe(RESTART), (0, 0, 9, 9))
-    assert len(lengths) == 1
-    assert lengths[0] < 0.7 * len(RESTART)
-
-
-def test_which_warnings_report_a_repair() -> None:
-    one_scan, several = parse_header(WHOLE), parse_header(PROGRESSIVE)
-    extraneous = "Corrupt JPEG data: 7 extraneous bytes before marker 0x{}"
-    cases = {
-        "": (False, False),
-        extraneous.format("d9"): (False, False),
-        extraneous.format("fe"): (False, True),
-        extraneous.format("d3"): (True, True),
-        "Corrupt JPEG data: premature end of data segment": (True, True),
-        "Corrupt JPEG data: found marker 0xd3 instead of RST1": (True, True),
-        "Premature end of JPEG file": (True, True),
-        "Corrupt JPEG data: bad ICC marker": (False, False),
-        "Unknown Adobe color transform code 7": (False, False),
-        "Bogus Huffman table definition": (False, False),
-    }
-    found = {text: tuple(reports_repair(text, h, 20, 2000) for h in (one_scan, several)) for text in cases}
-    assert found == cases
-    size = one_scan.scan_offset + 1600
-    for left, rows, expected in ((100, 61, False), (101, 61, True), (101, 60, False)):
-        text = f"Corrupt JPEG data: {left} extraneous bytes before marker 0xd9"
-        assert reports_repair(text, one_scan, rows, size) is expected
+@pytest.mark.parametrize("warning", ["Corrupt JPEG data: bad ICC marker", "Unknown Adobe color transform code 7"])
+def test_warnings_about_metadata_report_no_repair(warning: str) -> None:
+    assert not any(reports_repair(warning, parse_header(data), 20, 2000) for data in (WHOLE, PROGRESSIVE))

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cache_kills import state_of
+
+from penstock.loaders.cache_build import unfinished
+from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.cache_encode import chunks
+from penstock.loaders.sources.image_folder import ImageFolder
 
 _SECTOR = 512
 
@@ -103,3 +110,37 @@ def after_a_cut(disk: Disk, folder: Path, elsewhere: Path, draw: random.Random) 
             copy.parent.chmod(0o700)
             copy.write_bytes(_applied(file, lambda: draw.random() < share))
             copy.chmod(0o600)
+
+
+def cut_builds(
+    source: ImageFolder, folder: Path, count: int, draw: random.Random, earlier: bytes = b""
+) -> Iterator[tuple[str, int]]:
+    """(state of the file, images that the next build took over) after power cuts before each call of a build in turn.
+
+    What was waited for is there, of the rest any part: the file is whole, absent or the earlier one, which every second
+    build replaces, and the next build makes it.
+    """
+    recorded = folder / "recorded"
+    recorded.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FIRST_CHUNK_SAMPLES", "MAX_CHUNK_SAMPLES"):
+            patch.setattr(chunks, name, 2)
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(unfinished, "SYNC_BYTES", 2500)
+            recorder = DiskRecorder(recorded, watched)
+            build_cache(source, recorded / "x.h5", workers=0)
+            recorder.end()
+        whole = (recorded / "x.h5").read_bytes()
+        assert len(recorder.moments) > 25
+        for number in range(count or 3 * len(recorder.moments)):
+            dest, before = folder / "cut" / "x.h5", earlier if number % 2 else b""
+            dest.parent.mkdir()
+            if before:
+                dest.write_bytes(before)
+            after_a_cut(recorder.moments[number % len(recorder.moments)], recorded, dest.parent, draw)
+            state = state_of(dest, whole, before)
+            file = build_cache(source, dest, workers=0, replace_stale=True).files[0]
+            assert dest.read_bytes() == whole
+            assert os.listdir(dest.parent) == ["x.h5"]
+            shutil.rmtree(dest.parent)
+            yield state, file.resumed

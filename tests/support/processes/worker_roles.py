@@ -10,21 +10,11 @@ import numpy as np
 
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.system.shared_memory import SharedArray
 
 
 def num_open_files() -> int:
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
-
-
-def double_shared(first: SharedArray, second: SharedArray, again: SharedArray, answers: Connection) -> None:
-    answers.send((int(first.array.sum()), num_open_files(), first is again))
-    first.array[...] *= 2
-    second.array[...] = 7.5
-    first.close()
-    second.close()
-    answers.send(num_open_files())
 
 
 def read_everything(source: Source, answers: Connection) -> None:
