@@ -11,6 +11,9 @@ from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.subset import PART_OPTIONS, take_part
+from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
 
 SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
@@ -48,22 +51,40 @@ class FileKind(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-def _open_one_cache(paths: list[bytes], **options: Any) -> Source:
-    if len(paths) != 1:
-        raise ValueError(f"{len(paths):,} cache files are not one source: pass the folder of a set of shards")
-    return open_cache(paths[0], **options)
+def _open_caches(paths: list[bytes], **options: Any) -> Source:
+    caches = [open_cache(path, **options) for path in paths]
+    if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
+        raise ValueError("shards are not one source each: pass the folder of their set")
+    return concat_sources(caches)
+
+
+def _is_list_of_data(spec: Any) -> bool:
+    kinds = (str, bytes, os.PathLike, Source)
+    return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(isinstance(part, kinds) for part in spec)
+
+
+def _open_list(specs: list[Any], **options: Any) -> Source:
+    """Open data sets as one: files of one kind together, others each by itself."""
+    if not any(isinstance(spec, Source) or os.path.isdir(spec) for spec in specs):
+        paths = [os.fsencode(spec) for spec in specs]
+        files = [file for path in paths for file in (expand_pattern(path) if is_pattern(path) else [path])]
+        kind = _find_file_kind(files)
+        if kind is not None and all(map(os.path.exists, files)):
+            return kind.open(files, **options)
+    return concat_sources([_open_data(spec, options) for spec in specs])
 
 
 def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
-FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache)]
+FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches)]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
+    Kind("a list of these", _is_list_of_data, _open_list),
     Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options))
 ]
 # Options of create_loader that belong to the source, whatever the backend.
@@ -71,7 +92,7 @@ SOURCE_OPTIONS = frozenset(
     name
     for options in (*(kind.options for kind in FILE_KINDS), *(kind.options for kind in FOLDER_KINDS + OBJECT_KINDS))
     for name in options
-)
+) | frozenset(PART_OPTIONS)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -80,13 +101,21 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return of_source, {name: value for name, value in options.items() if name not in of_source}
 
 
-def open_source(spec: SourceLike, **options: Any) -> Source:
-    """Open data of any kind as a Source; return a Source unchanged.
+def open_source(
+    spec: SourceLike, *, subset: SubsetSpec = None, max_per_class: int | None = None, **options: Any
+) -> Source:
+    """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path of a folder, file or cache; a pattern of paths with wildcards or braces; a pair (images, labels) of
-    arrays. `options` are those of that kind. Raises LoaderError E-NODATA for a missing path, ValueError for an
-    unsupported file or object, TypeError for an option that the kind does not have.
+    arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
+    max_per_class: at most so many samples of each class, of the subset if there is one. `options` are those of the kind.
+    Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
+    TypeError for an option that the kind does not have.
     """
+    return take_part(_open_data(spec, options), subset, max_per_class)
+
+
+def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
     for kind in OBJECT_KINDS:
@@ -116,10 +145,16 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
 
 def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
     """Open files of one kind; `named` is what the user called them."""
-    for kind in FILE_KINDS:
-        if all(os.fsdecode(path).lower().endswith(kind.suffixes) for path in paths):
-            return kind.open(paths, **options)
-    raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+    kind = _find_file_kind(paths)
+    if kind is None:
+        raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+    return kind.open(paths, **options)
+
+
+def _find_file_kind(paths: list[bytes]) -> FileKind | None:
+    """Return the kind that all files are of by their names; None if there is none."""
+    names = [os.fsdecode(path).lower() for path in paths]
+    return next((kind for kind in FILE_KINDS if all(name.endswith(kind.suffixes) for name in names)), None)
 
 
 def _known_kinds() -> str:

@@ -95,3 +95,17 @@ def is_located(source: Source) -> bool:
 def is_cache(source: Source) -> bool:
     """Return whether `source` stores images so that parts of them can be read."""
     return isinstance(source, WindowSource) and getattr(source, "has_windows", True)
+
+
+def sample_name(source: Source, index: int) -> bytes:
+    """Return what image `index` is called wherever its data set lies.
+
+    That is the source's own name of it, its path relative to the source's root, or what error texts call it.
+    """
+    name = getattr(source, "name", None)
+    if callable(name):
+        named: bytes = name(index)
+        return named
+    root: bytes | None = getattr(source, "root", None)
+    path = source.path(index)
+    return path if root is None else path.removeprefix(root.rstrip(b"/") + b"/")
