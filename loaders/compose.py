@@ -27,8 +27,8 @@ def split(
         train, validation = split("photos", 0.9, seed=0, save="cut.json")
         loader = create_loader(train, backend="hdf5", cache="photos.h5")
 
-    A sample's part follows from a hash of its name, so it does not depend on where the data lies or in which order. With
-    `save` no sample ever moves, whatever is added later.
+    A sample's part follows from a hash of its name, so it does not depend on where the data lies or in which order.
+    With `save` no sample ever moves, whatever is added later.
 
     Args:
         source: what open_source takes, with its `options`.
@@ -37,8 +37,8 @@ def split(
         by_class: give exact shares of each class, with at least one sample in each part where a class has as many.
         save: a JSON file for the thresholds of the hashes; used if it is there.
 
-    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty part,
-    and as open_source does.
+    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
+    part, and as open_source does.
     """
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
 

@@ -85,7 +85,7 @@ FOLDER_KINDS = [
 ]
 OBJECT_KINDS = [
     Kind("a list of these", _is_list_of_data, _open_list),
-    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options))
+    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options)),
 ]
 # Options of create_loader that belong to the source, whatever the backend.
 SOURCE_OPTIONS = frozenset(
@@ -108,7 +108,8 @@ def open_source(
 
     spec: a path of a folder, file or cache; a pattern of paths with wildcards or braces; a pair (images, labels) of
     arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
-    max_per_class: at most so many samples of each class, of the subset if there is one. `options` are those of the kind.
+    max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
+
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
     TypeError for an option that the kind does not have.
     """

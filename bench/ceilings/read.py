@@ -20,6 +20,7 @@ from penstock.loaders.cache.hdf5_layout import read_layout
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.loaders.views.subset import Subset
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.orientation import stored_window
@@ -150,7 +151,8 @@ def _try_read(read: Callable[[], object]) -> bool:
 
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
-    """Yield where the bytes of images `indices` lie; nothing for a source that is neither a folder nor a cache."""
+    """Yield where the bytes of images `indices` lie; nothing for a source that is no folder, no cache and no
+    part of these."""
     if isinstance(source, ImageFolder):
         for path in map(source.path, indices):
             yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
@@ -162,6 +164,8 @@ def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
                 payloads[path] = _payload_offset(path)
             record = source.records[index]
             yield FileRange(path, payloads[path] + int(record["offset"]), int(record["length"]))
+    elif isinstance(source, Subset):
+        yield from file_ranges(source.source, source.indices[indices].tolist())
 
 
 def _payload_offset(path: bytes) -> int:

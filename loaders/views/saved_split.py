@@ -46,7 +46,11 @@ class SavedSplit:
             for name, texts in self.thresholds.items()
         }
         for name, values in found.items():
-            if len(values) != len(self.parts) - 1 or values != sorted(values) or not 0 <= values[0] <= values[-1] < 1 << 64:
+            if (
+                len(values) != len(self.parts) - 1
+                or values != sorted(values)
+                or not 0 <= values[0] <= values[-1] < 1 << 64
+            ):
                 raise ValueError(f"the thresholds of {name!r} are none")
         return found
 

@@ -37,8 +37,8 @@ def split_source(
     """Split a source into parts that hold each sample once, each part in the order of the source.
 
     A sample's part depends on a hash of its name (sample_name) and of `seed`, and on nothing that changes when the data
-    is moved, reordered or extended; equal names get the same part. The hash is compared with thresholds that lie between
-    the samples where they give exact shares, of each class where `by_class`.
+    is moved, reordered or extended; equal names get the same part. The hash is compared with thresholds, which lie
+    where they give exact shares, of each class if `by_class`.
 
     Args:
         source: the data.
@@ -48,9 +48,14 @@ def split_source(
         save: a JSON file for the thresholds. If it is there it is used, so that samples that were added since fall into
             a part and no other sample moves. A class that it does not know is cut by the plain shares.
 
-    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty part.
+    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
+    part.
     """
-    shares, seed, by_class = _checked_shares(parts), checked_int("seed", seed, 0, _HASHES - 1), checked_bool("by_class", by_class)
+    shares, seed, by_class = (
+        _checked_shares(parts),
+        checked_int("seed", seed, 0, _HASHES - 1),
+        checked_bool("by_class", by_class),
+    )
     wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class, thresholds={})
     known = None if save is None else load_split(save, wanted)
     if known is None and save is not None:

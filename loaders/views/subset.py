@@ -37,7 +37,7 @@ class Subset(View):
                 path=getattr(source, "root", None),
             )
         if isinstance(source, Subset):
-            source, indices = source.source, source.indices[indices]
+            indices, source = source.indices[indices], source.source
         kind = np.int32 if len(source) <= 1 << 31 else np.int64
         self._shared = SharedArray.create((len(indices),), kind, name="penstock-subset")
         self.indices[:] = indices
@@ -51,7 +51,7 @@ class Subset(View):
 
     def _at(self, index: Index) -> Index:
         if not isinstance(index, int):
-            return self.indices[index].astype(np.int64)  # type: ignore[no-any-return]
+            return self.indices[index].astype(np.int64)
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         return int(self.indices[index])

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
 
-SubsetSpec = slice | range | str | os.PathLike[str] | Sequence[int] | npt.NDArray[Any] | Any | None
+SubsetSpec = slice | range | str | os.PathLike[str] | Sequence[int] | npt.NDArray[Any] | torch.Tensor | None
 _FILES = (".npy", ".txt", ".json")
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)"
 _SLICE = re.compile(rf"\s*({_NUMBER}%?)?\s*:\s*({_NUMBER}%?)?\s*(?::\s*([+-]?\d+)?\s*)?")
@@ -24,13 +25,14 @@ _FORMS = (
 )
 
 
-def parse_subset(spec: SubsetSpec, num_samples: int) -> npt.NDArray[np.int64]:
+def parse_subset(spec: Any, num_samples: int) -> npt.NDArray[np.int64]:
     """Return the indices (int64 [n]) that `spec` means in a source of `num_samples`.
 
     spec: indices (integers from 0, each once) as a list, an array or a tensor; a mask (bool [num_samples]); a range; a
     slice, or a string of one, in which integers are counts, numbers with a point are fractions of the samples and those
-    with % are percent; a path of a .npy, .txt or .json file of indices. Raises ValueError for anything else, LoaderError
-    E-NODATA for a file that is not there.
+    with % are percent; a path of a .npy, .txt or .json file of indices.
+
+    Raises ValueError for anything else, LoaderError E-NODATA for a file that is not there.
     """
     if isinstance(spec, str) and not spec.lower().endswith(_FILES):
         spec = _read_slice(spec)
@@ -101,7 +103,7 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
 
 
 def _checked_indices(values: Any, num_samples: int) -> npt.NDArray[np.int64]:
-    if hasattr(values, "detach"):  # a torch tensor
+    if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     try:
         found = np.asarray(values)
