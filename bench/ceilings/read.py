@@ -151,8 +151,7 @@ def _try_read(read: Callable[[], object]) -> bool:
 
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
-    """Yield where the bytes of images `indices` lie; nothing for a source that is no folder, no cache and no
-    part of these."""
+    """Yield where the bytes of images `indices` lie; nothing for what is no folder, no cache and no part of these."""
     if isinstance(source, ImageFolder):
         for path in map(source.path, indices):
             yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)

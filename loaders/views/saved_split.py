@@ -72,7 +72,7 @@ def load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> SavedSplit |
                 cause = f"the saved split has {name}={then!r}, requested is {now!r}"
                 raise LoaderError("E-STATE", cause, fix=fix, path=os.fspath(path))
         saved.by_name()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         fix = "pass another name, or remove the file"

@@ -71,7 +71,7 @@ def _cut_slice(spec: slice, num_samples: int) -> npt.NDArray[np.int64]:
     try:
         return np.arange(num_samples, dtype=np.int64)[start : stop : spec.step]
     except (TypeError, ValueError):
-        raise ValueError(f"the step of a slice must be an integer other than 0, got {shown(spec.step)}") from None
+        raise ValueError(f"a slice must be of integers or fractions, its step not 0, got {shown(spec)}") from None
 
 
 def _find_boundary(value: Any, num_samples: int) -> Any:
@@ -108,7 +108,7 @@ def _checked_indices(values: Any, num_samples: int) -> npt.NDArray[np.int64]:
     try:
         found = np.asarray(values)
     except ValueError:  # a list of lists of different lengths
-        found = np.empty(0, object)
+        found = np.array(None)
     if found.ndim == 1 and not found.size:
         return np.empty(0, np.int64)
     if found.ndim != 1 or found.dtype.kind not in "biu":
