@@ -52,7 +52,7 @@ class Concat:
 
     def refreshed(self) -> Concat:
         """Return the sources with their files as they are now."""
-        now = [getattr(source, "refreshed", lambda: None)() or source for source in self.sources]
+        now = [source.refreshed() if hasattr(source, "refreshed") else source for source in self.sources]
         return self if all(a is b for a, b in zip(now, self.sources, strict=True)) else Concat(now)
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
