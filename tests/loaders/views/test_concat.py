@@ -14,11 +14,14 @@ from photo_folder import photo, write_folder
 from penstock.loaders import concat, create_loader, open_source
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source, WindowSource, is_cache, is_located
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.concat import Concat, merge_classes
+from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import ELSEWHERE, FILE, MEMORY, ROW, Names, Rows
 
 
@@ -111,6 +114,19 @@ def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path
     assert len(names.names) < 50  # of these rows alone
     alone = np.array([2, 1, 3])
     assert both.locate(alone, np.zeros(3, ROW)).root == os.fsencode(one) + b"/"  # one folder: its own table
+
+
+@pytest.mark.skipif(native_library() is None, reason="the native library was not built here")
+def test_the_native_library_reads_files_and_caches_of_several_sources_in_one_batch(tmp_path: Path) -> None:
+    one, two = write_folder(tmp_path / "one", 9), write_folder(tmp_path / "two", 9, classes=1)
+    build_cache(open_source(two), tmp_path / "two.h5", workers=0)
+    both = concat([one, two, tmp_path / "two.h5"])
+    native = native_rows(both, imagenet_train(16), "auto")
+    assert native is not None
+    for order in (np.arange(27), np.random.default_rng(1).permutation(27)):
+        assert native.takes(order) == 27  # a file that is not found is left to Python
+    (one / "class1" / "0004.jpg").unlink()
+    assert native.takes(np.arange(27)) == 26
 
 
 def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:

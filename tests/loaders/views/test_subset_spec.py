@@ -33,6 +33,7 @@ N = 30
         ("-5:", range(25, N)),
         ("-0.1:", range(27, N)),
         (":-0.1", range(27)),
+        ("-0.01:", (29,)),  # the counterpart of ":0.99", and not of ":0"
         ("::-1", range(N - 1, -1, -1)),
         (slice(3, 9, 2), (3, 5, 7)),
         (slice(None, 0.5), range(15)),
