@@ -4,6 +4,7 @@
 """
 
 from penstock.loaders.cache.format import Encoding
+from penstock.loaders.choose_order import Blocks
 from penstock.loaders.compose import concat, split
 from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
@@ -19,6 +20,7 @@ from penstock.pipelines.errors import LoaderError
 
 __all__ = [
     "Batch",
+    "Blocks",
     "DaliOptions",
     "DataLoader",
     "Encoding",

@@ -13,7 +13,7 @@ from penstock.pipelines.checked import checked_choice, shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JpegDecoder, choose_jpeg_decoder
 
-Path = str | os.PathLike[str]
+ProfileName = str | os.PathLike[str]
 
 
 class Choice(NamedTuple):
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], profile: Path) -> Choice | None:
+def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], profile: ProfileName) -> Choice | None:
     """Return what the arguments name; None for backend "auto", whose choice depends on the source.
 
     Raises ValueError for arguments that are wrong whatever the source, LoaderError E-DEPENDENCY for a decoder that is
@@ -51,7 +51,7 @@ def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], 
     return None
 
 
-def choose_saved(decoder: str | None, options: Mapping[str, Any], profile: Path, *, is_cache: bool) -> Choice:
+def choose_saved(decoder: str | None, options: Mapping[str, Any], profile: ProfileName, *, is_cache: bool) -> Choice:
     """Return what the saved profile says, where the arguments say nothing else; without a profile the defaults.
 
     A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
@@ -73,7 +73,7 @@ def _choose(backend: Backend, decoder: str | None, options: Mapping[str, Any]) -
     return Choice(backend, *backend.parse(options), decoder, *choose_jpeg_decoder(decoder))
 
 
-def _checked_options(saved: Profile, name: Path) -> dict[str, Any]:
+def _checked_options(saved: Profile, name: ProfileName) -> dict[str, Any]:
     """Return the options of a profile. Raises LoaderError E-MISUSE for those that its backend does not take."""
     named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     options: dict[str, Any] = {**named, **saved.options}

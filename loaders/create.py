@@ -13,6 +13,7 @@ import torch
 
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.backends import BACKENDS
+from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
@@ -25,8 +26,8 @@ from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
-from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
+from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
@@ -46,7 +47,9 @@ def create_loader(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    shuffle: bool | None = None,
+    shuffle: Shuffle = None,
+    weights: Any = None,
+    epoch_samples: int | None = None,
     drop_last: bool | None = None,
     pad: bool | None = None,
     rank: int | None = None,
@@ -83,7 +86,11 @@ def create_loader(
         device: where the batches go.
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
         seed: seed of order, crops, flips and augmentations.
-        shuffle: on unless the pipeline draws nothing (imagenet_eval).
+        shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
+            neighbouring samples and mixes a group of blocks at a time, for storage that is slow at random reads.
+        weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
+            "balanced" for equal shares of all classes.
+        epoch_samples: samples in an epoch, with weights or a mix(...); by default as many as there are.
         drop_last: whether samples that do not fill a batch on every rank are left out; like shuffle unless given.
         pad: whether rows without a sample are padding (index and label -1), so that all batches are full and all ranks
             make the same number of steps. By default several ranks pad, and one rank has a short last batch. True pads
@@ -115,8 +122,8 @@ def create_loader(
     target = usable_device(device)
     seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
     with_index = checked_bool("with_index", with_index)
-    shuffle = pipeline.random if shuffle is None else checked_bool("shuffle", shuffle)
-    drop_last = shuffle if drop_last is None else checked_bool("drop_last", drop_last)
+    shuffle = checked_shuffle(shuffle, default=pipeline.random)
+    drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
     policy = BadSamplePolicy(
         evaluation=not shuffle and not pipeline.random,
         on_bad_sample=on_bad_sample,
@@ -130,15 +137,17 @@ def create_loader(
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
     place = distributed_place(rank, world_size, certain=False)
+    order = choose_order(named, shuffle, seed, weights, epoch_samples)
     schedule = Schedule(
-        n=len(named),
+        n=order.n,
         batch_size=batch_size,
         seed=seed,
         rank=place[0],
         world_size=place[1],
-        shuffle=shuffle,
+        shuffle=bool(shuffle),
         drop_last=drop_last,
         pad=pad,
+        order=order,
     )
     if pipeline.augment.mixes:
         _check_mixing(batch_size, len(named.classes))
@@ -161,7 +170,8 @@ def create_loader(
         fingerprint=data.fingerprint,
         samples=len(data),
         seed=seed,
-        shuffle=shuffle,
+        shuffle=bool(shuffle),
+        sampler=order.name,
         pipeline=pipeline_settings(pipeline, dtype, policy),
     )
     return Loader(

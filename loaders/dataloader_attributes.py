@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
-from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.schedule import Schedule
 
 Batch = TypeVar("Batch")
 

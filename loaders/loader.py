@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +20,19 @@ import torch
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.metrics.stats import LoaderStats
+from penstock.loaders.one_thread import Item, OneThread
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Cursor, Engine
 from penstock.loaders.stream.ledger import EpochLedger
-from penstock.loaders.stream.order import Schedule
 from penstock.loaders.stream.ranks import distributed_place
+from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import NUM_EPOCHS, LoaderState, saved_ledger
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
-Item = TypeVar("Item")
 _CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
 
 
@@ -108,7 +108,12 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            self._engine.next, self._engine.ready, self._stage, seed=schedule.seed, pad=schedule.pads
+            self._engine.next,
+            self._engine.ready,
+            self._stage,
+            seed=schedule.seed,
+            draw_keys=schedule.draw_keys,
+            pad=schedule.pads,
         )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
@@ -128,7 +133,7 @@ class Loader(DataLoaderAttributes):
         return self._current_schedule(certain=False).served_steps()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        return _OneThread(self._tuples(), self)
+        return self._for_one_thread(self._tuples())
 
     def _tuples(self) -> Generator[tuple[torch.Tensor, ...], None, None]:
         for batch in self.batches():
@@ -145,7 +150,7 @@ class Loader(DataLoaderAttributes):
         if not self._fresh:
             self._go_on_from_middle()
         self._iteration += 1
-        return _OneThread(self._rest_of_epoch(self._iteration), self)
+        return self._for_one_thread(self._rest_of_epoch(self._iteration))
 
     def _beginning(self) -> Cursor:
         """Return where an iteration begins: after one that was left in the middle of an epoch, in the next epoch.
@@ -207,6 +212,12 @@ class Loader(DataLoaderAttributes):
             why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
             raise self._misuse(why, "use one iterator at a time")
         self._refuse_after_fork()
+
+    def _for_one_thread(self, items: Generator[Item, None, None]) -> OneThread[Item]:
+        why = "another thread is waiting for a batch of this loader"
+        refusal = partial(self._misuse, why, "use a loader in one thread, which hands its batches out")
+        # On a closed loader a thread waits its turn: it is refused for that reason then.
+        return OneThread(items, self._turn, lambda: _CLOSE_S if self._closed else 0, refusal)
 
     def _misuse(self, cause: str, fix: str) -> LoaderError:
         return LoaderError("E-MISUSE", cause, fix=fix, backend=self._engine.name)
@@ -322,7 +333,8 @@ class Loader(DataLoaderAttributes):
         Raises LoaderError E-STATE if it is of another data set, seed or order or, unless `strict` is False, of another
         pipeline, dtype or policy for bad samples.
         """
-        cursor = self._identity.restore(state, strict=checked_bool("strict", strict))
+        strict = checked_bool("strict", strict)
+        cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
         schedule = self._current_schedule(certain=False)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)
         self._go_to(cursor)
@@ -332,7 +344,8 @@ class Loader(DataLoaderAttributes):
 
     def stats(self) -> LoaderStats:
         """Return where time went so far."""
-        return self._stats
+        requests, num_bytes = getattr(self._source, "traffic", (0, 0))
+        return replace(self._stats, requests=requests, fetched_bytes=num_bytes)
 
     def ledger(self, epoch: int | None = None) -> EpochLedger:
         """Return what became of the samples of `epoch`, by default of the epoch last served."""
@@ -379,21 +392,3 @@ class _Beginning:
     cursor: Cursor
     ledger: EpochLedger | None
     steps: int = 0
-
-
-class _OneThread(Iterator[Item]):
-    """Iterate over `items` of `loader`, and refuse a thread that asks while another one waits for a batch of it."""
-
-    def __init__(self, items: Generator[Item, None, None], loader: Loader) -> None:
-        self._items, self._loader = items, loader
-        self.close = items.close
-
-    def __next__(self) -> Item:
-        turn = self._loader._turn
-        if not turn.acquire(timeout=_CLOSE_S if self._loader._closed else 0):  # it is refused for that reason then
-            why = "another thread is waiting for a batch of this loader"
-            raise self._loader._misuse(why, "use a loader in one thread, which hands its batches out")
-        try:
-            return next(self._items)
-        finally:
-            turn.release()

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
+from penstock.loaders.remote.object_store import is_url, without_secrets
+from penstock.loaders.remote.url_patterns import expand_url
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
@@ -43,12 +46,14 @@ class FileKind(NamedTuple):
         suffixes: of the files' names, in small letters.
         open: takes the paths (list of bytes) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
+        takes_urls: whether the paths may be URLs.
     """
 
     name: str
     suffixes: tuple[str, ...]
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
+    takes_urls: bool = False
 
 
 def _open_caches(paths: list[bytes], **options: Any) -> Source:
@@ -66,21 +71,31 @@ def _is_list_of_data(spec: Any) -> bool:
 def _open_list(specs: list[Any], **options: Any) -> Source:
     """Open data sets as one: files of one kind together, others each by itself."""
     if not any(isinstance(spec, Source) or os.path.isdir(spec) for spec in specs):
-        paths = [os.fsencode(spec) for spec in specs]
-        files = [file for path in paths for file in (expand_pattern(path) if is_pattern(path) else [path])]
+        files = [file for spec in specs for file in _expand(os.fsencode(spec))]
         kind = _find_file_kind(files)
-        if kind is not None and all(map(os.path.exists, files)):
+        if kind is not None and all(kind.takes_urls if is_url(file) else os.path.exists(file) for file in files):
             return kind.open(files, **options)
     return concat_sources([_open_data(spec, options) for spec in specs])
+
+
+def _expand(path: bytes) -> list[bytes]:
+    if is_url(path):
+        return expand_url(path)
+    return expand_pattern(path) if is_pattern(path) else [path]
 
 
 def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
-FILE_KINDS = [FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches)]
+FILE_KINDS = [
+    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches),
+    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS, takes_urls=True),
+    FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
+]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
+    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
@@ -134,6 +149,10 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
+    if is_url(path):
+        return _open_urls(path, options)
+    if path.startswith(b"file://"):
+        path = path[len(b"file://") :]
     if is_pattern(path):
         return _open_files(expand_pattern(path), path, options)
     for kind in FOLDER_KINDS:
@@ -142,6 +161,15 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     if not os.path.exists(path):
         raise LoaderError("E-NODATA", "no such file or folder", path=path)
     return _open_files([path], path, options)
+
+
+def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
+    urls = expand_url(url)
+    kind = _find_file_kind(urls)
+    if kind is not None and kind.takes_urls:
+        return kind.open(urls, **options)
+    known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS if kind.takes_urls)
+    raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
 
 
 def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
@@ -154,7 +182,7 @@ def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> So
 
 def _find_file_kind(paths: list[bytes]) -> FileKind | None:
     """Return the kind that all files are of by their names; None if there is none."""
-    names = [os.fsdecode(path).lower() for path in paths]
+    names = [os.fsdecode(path.partition(b"?")[0] if is_url(path) else path).lower() for path in paths]
     return next((kind for kind in FILE_KINDS if all(name.endswith(kind.suffixes) for name in names)), None)
 
 

@@ -43,15 +43,16 @@ ROOMS: dict[str, str] = {
     "pipelines/batch": "errors checked spec plan",
     "pipelines": MANY,
     "loaders/system": "",
-    "loaders/stream": "",
+    "loaders/stream": "system",
     "loaders/metrics": "",
     "loaders/workers": "system",
     "loaders/sources": "system",
+    "loaders/cache": "system",
+    "loaders/remote": "system sources cache",
     "loaders/tables": "system sources",
-    "loaders/tars": "system sources",
+    "loaders/tars": "system sources remote",
     "loaders/arrow": "system sources",
     "loaders/views": "system sources",
-    "loaders/cache": "system",
     "loaders/cache_encode": "system workers sources cache",
     "loaders/cache_build": "system stream workers sources cache cache_encode",
     "loaders/engine": "system stream workers sources",
@@ -97,7 +98,7 @@ WIDE_FUNCTIONS: dict[str, str] = {
 }
 
 # Optional packages that only some files may import: import name -> what those files' names contain.
-HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow"}
+HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "store"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
     for line in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]

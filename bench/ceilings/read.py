@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count, cycle
+from itertools import count, cycle, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from penstock.loaders.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.cache.hdf5_layout import read_layout
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines.errors import LoaderError
@@ -151,10 +152,12 @@ def _try_read(read: Callable[[], object]) -> bool:
 
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
-    """Yield where the bytes of images `indices` lie; nothing for what is no folder, no cache and no part of these."""
+    """Yield where the bytes of images `indices` lie; nothing for a source of which this is unknown."""
     if isinstance(source, ImageFolder):
         for path in map(source.path, indices):
             yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
+    elif isinstance(source, RangeSource):
+        yield from starmap(FileRange, source.ranges(indices))
     elif isinstance(source, Hdf5Cache):
         payloads: dict[bytes, int] = {}
         for index in indices:
@@ -178,7 +181,7 @@ def _payload_offset(path: bytes) -> int:
 def bytes_an_image(source: Source) -> int | None:
     """Return the mean stored size of an image in bytes; None for arrays. Reads a few images of other sources."""
     source = source.source if isinstance(source, RepeatedSource) else source
-    if isinstance(source, ImageFolder):
+    if isinstance(source, (ImageFolder, RangeSource)):
         return source.num_bytes // len(source)
     if isinstance(source, Hdf5Cache):
         return sum(about.payload_bytes for about in source.about) // len(source)

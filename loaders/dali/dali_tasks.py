@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.native_rows import NativeRows, Plan
+from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan
 from penstock.loaders.engine.producer import Aborted, Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows
@@ -39,9 +39,10 @@ class CropTaskProducer(Producer):
         plan: Plan,
         pixels: npt.NDArray[np.uint8],
         progress: Progress | None,
+        keys: Keys,
     ) -> Rows:
         """Make tasks of those of the rows `wanted` that the native library can prepare, and return them."""
-        prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound)
+        prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound, keys)
         if prepared is None:
             raise Aborted
         flips = (prepared.rows["flip"] != 0).tolist()

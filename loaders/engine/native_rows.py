@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ from penstock.pipelines.native.rows import (
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
-# (samples, widths, heights), int64 [n] each -> their crops and flips.
+Keys = npt.NDArray[np.int64] | None
+# (keys, widths, heights), int64 [n] each -> their crops and flips.
 Plan = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
 _MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
@@ -58,6 +60,12 @@ class NativeRows:
 
     def __init__(self, source: LocatedSource, stage: NativeStage) -> None:
         self._source, self.stage = source, stage
+        self._locate_s = 0.0
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of the latest batch that were spent on reading, or on waiting for what is fetched."""
+        return self._locate_s + self.stage.read_s
 
     def fill(
         self,
@@ -66,9 +74,11 @@ class NativeRows:
         plan: Plan,
         images: npt.NDArray[np.uint8] | None,
         progress: Progress | None = None,
+        keys: Keys = None,
     ) -> Rows | None:
         """Write the pixels of `samples` (int64 [n]) to the rows `places` of `images`, uint8 [batch, h, w, 3].
 
+        keys: numbers by which the rows of the batch are drawn, int64 [batch]; None for the samples themselves.
         Without `images` they are decoded but not resized, for measurements. Returns the filled rows: ROW [m], with
         `sample`, `row`, `window` and `flip`; None if the batch is no longer wanted.
         """
@@ -76,7 +86,7 @@ class NativeRows:
         wanted = self.stage.load(rows, names, progress)
         rows = _keep_supported(rows)
         if wanted and len(rows):
-            _draw(rows, plan)
+            _draw(rows, plan, keys)
             wanted = self.stage.fill(rows, images)
         return _keep_supported(rows) if wanted else None
 
@@ -87,6 +97,7 @@ class NativeRows:
         plan: Plan,
         progress: Progress | None = None,
         sound: npt.NDArray[np.bool_] | None = None,
+        keys: Keys = None,
     ) -> Prepared | None:
         """Prepare `samples` (int64 [n]) for another decoder, at the rows `places` of the batch; None as fill().
 
@@ -101,7 +112,7 @@ class NativeRows:
             if not self.stage.load(rows, names, progress, files):
                 return None
             rows = _keep_supported(rows)
-            drawn = _draw(rows, plan)
+            drawn = _draw(rows, plan, keys)
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
             parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
@@ -124,19 +135,23 @@ class NativeRows:
         """Return a row per sample that says where it lies; no rows if the source cannot locate them."""
         rows = np.zeros(len(samples), ROW)
         rows["sample"], rows["row"] = samples, places
+        started = time.perf_counter()
         try:
             return rows, self._source.locate(samples, rows)
         except LoaderError:  # a cache that was replaced: the Python path names the sample
             return rows[:0], NO_NAMES
+        finally:
+            self._locate_s = time.perf_counter() - started
 
 
 def _keep_supported(rows: Rows) -> Rows:
     return rows[rows["result"] == 0] if np.count_nonzero(rows["result"]) else rows
 
 
-def _draw(rows: Rows, plan: Plan) -> npt.NDArray[np.int32]:
+def _draw(rows: Rows, plan: Plan, keys: Keys) -> npt.NDArray[np.int32]:
     """Draw crops and flips of rows that are loaded, and return the crops, int32 [m, 4]."""
-    drawn = plan(rows["sample"].astype(np.int64), *upright_sizes(rows))
+    numbers = rows["sample"].astype(np.int64) if keys is None else keys[rows["row"]]
+    drawn = plan(numbers, *upright_sizes(rows))
     rows["window"], rows["flip"] = drawn.windows, drawn.flips
     return drawn.windows
 

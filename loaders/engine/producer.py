@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.native_rows import NativeRows, Plan, native_rows
+from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan, native_rows
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows, pad_rows
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
@@ -58,18 +58,20 @@ class Producer:
         """
         started = time.perf_counter()
         self.tasks.clear()
+        self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
+        keys = self._settings.schedule.draw_keys(cursor.position)
         pad_rows(np.flatnonzero(index < 0), pixels, rows)
         left, native_s = np.flatnonzero(index >= 0), 0.0
         if self._native is not None:
             plan = partial(plan_batch, self._settings.pipeline, self._settings.schedule.seed, cursor.epoch)
-            filled = self._fill_natively(self._native, index, left, plan, pixels, progress)
+            filled = self._fill_natively(self._native, index, left, plan, pixels, progress, keys)
             _note(filled, rows)
             left = np.setdiff1d(left, filled["row"], assume_unique=True) if len(filled) < len(left) else left[:0]
-            native_s = self._native.stage.read_s
+            native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
         if len(left):
-            bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on)
+            bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on, keys)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         self._label(rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
@@ -84,9 +86,10 @@ class Producer:
         plan: Plan,
         pixels: npt.NDArray[np.uint8],
         progress: Progress | None,
+        keys: Keys,
     ) -> Rows:
         """Fill those of the rows `wanted` that the native library can, and return them as native rows."""
-        filled = native.fill(index[wanted], wanted, plan, pixels, progress)
+        filled = native.fill(index[wanted], wanted, plan, pixels, progress, keys)
         if filled is None:
             raise Aborted
         return filled

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.loaders.engine.read_ahead import ReadAhead
 from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -25,6 +26,7 @@ class ProducerSettings:
         on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
         consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
         sound: the samples in which nothing is repaired, as far as this process knows.
+        read_ahead: announces samples to the source.
     """
 
     source: Source
@@ -37,3 +39,4 @@ class ProducerSettings:
     on_repaired: str = "count"
     consumer_bytes: int = 0
     sound: SoundSamples = field(default_factory=SoundSamples)
+    read_ahead: ReadAhead = field(default_factory=ReadAhead)

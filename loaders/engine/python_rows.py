@@ -33,6 +33,7 @@ class PythonRows:
         self._reader = SampleReader(settings.source, decoder, settings.sound)
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
+        self._keys: npt.NDArray[np.int64] | None = None
 
     @property
     def read_s(self) -> float:
@@ -47,12 +48,14 @@ class PythonRows:
         pixels: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.void],
         working_on: Callable[[int], None],
+        keys: npt.NDArray[np.int64] | None = None,
     ) -> dict[int, BadSample]:
         """Fill the rows `wanted` of a batch, and return the bad samples among them by row.
 
-        index: int64 [batch], the sample of each row; pixels, rows and working_on: as Producer.produce takes them.
+        index: int64 [batch], the sample of each row; pixels, rows and working_on: as Producer.produce takes them; keys:
+        numbers by which the rows are drawn, int64 [batch], None for their samples.
         """
-        self._reader.read_s, self.repaired = 0.0, {}
+        self._reader.read_s, self.repaired, self._keys = 0.0, {}, keys
         self._reader.will_need(index[wanted])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
@@ -62,7 +65,7 @@ class PythonRows:
                 loaded[row] = self._reader.load(sample)
             except LoaderError as error:
                 bad[row] = self._bad(row, sample, error)
-        plan = self._plan(epoch, list(loaded.values())) if loaded else None
+        plan = self._plan(epoch, loaded) if loaded else None
         for place, (row, item) in enumerate(loaded.items()):
             assert plan is not None
             working_on(item.sample)
@@ -74,8 +77,11 @@ class PythonRows:
             bad[row] = self._replace(epoch, entry, pixels, rows, working_on)
         return bad
 
-    def _plan(self, epoch: int, loaded: list[Loaded]) -> BatchPlan:
-        numbers = np.array([(item.sample, item.width, item.height) for item in loaded], np.int64).reshape(-1, 3)
+    def _plan(self, epoch: int, loaded: dict[int, Loaded]) -> BatchPlan:
+        """Draw crops and flips of samples by row."""
+        numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
+        if self._keys is not None:
+            numbers[:, 0] = self._keys[list(loaded)]
         schedule = self._settings.schedule
         return plan_batch(self._settings.pipeline, schedule.seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
 
@@ -121,14 +127,14 @@ class PythonRows:
         working_on: Callable[[int], None],
     ) -> BadSample:
         """Fill the row of a bad sample with the next good sample of the data set, or with padding."""
-        row, n = entry.row, self._settings.schedule.n
+        row, n = entry.row, len(self._settings.source)
         if self._settings.substitute and not self._settings.evaluation:
             for distance in range(1, min(_MAX_SUBSTITUTES, n)):
                 candidate = (entry.sample + distance) % n
                 working_on(candidate)
                 try:
                     item = self._reader.load(candidate)
-                    self._fill_row(row, item, self._plan(epoch, [item]), 0, pixels, rows)
+                    self._fill_row(row, item, self._plan(epoch, {row: item}), 0, pixels, rows)
                 except LoaderError as error:
                     self._bad(row, candidate, error)
                     continue

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
@@ -76,8 +77,9 @@ class DeviceFeed:
 
     Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
     that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage. `seed` is the seed of the stage's augmentations. `pad=False` leaves out rows that
-    hold no sample. An exception of `source` is raised in its place in the order, after the batches before it.
+    straight through the batch stage. `seed` is the seed of the stage's augmentations, `draw_keys` that of Schedule.
+    `pad=False` leaves out rows that hold no sample. An exception of `source` is raised in its place in the order, after
+    the batches before it.
     """
 
     def __init__(
@@ -87,12 +89,13 @@ class DeviceFeed:
         stage: BatchStage,
         *,
         seed: int = 0,
+        draw_keys: Callable[[int], npt.NDArray[np.int64] | None] = lambda position: None,
         pad: bool = True,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self._stage, self._ahead = source, ready, stage, ahead
-        self._seed, self._pad = seed, pad
+        self._seed, self._pad, self._draw_keys = seed, pad, draw_keys
         self._copies = copies
         if copies is None and stage.device.type == "cuda":
             self._copies = CudaCopyEngine(stage.device)
@@ -168,7 +171,9 @@ class DeviceFeed:
         return DeviceBatch(images[kept], labels[kept], replace(host, **of_each_row))
 
     def _plan(self, batch: HostBatch) -> AugmentPlan | None:
-        return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, batch.index))
+        keys = self._draw_keys(batch.cursor.position)
+        numbers = batch.index if keys is None else np.where(batch.index < 0, -1, keys)
+        return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, numbers))
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
         assert self._copies is not None

@@ -9,7 +9,7 @@ from penstock.loaders.metrics.values import WAIT_QUANTILES, HasStats, loader_met
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 
-_COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s", "read_s")
+_COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
 
 
 def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str = "127.0.0.1") -> Callable[[], None]:

@@ -31,6 +31,8 @@ class LoaderStats:
         queue_depth: finished batches found waiting, mean over all requests.
         repaired: images of which libjpeg made up a part, or that a GPU decoded wrongly; the ledger names them.
         replaced: samples that could not be served; the ledger names them.
+        requests: requests to remote storage by this process, also for samples that are not needed yet.
+        fetched_bytes: bytes that came for them.
         waits: class of length -> how many waits for a batch fell into it; wait_quantile reads it.
     """
 
@@ -43,6 +45,8 @@ class LoaderStats:
     queue_depth: float = 0.0
     repaired: int = 0
     replaced: int = 0
+    requests: int = 0
+    fetched_bytes: int = 0
     waits: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     def wait_quantile(self, share: float) -> float:

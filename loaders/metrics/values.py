@@ -22,7 +22,8 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
 
     Counts are totals since the loader was made. All times are in seconds. `wait_s` is the consumer's total wait;
     `wait_p50_s`, `wait_p95_s` and `wait_p99_s` are quantiles of the wait for a batch. `produce_s` is worker time, and
-    `read_s` the part of it spent reading. `images_per_s` is the mean rate since the first batch was requested.
+    `read_s` the part of it spent reading; `requests` and `fetched_bytes` went to remote storage. `images_per_s` is the
+    mean rate since the first batch was requested.
     """
     stats = loader.stats()
     values = {
@@ -36,6 +37,8 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
         "wait_s": stats.wait_s,
         "produce_s": stats.produce_s,
         "read_s": stats.read_s,
+        "requests": stats.requests,
+        "fetched_bytes": stats.fetched_bytes,
         **{f"wait_{name}_s": stats.wait_quantile(share) for name, share in WAIT_QUANTILES.items()},
     }
     return {f"{prefix}{name}": float(value) for name, value in values.items()}

@@ -24,7 +24,7 @@ def expand_pattern(pattern: bytes) -> list[bytes]:
     Raises LoaderError E-NODATA if a wildcard finds nothing, ValueError for a range that runs backwards.
     """
     paths: list[bytes] = []
-    for name in _expand_braces(pattern):
+    for name in expand_braces(pattern):
         if not glob.has_magic(name):
             paths.append(name)
             continue
@@ -35,11 +35,12 @@ def expand_pattern(pattern: bytes) -> list[bytes]:
     return paths
 
 
-def _expand_braces(pattern: bytes) -> list[bytes]:
+def expand_braces(pattern: bytes) -> list[bytes]:
+    """Return the names that braces stand for. Raises ValueError for a range that runs backwards."""
     found = _BRACES.search(pattern)
     if found is None:
         return [pattern]
-    before, after = pattern[: found.start()], _expand_braces(pattern[found.end() :])
+    before, after = pattern[: found.start()], expand_braces(pattern[found.end() :])
     choices = [choice for part in found[1].split(b",") for choice in _expand_range(part)]
     if len(choices) * len(after) > _MOST_NAMES:
         raise ValueError(f"the pattern {os.fsdecode(pattern)!r} stands for {len(choices) * len(after):,} files")

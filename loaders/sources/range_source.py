@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,12 @@ class RangeSource:
         names = self._index.locate(indices, rows)
         rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
         return NO_NAMES._replace(names=names)
+
+    def ranges(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, int]]:
+        """Yield where images `indices` lie: path of the container, offset, bytes."""
+        for index in indices:
+            container = self._index.container(int(self._index.container_of[index]))
+            yield container.name, int(self._index.starts[index]), int(self._index.sizes[index])
 
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""

@@ -10,7 +10,16 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import LocatedSource, Source, WindowSource, is_cache, is_located, sample_name
+from penstock.loaders.sources.contract import (
+    FetchingSource,
+    LocatedSource,
+    Source,
+    WindowSource,
+    is_cache,
+    is_fetching,
+    is_located,
+    sample_name,
+)
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
@@ -27,6 +36,7 @@ class View:
         fingerprint, content: hex digests of those of `source` and of how it is viewed.
         locates: whether `source` says where its images lie.
         has_windows: whether `source` reads parts of images, as a cache does.
+        fetches: whether `source` fetches samples ahead of their use.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -39,7 +49,7 @@ class View:
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = self._digest(source.fingerprint)
         self.content = self._digest(getattr(source, "content", source.fingerprint))
-        self.locates, self.has_windows = is_located(source), is_cache(source)
+        self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
 
     def _digest(self, of_source: str) -> str:
         return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()
@@ -85,6 +95,26 @@ class View:
         """Announce that images `indices` will be read soon."""
         if isinstance(self.source, WindowSource):
             self.source.will_need(self._at(indices))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        return isinstance(self.source, FetchingSource) and self.source.has_room
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices`."""
+        if isinstance(self.source, FetchingSource):
+            self.source.announce(self._at(indices))
+
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        if isinstance(self.source, FetchingSource):
+            self.source.forget()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        return getattr(self.source, "traffic", (0, 0))
 
     def stored_size(self, index: int) -> StoredSize | None:
         """Return size and orientation of image `index`; None if it can only be read whole."""

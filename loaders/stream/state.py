@@ -83,7 +83,7 @@ class LoaderState(StreamIdentity):
         seed: seed of order, crops, flips and augmentations.
         shuffle: whether the order is shuffled.
         pipeline: as pipeline_settings returns them.
-        sampler: name of the permutation.
+        sampler: name of the order.
         version: of the state's format.
     """
 
@@ -101,11 +101,14 @@ class LoaderState(StreamIdentity):
         """Return the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
         return self._saved(epoch=cursor.epoch, position=cursor.position)
 
-    def restore(self, state: object, *, strict: bool = True) -> Cursor:
-        """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE."""
+    def restore(self, state: object, *, strict: bool = True, epoch_samples: int | None = None) -> Cursor:
+        """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE.
+
+        epoch_samples: samples in an epoch, where it is not those of the data set.
+        """
         if isinstance(state, dict) and type(state.get("shuffle")) is int:
             state = {**state, "shuffle": bool(state["shuffle"])}  # create_loader once took 0 and 1
-        cursor = Cursor(*self._place(state, {"epoch": NUM_EPOCHS, "position": self.samples + 1}))
+        cursor = Cursor(*self._place(state, {"epoch": NUM_EPOCHS, "position": (epoch_samples or self.samples) + 1}))
         assert isinstance(state, dict)
         if strict and "pipeline" in state:
             self._refuse_other_pipeline(state["pipeline"])

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import LocatedSource, Source, WindowSource, is_cache, is_located, sample_name
+from penstock.loaders.sources.contract import (
+    FetchingSource,
+    LocatedSource,
+    Source,
+    WindowSource,
+    is_cache,
+    is_fetching,
+    is_located,
+    sample_name,
+)
 from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
@@ -32,6 +41,7 @@ class Concat:
         skipped: reason -> number of entries that the sources skipped.
         locates: whether some of the sources locate their images.
         has_windows: whether all of them read parts of images, as caches do.
+        fetches: whether some of them fetch samples ahead of their use.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -46,6 +56,7 @@ class Concat:
         self.skipped: dict[str, int] = dict(sum((Counter(source.skipped) for source in self.sources), Counter()))
         self.locates = any(map(is_located, self.sources))
         self.has_windows = all(map(is_cache, self.sources))
+        self.fetches = any(map(is_fetching, self.sources))
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -76,6 +87,29 @@ class Concat:
         for source, _, inner, _ in self._parts(indices):
             if isinstance(source, WindowSource):
                 source.will_need(inner)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples of any source may be announced."""
+        return all(source.has_room for source in self.sources if isinstance(source, FetchingSource))
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices`."""
+        for source, _, inner, _ in self._parts(indices):
+            if isinstance(source, FetchingSource):
+                source.announce(inner)
+
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        for source in self.sources:
+            if isinstance(source, FetchingSource):
+                source.forget()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        requests, num_bytes = zip(*(getattr(source, "traffic", (0, 0)) for source in self.sources), strict=True)
+        return sum(requests), sum(num_bytes)
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Say in `rows` where images `indices` lie; those of a source that does not locate them stay ELSEWHERE."""

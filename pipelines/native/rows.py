@@ -26,17 +26,19 @@ Rows = npt.NDArray[np.void]
 
 
 class Names(NamedTuple):
-    """Hold the names that rows of kind FILE point into, as bytes.
+    """Hold what rows point into: names of files, as bytes, and memory.
 
     Attributes:
         root: path of the folder, ending in a slash.
         folders: names of the folders below it, uint8, one after the other.
         names: names of the files in these, uint8, one after the other.
+        kept: objects whose memory rows of kind ENCODED point into; they live as long as this one.
     """
 
     root: bytes
     folders: npt.NDArray[np.uint8]
     names: npt.NDArray[np.uint8]
+    kept: object = None
 
 
 NO_NAMES = Names(b"", np.zeros(1, np.uint8), np.zeros(1, np.uint8))

@@ -27,7 +27,7 @@ from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.order import Schedule
+from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.stream.order import Permutation
+from penstock.loaders.stream.permutation import Permutation
 from penstock.pipelines.errors import LoaderError
 
 # torch is loaded, and has threads, wherever these tests fork on purpose

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.order import Permutation, Schedule
+from penstock.loaders.stream.permutation import Permutation
+from penstock.loaders.stream.schedule import Schedule
 
 
 def permuted(n: int, seed: int = 0, epoch: int = 0) -> list[int]:
@@ -237,3 +238,10 @@ def test_the_step_is_the_same_for_every_world_size_of_one_global_batch() -> None
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Schedule(**{"n": 10, "batch_size": 2, **settings})
+
+
+@pytest.mark.parametrize("n", [1, 2, 33, 1000, 65_537, 10**12])
+def test_its_inverse_leads_back(n: int) -> None:
+    permutation = Permutation.of_epoch(n, 9, 3)
+    positions = np.unique(np.random.default_rng(1).integers(0, n, 500))
+    assert np.array_equal(permutation.inverse(permutation(positions)), positions)

@@ -1,0 +1,136 @@
+"""Chooses the order of a stream: as in the source, shuffled, shuffled by blocks, drawn by weights, or mixed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.block_order import BlockShuffled
+from penstock.loaders.stream.mixed_order import Mixed
+from penstock.loaders.stream.order import InOrder, Order, Shuffled
+from penstock.loaders.stream.weighted_order import make_weighted
+from penstock.pipelines.checked import checked_bool, checked_int, shown
+from penstock.pipelines.errors import printable
+
+_PAIRS = 1024  # pairs of neighbours whose labels are compared
+_SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 is usual for two classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Ask for a shuffle by blocks, which suits storage that is slow at random reads.
+
+    Attributes:
+        samples: neighbouring samples per block; 64 photos are some MB.
+        group: blocks whose samples are mixed with each other at a time: the more, the better a batch is mixed.
+    """
+
+    samples: int = 64
+    group: int = 256
+
+    def __post_init__(self) -> None:
+        checked_int("samples", self.samples, 1)
+        checked_int("group", self.group, 1)
+
+
+Shuffle = bool | str | Blocks | None
+
+
+def checked_shuffle(shuffle: Any, default: bool) -> bool | Blocks:
+    """Return how the samples are shuffled. Raises ValueError."""
+    if shuffle is None:
+        return default
+    if isinstance(shuffle, Blocks):
+        return shuffle
+    if isinstance(shuffle, str):
+        if shuffle != "blocks":
+            raise ValueError(f"shuffle must be True or False, 'blocks' or Blocks(...), got {shuffle!r}")
+        return Blocks()
+    return checked_bool("shuffle", shuffle)
+
+
+def choose_order(
+    source: Source, shuffle: bool | Blocks, seed: int, weights: Any = None, epoch_samples: int | None = None
+) -> Order:
+    """Return the order of the samples of `source`; the arguments are those of create_loader. Raises ValueError."""
+    mixture = getattr(source, "mixture", None)
+    n = len(source)
+    if epoch_samples is not None:
+        epoch_samples = checked_int("epoch_samples", epoch_samples, 1)
+        if weights is None and mixture is None:
+            raise ValueError("epoch_samples needs weights or a mix(...): any other epoch serves each sample once")
+    if weights is not None:
+        if shuffle is not True or mixture is not None:
+            raise ValueError("weights draw samples at random: leave out shuffle, and mix(...) as the source")
+        return make_weighted(_checked_weights(weights, source), epoch_samples or n, seed)
+    if mixture is not None and shuffle is not False:
+        if isinstance(shuffle, Blocks):
+            raise ValueError("a mix(...) cannot be shuffled by blocks: pass shuffle=True")
+        return Mixed(n=epoch_samples or n, seed=seed, sizes=mixture.sizes, shares=mixture.shares)
+    if isinstance(shuffle, Blocks):
+        _warn_of_sorted_labels(source)
+        return BlockShuffled(n=n, seed=seed, block=min(n, shuffle.samples), group=shuffle.group)
+    return Shuffled(n, seed) if shuffle else InOrder(n)
+
+
+def _warn_of_sorted_labels(source: Source) -> None:
+    """Warn of data sorted by class: the groups of a shuffle by blocks hold few classes then."""
+    n = len(source)
+    some = np.unique(np.linspace(0, max(0, n - 2), _PAIRS).astype(np.int64))
+    if n > _PAIRS and np.mean(source.labels(some) == source.labels(some + 1)) > _SORTED and len(source.classes) > 1:
+        warnings.warn(
+            "neighbouring samples are of the same class, so batches of a shuffle by blocks hold few classes and train "
+            "badly: use shuffle=True, or write the data in another order",
+            stacklevel=4,
+        )
+
+
+def _checked_weights(weights: Any, source: Source) -> npt.NDArray[np.float64]:
+    """Return a weight per sample, float64. Raises ValueError."""
+    if isinstance(weights, str):
+        if weights != "balanced":
+            raise ValueError(f"weights must be 'balanced', a dict or one number per sample, got {weights!r}")
+        return _spread(np.ones(len(source.classes)), source)
+    if isinstance(weights, Mapping):
+        return _spread(_class_shares(weights, source), source)
+    weights = weights.detach().cpu() if hasattr(weights, "detach") else weights
+    try:
+        values = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"weights must be 'balanced', a dict or one number per sample, got {shown(weights)}") from None
+    if values.shape != (len(source),):
+        raise ValueError(f"weights must have shape [{len(source)}], one per sample, got {list(values.shape)}")
+    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise ValueError("weights must be finite and at least 0, and not all 0")
+    return values
+
+
+def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.float64]:
+    shares, numbers = np.zeros(len(source.classes)), {name: number for number, name in enumerate(source.classes)}
+    for key, value in weights.items():
+        number = key if isinstance(key, int) else numbers.get(os.fsencode(key))
+        if number is None or not 0 <= number < len(shares):
+            known = ", ".join(map(printable, source.classes[:5]))
+            raise ValueError(f"weights must name classes of the data ({known}, ...), got {key!r}")
+        shares[number] = value
+    if not np.isfinite(shares).all() or (shares < 0).any():
+        raise ValueError("weights must be finite and at least 0")
+    return shares
+
+
+def _spread(shares: npt.NDArray[np.float64], source: Source) -> npt.NDArray[np.float64]:
+    """Give each sample an equal part of its class's share of the draws."""
+    labels = source.labels(np.arange(len(source), dtype=np.int64))
+    counts = np.bincount(labels, minlength=len(shares))
+    parts = np.divide(shares, counts, out=np.zeros(len(shares)), where=counts > 0)
+    if not parts.any():
+        raise ValueError("weights must be above 0 for a class that has samples")
+    weights: npt.NDArray[np.float64] = parts[labels]
+    return weights

@@ -1,0 +1,153 @@
+"""Fetches ranges of objects ahead of their use: many requests at a time, neighbours in one, within a limit of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.pipelines.errors import LoaderError
+
+MAX_GAP_BYTES = 64 << 10  # between ranges that one request reads: costs less than another request
+MAX_REQUEST_BYTES = 4 << 20
+
+
+class Range(NamedTuple):
+    """Name the bytes of a sample.
+
+    Attributes:
+        sample: index of the sample.
+        url: the object.
+        start: offset of its bytes there.
+        size: number of bytes.
+        version: of the object, as ObjectStore names it.
+    """
+
+    sample: int
+    url: str
+    start: int
+    size: int
+    version: int
+
+
+Keep = Callable[[Range, memoryview], object]
+
+
+class Fetcher:
+    """Fetch samples that are announced, and hand each out once; threads of one process share it.
+
+    Args:
+        store: what reads objects.
+        requests: requests under way at a time.
+        bytes_ahead: bytes that are announced and not yet taken; more are not accepted, except for a batch that is
+            needed now.
+        keep: called in the thread of a request with each sample that came, to store it.
+    """
+
+    def __init__(self, store: ObjectStore, requests: int, bytes_ahead: int, keep: Keep | None = None) -> None:
+        self._store, self._bytes_ahead, self._keep = store, bytes_ahead, keep
+        self._num_threads = requests
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with how often it is wanted
+        self._ahead = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        return self._ahead < self._bytes_ahead
+
+    def announce(self, ranges: Sequence[Range]) -> None:
+        """Begin to fetch samples; one that is on its way already is only counted."""
+        new: list[tuple[Range, Future[memoryview]]] = []
+        with self._lock:
+            for wanted in ranges:
+                known = self._coming.get(wanted.sample)
+                if known is not None:
+                    self._coming[wanted.sample] = (*known[:2], known[2] + 1)
+                    continue
+                future: Future[memoryview] = Future()
+                self._coming[wanted.sample] = (wanted, future, 1)
+                self._ahead += wanted.size
+                new.append((wanted, future))
+            if self._pool is None and new:
+                self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
+        for request in _join_neighbours(new):
+            assert self._pool is not None
+            self._pool.submit(self._fetch, request)
+
+    def take(self, wanted: Range) -> memoryview:
+        """Wait for the bytes of a sample and return them. Raises LoaderError."""
+        with self._lock:
+            known = self._coming.get(wanted.sample)
+        if known is None:
+            self.announce([wanted])
+            with self._lock:
+                known = self._coming[wanted.sample]
+        try:
+            return known[1].result()
+        finally:
+            self._let_go(wanted.sample)
+
+    def forget(self) -> None:
+        """Forget what was announced and not taken; requests under way end by themselves."""
+        with self._lock:
+            self._coming.clear()
+            self._ahead = 0
+
+    def close(self) -> None:
+        """Drop all requests that have not begun."""
+        self.forget()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _let_go(self, sample: int) -> None:
+        with self._lock:
+            known = self._coming.get(sample)
+            if known is None:
+                return
+            if known[2] > 1:
+                self._coming[sample] = (*known[:2], known[2] - 1)
+                return
+            del self._coming[sample]
+            self._ahead -= known[0].size
+
+    def _fetch(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
+        first, last = request[0][0], request[-1][0]
+        try:
+            part = self._store.read(first.url, first.start, last.start + last.size - first.start, first.version)
+            data = memoryview(part.data).cast("B")
+        except LoaderError as error:
+            if len(request) > 1:  # each for itself, so that one bad sample does not take its neighbours with it
+                for one in request:
+                    self._fetch([one])
+                return
+            request[0][1].set_exception(error)
+            return
+        except BaseException as error:
+            for _, future in request:
+                future.set_exception(error)
+            return
+        for wanted, future in request:
+            own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
+            if self._keep is not None:
+                self._keep(wanted, own)
+            future.set_result(own)
+
+
+def _join_neighbours(wanted: list[tuple[Range, Any]]) -> list[list[tuple[Range, Any]]]:
+    """Join ranges of one object that lie close together, each list a request."""
+    joined: list[list[tuple[Range, Any]]] = []
+    for one in sorted(wanted, key=lambda pair: (pair[0].url, pair[0].start)):
+        if joined:
+            first, last = joined[-1][0][0], joined[-1][-1][0]
+            gap = one[0].start - last.start - last.size
+            whole = one[0].start + one[0].size - first.start
+            if one[0].url == last.url and 0 <= gap <= MAX_GAP_BYTES and whole <= MAX_REQUEST_BYTES:
+                joined[-1].append(one)
+                continue
+        joined.append([one])
+    return joined

@@ -1,0 +1,206 @@
+"""Serves samples that lie in remote containers as a source: fetched ahead, from memory or from a local copy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.remote.fetcher import Fetcher, Range
+from penstock.loaders.remote.local_copy import LocalCopy, NextUse
+from penstock.loaders.remote.object_store import ObjectStore, is_url
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
+from penstock.loaders.sources.range_index import RangeIndex
+from penstock.loaders.sources.range_source import RangeSource
+from penstock.loaders.system.saved_columns import reopen_index
+from penstock.pipelines.checked import checked_int
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """Say how remote data is fetched.
+
+    Attributes:
+        requests: requests under way at a time, per process.
+        bytes_ahead: bytes that may be fetched before they are needed, per process.
+        local_cache: folder for a copy of what was fetched, shared by the processes of a machine; None for none.
+        local_bytes: bytes that the copy may take, about; by default as many as the data has.
+        max_file_bytes: a larger sample is refused before it is fetched.
+    """
+
+    requests: int = 64
+    bytes_ahead: int = 256 << 20
+    local_cache: str | os.PathLike[Any] | None = None
+    local_bytes: int | None = None
+    max_file_bytes: int = MAX_FILE_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "bytes_ahead", "max_file_bytes"):
+            checked_int(name, getattr(self, name), 1)
+        if self.local_bytes is not None:
+            checked_int("local_bytes", self.local_bytes, 1)
+
+
+REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
+_NUM_CHECKED = 256  # containers that are compared when a saved index is opened; each is compared again when it is read
+
+
+def check_remote(
+    paths: Sequence[bytes],
+    requests: int | None,
+    bytes_ahead: int | None,
+    local_cache: str | os.PathLike[Any] | None,
+    local_bytes: int | None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> RemoteOptions | None:
+    """Return the options of a source whose containers are URLs; None for one of files. Raises ValueError."""
+    values = (requests, bytes_ahead, local_cache, local_bytes)
+    given = {name: value for name, value in zip(REMOTE_OPTIONS, values, strict=True) if value is not None}
+    num_urls = sum(map(is_url, paths))
+    if num_urls not in (0, len(paths)):
+        raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
+    if num_urls:
+        return RemoteOptions(max_file_bytes=max_file_bytes, **given)  # type: ignore[arg-type]
+    if given:
+        raise ValueError(f"only data by URL takes {', '.join(given)}")
+    return None
+
+
+def are_remote_unchanged(index: RangeIndex) -> bool:
+    """Return whether containers of an index are unchanged: all, or a sample of many."""
+    store, count = ObjectStore(), index.num_containers
+    some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
+
+    def is_unchanged(number: int) -> bool:
+        name, *known = index.container(number)
+        return store.stat(name.decode()) == tuple(known)
+
+    with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
+        return all(pool.map(is_unchanged, some))
+
+
+class RemoteSource(RangeSource):
+    """Read the samples of an index whose containers are URLs.
+
+    `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
+    indexed is refused (E-CHANGED).
+
+    Attributes:
+        store: counts requests, bytes and retries.
+    """
+
+    def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
+        super().__init__(index, reopen, options.max_file_bytes)
+        self.options, self.store = options, ObjectStore()
+        self.local: LocalCopy | None = None
+        if options.local_cache is not None:
+            folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
+            self.local = LocalCopy(folder, index, options.local_bytes or 1 << 62)
+        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep)
+        self._failed: dict[int, LoaderError] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        return self._fetcher.has_room
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        return self.store.requests, self.store.num_bytes
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy."""
+        self._fetcher.announce([self._range(index) for index in self._absent(indices)])
+
+    def forget(self) -> None:
+        """Forget what was announced: the stream goes on elsewhere."""
+        self._fetcher.forget()
+        self._failed.clear()
+
+    def set_future(self, next_use: NextUse) -> None:
+        """Tell the local copy when samples are needed next."""
+        if self.local is not None:
+            self.local.next_use = next_use
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` with where images `indices` lie, after waiting for those that are on their way.
+
+        One that cannot be had stays ELSEWHERE; read() raises why.
+        """
+        rows["size"] = self._index.sizes[indices]
+        there = np.zeros(len(indices), bool)
+        if self.local is not None:
+            there = self.local.has(indices)
+            rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
+            rows["offset"][there] = self.local.offsets(indices[there])
+            rows["crc"][there] = self.local.crcs(indices[there])
+        kept: list[memoryview] = []
+        for row in np.flatnonzero(~there).tolist():
+            index = int(indices[row])
+            if rows["size"][row] > self._max_file_bytes:
+                continue
+            try:
+                data = self._fetcher.take(self._range(index))
+            except LoaderError as error:
+                self._failed[index] = error
+                continue
+            kept.append(data)
+            rows["kind"][row], rows["offset"][row] = ENCODED, np.frombuffer(data, np.uint8).ctypes.data
+        return NO_NAMES._replace(kept=kept)
+
+    def read(self, index: int) -> bytes:
+        """Return the encoded image `index`. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED, E-BOMB."""
+        path, size = self.path(index), int(self._index.sizes[index])
+        if size > self._max_file_bytes:
+            raise oversize_error(size, self._max_file_bytes, index, path)
+        failed = self._failed.pop(index, None)
+        if failed is not None:
+            raise LoaderError(failed.code, failed.cause, fix=failed.fix, sample=index, path=path)
+        local = None if self.local is None else self.local.read(index)
+        if local is not None:
+            return local
+        try:
+            return bytes(self._fetcher.take(self._range(index)))
+        except LoaderError as error:
+            raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
+
+    def refreshed(self) -> RangeSource:
+        """Return this source if its containers are unchanged, otherwise one of their present content."""
+        return self if are_remote_unchanged(self._index) else self._reopen()
+
+    def close(self) -> None:
+        """Drop all requests that have not begun."""
+        self._fetcher.close()
+
+    def _absent(self, indices: npt.NDArray[np.int64]) -> list[int]:
+        wanted = indices[self._index.sizes[indices] <= self._max_file_bytes]
+        if self.local is not None:
+            wanted = wanted[~self.local.has(wanted)]
+        return [int(index) for index in wanted]
+
+    def _range(self, index: int) -> Range:
+        container = self._index.container(int(self._index.container_of[index]))
+        start, size = int(self._index.starts[index]), int(self._index.sizes[index])
+        return Range(index, container.name.decode(), start, size, container.mtime_ns)
+
+    def _keep(self, fetched: Range, data: memoryview) -> None:
+        if self.local is not None:
+            self.local.keep(fetched.sample, data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_remote, (self._index.file.paths, self.content, self._reopen, self.options)
+
+
+def _attach_remote(
+    paths: tuple[bytes, ...], content: str, reopen: Callable[[], RangeSource], options: RemoteOptions
+) -> RemoteSource:
+    index = reopen_index(paths, RangeIndex, lambda found: found.header.content == content)
+    return RemoteSource(index, reopen, options)

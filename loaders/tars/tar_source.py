@@ -1,0 +1,143 @@
+"""Opens tars of samples (WebDataset) as a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.loaders.remote.remote_source import (
+    REMOTE_OPTIONS,
+    RemoteOptions,
+    RemoteSource,
+    are_remote_unchanged,
+    check_remote,
+)
+from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, root_error
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.range_index import RangeIndex
+from penstock.loaders.sources.range_source import RangeSource, are_unchanged
+from penstock.loaders.system.saved_columns import load_saved, save_index
+from penstock.loaders.tars.tar_index import IndexSettings, make_table
+from penstock.loaders.tars.tar_labels import open_table
+from penstock.pipelines.checked import checked_bool, checked_int, shown
+from penstock.pipelines.errors import LoaderError
+
+SUFFIX = ".tar"
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
+TAR_OPTIONS = ("image", "label", "classes", "rescan", *REMOTE_OPTIONS)  # of open_tars, that create_loader hands on
+
+
+def open_tars(
+    paths: Sequence[bytes],
+    *,
+    image: str | None = None,
+    label: str | os.PathLike[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str | bytes] | None = None,
+    rescan: bool = False,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    requests: int | None = None,
+    bytes_ahead: int | None = None,
+    local_cache: str | os.PathLike[Any] | None = None,
+    local_bytes: int | None = None,
+) -> RangeSource:
+    """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
+
+    The index is made of the headers and saved in the user's cache folder. It is used again while each tar has its size
+    and time; `rescan=True` always makes it.
+
+    Args:
+        paths: of the tars.
+        image: suffix of the images; several separated by ";", of which the first counts that a sample has. Unless given
+            it is the JPEG, else the WebP, else another image of a sample.
+        label: where the labels stand: "cls" (a .cls member), "json:FIELD" (a field of a .json member), "folder" (the
+            first folder of the names in which they differ), "shard" (the tar's name), a dict {key: label}, or the path
+            of a CSV or TSV file of keys and labels. Unless given it is the first of these that the first sample of a
+            tar has: "cls", "json:label" and "json:cls" if they are integers, "folder"; else all are of one class.
+            Labels that are all integers, but not folders and tars, are the class numbers; others are sorted by name.
+        classes: class names, by class number.
+        rescan: make the index again.
+        max_file_bytes: a larger image is refused before it is read.
+        requests, bytes_ahead, local_cache, local_bytes: of tars by URL, as RemoteOptions holds them.
+
+    Raises LoaderError: E-NODATA without samples, E-FORMAT for a compressed tar, another file, or a sample without its
+    label, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for
+    a table or classes that do not fit; ValueError for other options.
+    """
+    table = open_table(label)
+    if table is not None and isinstance(label, (str, os.PathLike)):
+        label = os.path.abspath(label)
+    settings = IndexSettings(image=_checked_image(image), label=label, table=table, classes=_checked_classes(classes))
+    checked_int("max_file_bytes", max_file_bytes, 1)
+    remote = check_remote(paths, requests, bytes_ahead, local_cache, local_bytes, max_file_bytes)
+    paths = [path if remote else os.path.abspath(path) for path in paths]
+    name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
+    index = None if checked_bool("rescan", rescan) else load_saved(name, RangeIndex)
+    if index is None or index.header.made_by != settings.digest() or not _is_valid(index, remote):
+        index = save_index(name, make_table(paths, settings).write, RangeIndex)
+    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes}
+    if remote is not None:
+        more = {name: getattr(remote, name) for name in REMOTE_OPTIONS}
+        return RemoteSource(index, _Reopening(paths, {**options, **more}), remote)
+    return RangeSource(index, _Reopening(paths, options), max_file_bytes)
+
+
+def _is_valid(index: RangeIndex, remote: RemoteOptions | None) -> bool:
+    return are_unchanged(index) if remote is None else are_remote_unchanged(index)
+
+
+def is_tar_folder(path: bytes) -> bool:
+    """Return whether a folder holds tars, but no image and no folder; it is read up to the first of these."""
+    has_tar = False
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = os.fsdecode(entry.name).lower()
+                if name.startswith("."):
+                    continue
+                if name[name.rfind(".") :] in IMAGE_SUFFIXES or entry.is_dir():
+                    return False
+                has_tar = has_tar or name.endswith(SUFFIX)
+    except OSError:
+        return False
+    return has_tar
+
+
+def open_tar_folder(path: bytes, **options: Any) -> RangeSource:
+    """Open the tars in a folder, sorted by name (bytes), as open_tars does."""
+    try:
+        names = sorted(name for name in os.listdir(path) if name.lower().endswith(SUFFIX.encode()))
+    except OSError as error:
+        raise root_error(error, path) from error
+    return open_tars([os.path.join(path, name) for name in names if not name.startswith(b".")], **options)
+
+
+class _Reopening:
+    """Opens the same tars as they are now; pickles as nothing, because workers never do, and a table may be large."""
+
+    def __init__(self, paths: Sequence[bytes], options: dict[str, Any]) -> None:
+        self._paths, self._options = paths, options
+
+    def __call__(self) -> RangeSource:
+        if not self._paths:
+            cause = "tars have changed since they were indexed by another process"
+            raise LoaderError("E-STALE", cause, fix="create the loader again")
+        return open_tars(self._paths, **self._options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Reopening, ((), {})
+
+
+def _checked_image(image: Any) -> tuple[bytes, ...]:
+    if image is not None and not (isinstance(image, str) and image.strip(";. ")):
+        raise ValueError(f"image must be the suffix of the images, such as 'jpg' or 'png;jpg', got {shown(image)}")
+    return tuple(os.fsencode(part.strip().lstrip(".").lower()) for part in (image or "").split(";") if part.strip())
+
+
+def _checked_classes(classes: Any) -> tuple[bytes, ...] | None:
+    if classes is None:
+        return None
+    names = [] if isinstance(classes, (str, bytes)) else list(classes)
+    if not names or not all(isinstance(name, (str, bytes)) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"classes must be the names of the classes, each once, got {shown(classes)}")
+    return tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in names)

@@ -1,0 +1,258 @@
+"""RemoteSource: the same stream as local files, from memory and from a local copy, and what is said of failures."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import write_folder
+from range_server import RangeServer, serve_ranges
+
+from penstock.loaders import LoaderError, create_loader, open_source
+from penstock.loaders.loader import Loader
+from penstock.loaders.remote import object_store
+from penstock.loaders.remote.object_store import ObjectStore, is_url, without_secrets
+from penstock.loaders.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.pipelines import imagenet_train
+
+NUM_PHOTOS = 37
+PARTS = 3
+Row = tuple[int, int, int]  # index, label, CRC of the pixels
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS))
+    assert isinstance(source, ImageFolder)
+    return source
+
+
+@pytest.fixture
+def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    """A server of containers that hold the photos one after another."""
+    for part in range(PARTS):
+        samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
+        (tmp_path / f"{part}.bin").write_bytes(b"".join(samples))
+    with serve_ranges(tmp_path) as served:
+        yield served
+
+
+def open_remote(server: RangeServer, photos: ImageFolder, **options: Any) -> RemoteSource:
+    return open_at(server.url, photos, options)
+
+
+def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSource:
+    """Open the containers as a source whose samples are in the folder's order."""
+    store = ObjectStore()
+    urls = [f"{url}/{part}.bin" for part in range(PARTS)]
+    containers = [Container(url.encode(), *store.stat(url)) for url in urls]
+    everything = np.arange(len(photos))
+    sizes = np.array([len(photos.read(index)) for index in everything])
+    starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
+    table = RangeTable(
+        kind="remote files",
+        containers=containers,
+        container_of=everything % PARTS,
+        starts=starts,
+        sizes=sizes,
+        labels=photos.labels(everything),
+        keys=[b"%d.jpg" % index for index in everything],
+        classes=photos.classes,
+    )
+    index = save_in_memory(table.write, RangeIndex)
+    return RemoteSource(index, partial(open_at, url, photos, options), RemoteOptions(**options))
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    settings = {"batch_size": 6, "seed": 2, "workers": 2, "with_index": True, **settings}
+    return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, **settings)
+
+
+def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
+    rows: list[Row] = []
+    for number, (images, labels, index) in enumerate(loader):
+        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
+        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
+        if number + 1 == num_batches:
+            break
+    return rows
+
+
+@pytest.fixture(scope="module")
+def expected(photos: ImageFolder) -> list[Row]:
+    with open_loader(photos) as loader:
+        return serve(loader) + serve(loader)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 0},
+        {"workers": 3},
+        {"workers": 2, "decoder": "simplejpeg"},
+        {"workers": 2, "workers_are": "processes"},
+        {"workers": 2, "backend": "dali", "readers": 2},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_stream_is_that_of_local_files(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path, settings: Any, copied: bool
+) -> None:
+    options = {"local_cache": tmp_path / "copy"} if copied else {}
+    with open_loader(open_remote(server, photos, **options), **settings) as loader:
+        served = serve(loader) + serve(loader)
+    if settings.get("backend") == "dali":  # which resizes with sums of its own
+        served, expected = [row[:2] for row in served], [row[:2] for row in expected]  # type: ignore[misc]
+    assert served == expected
+
+
+def test_a_resume_goes_on_exactly(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
+    with open_loader(open_remote(server, photos)) as loader:
+        before = serve(loader, 2)
+        state = loader.state_dict()
+    with open_loader(open_remote(server, photos), workers=0) as loader:
+        loader.load_state_dict(state)
+        assert before + serve(loader) + serve(loader) == expected
+
+
+def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
+    with open_loader(source, drop_last=False, workers=0) as loader:
+        serve(loader)
+        before = server.num_bytes
+        serve(loader)
+        assert server.num_bytes == before >= source.num_bytes
+        assert loader.stats().fetched_bytes == before
+        assert 0 < loader.stats().requests <= server.requests["all"]
+    again = open_remote(server, photos, local_cache=tmp_path / "copy")
+    assert again.local is not None
+    assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process
+
+
+def test_requests_overlap_and_join_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+    server.delay_s = 0.05
+    with open_loader(open_remote(server, photos), workers=1, workers_are="threads", shuffle=False) as loader:
+        serve(loader)
+    assert server.most_at_once > 2
+    assert server.requests["all"] < NUM_PHOTOS - 8  # neighbours in the containers came in one request
+
+
+def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, bytes_ahead=1)
+    with open_loader(source, workers=0) as loader:
+        next(iter(loader))
+        assert server.num_bytes < source.num_bytes / 2
+    assert source.has_room
+
+
+@pytest.mark.parametrize("status", [500, 503, -1])
+def test_what_can_heal_is_tried_again(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: status if number % 5 == 0 else 0
+    with open_loader(source) as loader:
+        assert serve(loader) + serve(loader) == expected
+    assert server.num_bytes > 0
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "E-MISSING"), (403, "E-ACCESS"), (401, "E-ACCESS")])
+def test_what_cannot_heal_is_one_line(server: RangeServer, photos: ImageFolder, status: int, code: str) -> None:
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: status if path == "/1.bin" else 0
+    with pytest.raises(LoaderError) as caught, open_loader(source) as loader:
+        serve(loader)
+    assert caught.value.code == code
+    assert caught.value.sample is not None
+    assert caught.value.sample % PARTS == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_an_object_that_is_replaced_is_refused(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos)
+    server.etags["/2.bin"] = "another"
+    with pytest.raises(LoaderError, match="replaced since it was indexed") as caught, open_loader(source) as loader:
+        serve(loader)
+    assert caught.value.code == "E-CHANGED"
+    assert source.refreshed() is not source
+
+
+def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: 404 if path == "/1.bin" else 0
+    with open_loader(source, on_bad_sample="replace", workers=1) as loader:
+        rows = serve(loader)
+        bad = {entry.sample for entry in loader.ledger().bad}
+    assert bad == {index for index in range(NUM_PHOTOS) if index % PARTS == 1} & (bad | {row[0] for row in rows})
+    assert all(row[0] % PARTS != 1 for row in rows)
+
+
+def test_damage_in_the_local_copy_is_noticed_and_mended(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path
+) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy")
+    with open_loader(source, drop_last=False) as loader:
+        serve(loader)
+    assert source.local is not None
+    os.pwrite(source.local.fd, b"damage" * 500, int(source.local.offsets(np.array([5]))[0]) + 300)
+    again = open_remote(server, photos, local_cache=tmp_path / "copy")
+    with open_loader(again) as loader:
+        assert serve(loader) + serve(loader) == expected
+
+
+def test_urls_are_told_from_paths_and_lose_their_secrets() -> None:
+    assert is_url(b"s3://bucket/a.tar")
+    assert not is_url(b"/data/a.tar")
+    assert not is_url(b"file:///data/a.tar")
+    assert without_secrets("https://user:key@host:8/a/b.tar?X-Amz-Signature=abc") == "https://host:8/a/b.tar"
+
+
+# ---- tars by URL ----
+
+
+def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w"):
+        pass
+    with pytest.raises(ValueError, match="only data by URL takes requests"):
+        open_source(tmp_path / "a.tar", requests=3)
+    with pytest.raises(ValueError, match=r"URLs may name tar files \(\.tar\)"):
+        open_source("https://host/photos/a.zip?signature=secret")
+    with pytest.raises(ValueError, match="HTTP cannot list"):
+        open_source("https://host/photos/*.tar")
+    with pytest.raises(ValueError, match="requests must be at least 1"):
+        open_source("https://host/photos/a.tar", requests=0)
+
+
+def test_an_unknown_host_and_a_missing_tar_are_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    with pytest.raises(LoaderError, match="no such object") as caught:
+        open_source(f"{server.url}/absent.tar")
+    assert caught.value.code == "E-MISSING"
+
+
+def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer, photos: ImageFolder) -> None:
+    def write(count: int) -> None:
+        with tarfile.open(server.root / "a.tar", "w") as tar:
+            for index in range(count):
+                tar.add(os.fsdecode(photos.path(index)), f"{index}.jpg")
+
+    write(5)
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    before = server.num_bytes
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    assert server.num_bytes == before  # the index was saved; only the ETag was compared
+    write(7)
+    assert len(open_source(f"{server.url}/a.tar")) == 7

@@ -1,0 +1,244 @@
+"""Labels: where they stand, and which class numbers follow from them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photo_folder import photo
+from tar_files import write_tar
+
+from penstock.loaders import open_source
+from penstock.loaders.tars.tar_labels import folder_labels, number_labels, open_table
+from penstock.pipelines.errors import LoaderError
+
+PHOTO = photo(0)
+
+
+def plant(path: Path, samples: Mapping[str, Mapping[str, bytes]]) -> Path:
+    """A tar of samples: key -> suffix -> content; each gets a .jpg as its second member."""
+    files = []
+    for key, members in samples.items():
+        parts = [(f"{key}.{suffix}", content) for suffix, content in members.items()]
+        files += [*parts[:1], (f"{key}.jpg", PHOTO), *parts[1:]]
+    return write_tar(path, files)
+
+
+def labels(path: Path | str, **options: Any) -> tuple[list[int], list[str]]:
+    import numpy as np
+
+    source = open_source(path, **options)
+    return source.labels(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
+
+
+def refused(path: Path | str, **options: Any) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        open_source(path, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# ---- members ----
+
+
+def test_cls_members(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", {"0": {"cls": b"2\n"}, "1": {"cls": b" 0"}, "2": {"cls": b"2"}})
+    assert labels(path) == labels(path, label="cls") == ([2, 0, 2], ["0", "1", "2"])
+    assert labels(path, classes=["a", "b", b"c", "d"]) == ([2, 0, 2], ["a", "b", "c", "d"])
+
+
+def test_cls_members_that_hold_names(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", {"0": {"cls": b"tench"}, "1": {"cls": b"10"}, "2": {"cls": b"robin \xff"}})
+    assert labels(path) == ([2, 0, 1], ["10", "robin \udcff", "tench"])
+    assert labels(path, classes=["tench", "10", b"robin \xff"]) == ([0, 1, 2], ["tench", "10", "robin \udcff"])
+
+
+@pytest.mark.parametrize("name", ["label", "cls"])
+def test_integer_fields_of_json_members(tmp_path: Path, name: str) -> None:
+    samples = {str(i): {"txt": b"9", "json": json.dumps({name: i * 2, "other": [1]}).encode()} for i in range(3)}
+    path = plant(tmp_path / "x.tar", samples)
+    assert labels(path) == labels(path, label=f"json:{name}") == ([0, 2, 4], ["0", "1", "2", "3", "4"])
+
+
+def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
+    large = {"class": "tench", "pad": "x" * 20_000}
+    samples = {"d/0": {"json": json.dumps(large).encode()}, "e/1": {"json": '{"class": "Ärger"}'.encode()}}
+    path = plant(tmp_path / "x.tar", samples)
+    assert labels(path, label="json:class") == ([0, 1], ["tench", "Ärger"])
+    assert labels(path) == ([0, 1], ["d", "e"])  # no field that is chosen by itself
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"", "is empty"),
+        (b"1\n2", "more than one line"),
+        (None, "has no .cls member"),
+        (b"1" * 20, "a number from 0"),
+        (b"-1", "a number from 0"),
+        (b"5000000", "a number from 0"),
+    ],
+)
+def test_samples_without_a_usable_cls_are_named(tmp_path: Path, content: bytes | None, cause: str) -> None:
+    bad = {} if content is None else {"cls": content}
+    path = plant(tmp_path / "x.tar", {"a": {"cls": b"1"}, "b": bad, "c": {"cls": b"1"}})
+    if content == b"1" * 20:  # an identifier, as a name
+        assert labels(path)[1] == ["1", "1" * 20]
+        return
+    error = refused(path)
+    assert error.code == "E-FORMAT"
+    assert cause in error.cause
+    assert error.path == os.fsencode(path) + b":b.jpg"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1]",
+        b"3",
+        b"{}",
+        b'{"label": null}',
+        b'{"label": true}',
+        b'{"label": 1.0}',
+        b'{"label": [1]}',
+        b"{" * 9,
+        b"[" * 99999,
+    ],
+)
+def test_json_members_without_the_field_are_refused_or_left(tmp_path: Path, content: bytes) -> None:
+    path = plant(tmp_path / "x.tar", {"a": {"json": content}, "b": {"json": b'{"label": 1}'}})
+    error = refused(path, label="json:label")
+    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":a.jpg")
+    assert labels(path) == ([0, 0], ["."])  # the first sample decides where labels stand
+    path = plant(tmp_path / "y.tar", {"b": {"json": b'{"label": 1}'}, "c": {"json": content}})
+    assert refused(path).path == os.fsencode(path) + b":c.jpg"
+
+
+def test_tars_whose_labels_stand_in_different_places_are_refused(tmp_path: Path) -> None:
+    plant(tmp_path / "a.tar", {"x/0": {"cls": b"1"}})
+    plant(tmp_path / "b.tar", {"y/0": {"txt": b"1"}})
+    error = refused(tmp_path)
+    assert error.code == "E-FORMAT"
+    assert error.cause == "labels stand in different places: cls in 'a.tar' and folder in 'b.tar'"
+    assert labels(tmp_path, label="folder") == ([0, 1], ["x", "y"])
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["b/0.jpg", "a/1.jpg", "b/2.jpg"], ["b", "a", "b"]),
+        (["train/b/0.jpg", "train/a/x/1.jpg", "train/b/y/2.jpg"], ["b", "a", "b"]),
+        (["./b/0.jpg", "./a/1.jpg"], ["b", "a"]),
+        (["./images/0.jpg", "./images/1.jpg"], ["images", "images"]),
+        (["10/0.jpg", "9/1.jpg"], ["10", "9"]),
+        (["a/0.jpg", "1.jpg", "b/2.jpg"], ["a", None, "b"]),
+        (["t/0.jpg", "t/a/1.jpg"], [None, "a"]),
+        (["0.jpg", "./1.jpg"], None),
+    ],
+)
+def test_folders_are_classes(names: list[str], classes: list[str | None] | None) -> None:
+    found = folder_labels([name.encode() for name in names])
+    assert (None if found is None else [None if f is None else f.decode() for f in found]) == classes
+
+
+def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) -> None:
+    names = ["10", "9", "b", "B", "\u00e9", "\udcff", "\U0001f600"]
+    path = plant(tmp_path / "x.tar", {f"top/{name}/{i}": {} for i, name in enumerate(names)})
+    folder = tmp_path / "folder"
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0.jpg").write_bytes(PHOTO)
+    assert labels(path)[1] == list(map(os.fsdecode, open_source(folder).classes))
+    assert labels(path)[0] == [labels(path)[1].index(name) for name in names]
+
+
+def test_images_beside_the_folders_are_counted(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", {"a/0": {}, "1": {}, "b/2": {}})
+    assert labels(path) == ([0, 1], ["a", "b"])
+    assert open_source(path).skipped == {"image beside class folders": 1}
+    assert [open_source(path).path(i)[-7:] for i in (0, 1)] == [b"a/0.jpg", b"b/2.jpg"]
+
+
+def test_one_class_where_nothing_says_more(tmp_path: Path) -> None:
+    path = plant(tmp_path / "n01.tar", {"0": {}, "1": {}})
+    assert labels(path) == ([0, 0], ["."])
+    assert labels(path, classes=["cat", "dog"]) == ([0, 0], ["cat", "dog"])
+    error = refused(path, label="folder")
+    assert (error.code, error.cause) == ("E-FORMAT", "no member lies in a folder")
+
+
+def test_tars_as_classes(tmp_path: Path) -> None:
+    for name in ("n02", "n01"):
+        plant(tmp_path / f"{name}.tar", {f"{name}_{i}": {} for i in range(2)})
+    assert labels(tmp_path, label="shard") == ([0, 0, 1, 1], ["n01", "n02"])
+    assert labels(str(tmp_path / "{n02,n01}.tar"), label="shard") == ([1, 1, 0, 0], ["n01", "n02"])
+
+
+# ---- tables ----
+
+SAMPLES: dict[str, dict[str, bytes]] = {"a/0": {"cls": b"9"}, "a/1": {}, "./b/2": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a/0,dog\na/1,cat\nb/2,dog\nunused,cow\n",
+        "a/0\tdog\r\na/1\tcat\r\n\r\nb/2\tdog\r\n",
+        'label,other,key\ndog,1,a/0\ncat,"2,3",a/1\ndog,4,./b/2\n',
+        "a/0.jpg,dog\na/1.jpg,cat\n./b/2.jpg,dog\n",
+    ],
+)
+def test_tables_in_files(tmp_path: Path, text: str) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    table = tmp_path / "labels.txt"
+    table.write_text(text)
+    assert labels(path, label=table) == labels(path, label=str(table)) == ([1, 0, 1], ["cat", "dog"])
+
+
+def test_tables_as_dicts(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    assert labels(path, label={"a/0": 3, b"a/1": 0, "b/2": 3}) == ([3, 0, 3], ["0", "1", "2", "3"])
+    assert labels(path, label={"a/0": "x", b"a/1": b"w", "b/2": "x"}, classes=["x", "w"]) == ([0, 1, 0], ["x", "w"])
+
+
+def test_a_sample_that_a_table_lacks_is_named(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    error = refused(path, label={"a/0": 1, "b/2": 1})
+    assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
+
+
+def test_a_class_that_is_not_named_is_refused(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    for label, classes in (("folder", ["a"]), ({"a/0": 0, "a/1": 0, "b/2": 2}, ["x", "y"])):
+        error = refused(path, label=label, classes=classes)
+        assert error.code == "E-MISUSE"
+        assert "none of the" in error.cause
+        assert error.path == os.fsencode(path) + b":./b/2.jpg"
+
+
+@pytest.mark.parametrize("label", ["clss", 7, "absent.csv", ["cls"]])
+def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
+    with pytest.raises(ValueError, match=r"label must be 'cls', 'json:FIELD', 'folder', 'shard', a dict .*, got"):
+        open_source(plant(tmp_path / "x.tar", SAMPLES), label=label)
+
+
+def test_a_table_with_a_short_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("a,1\nb\n")
+    with pytest.raises(ValueError, match=r"must have a key and a label in each line, got \['b'\]"):
+        open_table(str(tmp_path / "labels.csv"))
+
+
+def test_numbers_are_names_only_where_that_is_asked_for() -> None:
+    numbers, classes = number_labels([b"10", b"9", b"010"], None, lambda index: b"")
+    assert numbers.tolist() == [10, 9, 10]
+    assert len(classes) == 11
+    numbers, classes = number_labels([b"10", b"9", b"10"], None, lambda index: b"", are_names=True)
+    assert (numbers.tolist(), classes) == ([0, 1, 0], (b"10", b"9"))

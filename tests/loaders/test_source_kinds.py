@@ -1,0 +1,228 @@
+"""Every kind of source serves the stream of the class folder with the same files: same order, labels and pixels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import write_folder
+from range_server import serve_ranges
+
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.loader import Loader
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines import imagenet_train
+
+NUM_PHOTOS, SHARDS = 41, 3
+Row = tuple[int, int, int]  # index, label, CRC of the pixels
+Made = tuple[Any, dict[str, Any]]  # what create_loader takes: source and options
+
+
+class Photos:
+    """A class folder, and the same files in other forms, each made when it is first asked for."""
+
+    def __init__(self, folder: Path, scratch: Path, url: str) -> None:
+        source = open_source(write_folder(folder, NUM_PHOTOS))
+        assert isinstance(source, ImageFolder)
+        self.folder, self.scratch, self.url, self.source = folder, scratch, url, source
+        self.labels = source.labels(np.arange(len(source))).tolist()
+        self.paths = [os.fsdecode(source.path(index)) for index in range(len(source))]
+        self.names = [os.fsdecode(name) for name in source.classes]
+        self.data = [source.read(index) for index in range(len(source))]
+        self._made: dict[str, Made] = {}
+
+    def get(self, kind: str) -> Made:
+        """Return the data in the form `kind`."""
+        if kind not in self._made:
+            self._made[kind] = KINDS[kind](self)
+        return self._made[kind]
+
+    def shards(self) -> list[range]:
+        """Split the photos, in order."""
+        ends = [NUM_PHOTOS * shard // SHARDS for shard in range(SHARDS + 1)]
+        return [range(a, b) for a, b in itertools.pairwise(ends)]
+
+
+def make_tars(photos: Photos) -> str:
+    for number, shard in enumerate(photos.shards()):
+        with tarfile.open(photos.scratch / f"train-{number:04}.tar", "w") as tar:
+            for index in shard:
+                label = str(photos.labels[index]).encode()
+                for suffix, content in (("cls", label), ("jpg", photos.data[index])):
+                    member = tarfile.TarInfo(f"sample{index:05}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return f"train-{{0000..{SHARDS - 1:04}}}.tar"
+
+
+def as_tars(photos: Photos) -> Made:
+    return str(photos.scratch / make_tars(photos)), {}
+
+
+def as_remote_tars(photos: Photos) -> Made:
+    return f"{photos.url}/{make_tars(photos)}", {}
+
+
+def as_copied_tars(photos: Photos) -> Made:
+    return f"{photos.url}/{make_tars(photos)}", {"local_cache": photos.scratch / "copy"}
+
+
+def as_csv(photos: Photos) -> Made:
+    path = photos.scratch / "train.csv"
+    with open(path, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label"])
+        rows.writerows(zip((os.path.relpath(p, path.parent) for p in photos.paths), photos.labels, strict=True))
+    return path, {}
+
+
+def as_json_lines(photos: Photos) -> Made:
+    path = photos.scratch / "train.jsonl"
+    names = [photos.names[label] for label in photos.labels]
+    lines = [json.dumps({"file": p, "kind": name}) for p, name in zip(photos.paths, names, strict=True)]
+    path.write_text("\n".join(lines))
+    return path, {"image": "file", "label": "kind"}
+
+
+def as_arrow(photos: Photos) -> Made:
+    import pyarrow as pa
+
+    for number, shard in enumerate(photos.shards()):
+        table = pa.table({"image": [photos.data[i] for i in shard], "label": [photos.labels[i] for i in shard]})
+        path = str(photos.scratch / f"data-{number}.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=5)
+    return str(photos.scratch / "data-*.arrow"), {}
+
+
+def as_parquet(photos: Photos) -> Made:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [{"bytes": data, "path": None} for data in photos.data]
+    path = photos.scratch / "data.parquet"
+    pq.write_table(pa.table({"image": images, "label": photos.labels}), path, row_group_size=NUM_PHOTOS)
+    return path, {}
+
+
+KINDS: dict[str, Callable[[Photos], Made]] = {
+    "list of pairs": lambda photos: (list(zip(photos.paths, photos.labels, strict=True)), {}),
+    "CSV": as_csv,
+    "JSON lines": as_json_lines,
+    "tars": as_tars,
+    "Arrow": as_arrow,
+    "Parquet": as_parquet,
+    "tars over HTTP": as_remote_tars,
+    "tars over HTTP, copied": as_copied_tars,
+    "subset of all": lambda photos: (photos.folder, {"subset": ":"}),
+    "list of folders": lambda photos: ([photos.folder], {}),
+}
+ENGINES: dict[str, dict[str, Any]] = {
+    "2 threads": {"workers": 2, "workers_are": "threads"},
+    "2 processes, Python": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
+    "hdf5": {"backend": "hdf5", "workers": 2},
+    "dali": {"backend": "dali", "workers": 2, "readers": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Photos]:
+    scratch = tmp_path_factory.mktemp("forms")
+    with serve_ranges(scratch) as server:
+        yield Photos(tmp_path_factory.mktemp("photos"), scratch, server.url)
+
+
+def open_loader(made: Made, **settings: Any) -> Loader:
+    source, options = made
+    settings = {"batch_size": 6, "seed": 5, "workers": 0, **options, **settings}
+    return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, with_index=True, **settings)
+
+
+def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
+    rows: list[Row] = []
+    for number, (images, labels, index) in enumerate(loader):
+        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
+        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
+        if number + 1 == num_batches:
+            break
+    return rows
+
+
+@pytest.fixture(scope="module")
+def expected(photos: Photos) -> list[Row]:
+    with open_loader((photos.folder, {})) as loader:
+        return serve(loader) + serve(loader)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stream_is_that_of_the_folder(photos: Photos, expected: list[Row], kind: str, engine: str) -> None:
+    settings = dict(ENGINES[engine])
+    if settings.get("backend") == "hdf5":
+        settings["cache"] = photos.scratch / f"{kind.replace(' ', '-')}.h5"
+    with open_loader(photos.get(kind), **settings) as loader:
+        served = serve(loader) + serve(loader)
+    if engine == "dali":  # which resizes with sums of its own
+        assert [row[:2] for row in served] == [row[:2] for row in expected]
+    else:
+        assert served == expected
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_share_it(photos: Photos, expected: list[Row], kind: str, num_ranks: int) -> None:
+    size = 6 // num_ranks
+    parts = []
+    for rank in range(num_ranks):
+        with open_loader(photos.get(kind), batch_size=size, rank=rank, world_size=num_ranks) as loader:
+            parts.append(serve(loader))
+    steps = [part[first : first + size] for first in range(0, len(parts[0]), size) for part in parts]
+    joined = [row for step in steps for row in step]
+    assert joined == expected[: len(joined)]
+    assert len(joined) == NUM_PHOTOS // 6 * 6
+
+
+_KILLED = """
+import json, os, signal, sys, zlib
+import torch
+from penstock.loaders import create_loader
+from penstock.pipelines import imagenet_train
+source, options, place = json.loads(sys.argv[1])
+source = [tuple(pair) for pair in source] if isinstance(source, list) and isinstance(source[0], list) else source
+loader = create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, batch_size=6, seed=5, workers=2,
+                       with_index=True, **options)
+for number, (images, labels, index) in enumerate(loader):
+    rows = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
+    print(json.dumps([index.tolist(), labels.tolist(), rows]), flush=True)
+    if number == 2:
+        open(place, "w").write(json.dumps(loader.state_dict()))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_goes_on_exactly(photos: Photos, expected: list[Row], kind: str, tmp_path: Path) -> None:
+    source, options = photos.get(kind)
+    place = tmp_path / "state.json"
+    arguments = json.dumps([source, options, place], default=str)
+    run = subprocess.run([sys.executable, "-c", _KILLED, arguments], capture_output=True, text=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    before = [row for line in run.stdout.splitlines() for row in zip(*json.loads(line), strict=True)]
+    assert len(before) == 18
+    with open_loader((source, options)) as loader:
+        loader.load_state_dict(json.loads(place.read_text()))
+        assert before + serve(loader) + serve(loader) == expected

@@ -1,0 +1,132 @@
+"""An HTTP server on this machine that serves files by ranges, and fails as it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+# (path, number of the request, from 1) -> status to answer with instead; 0 for what is usual, -1 to cut the body.
+Fault = Callable[[str, int], int]
+
+
+@dataclass
+class RangeServer:
+    """Serve the files of `root`; `url` ends without a slash.
+
+    Attributes:
+        delay_s: seconds that each answer waits.
+        fault: decides which requests fail.
+        etags: path -> ETag to send instead of that of the file's content; "" for none.
+        requests: counts by method.
+        num_bytes: bytes of the bodies sent.
+    """
+
+    root: Path
+    delay_s: float = 0.0
+    fault: Fault | None = None
+    etags: dict[str, str] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    num_bytes: int = 0
+    most_at_once: int = 0
+    url: str = ""
+    _at_once: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> int:
+        with self._lock:
+            self.requests["all"] += 1
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            return self.requests["all"]
+
+    def end(self, sent: int) -> None:
+        with self._lock:
+            self._at_once -= 1
+            self.num_bytes += sent
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: RangeServer
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        number, sent = self.state.begin(), 0
+        try:
+            time.sleep(self.state.delay_s)
+            path = self.path.partition("?")[0]
+            status = self.state.fault(path, number) if self.state.fault is not None else 0
+            file = self.state.root / path.lstrip("/")
+            if status <= 0 and not file.is_file():
+                status = 404
+            if status > 0:
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            data = file.read_bytes()
+            start, end = 0, len(data)
+            wanted = self.headers.get("Range", "")
+            if wanted:
+                first, _, last = wanted.removeprefix("bytes=").partition("-")
+                start, end = int(first), min(len(data), int(last or len(data)) + 1)
+            self.send_response(206 if wanted else 200)
+            etag = self.state.etags.get(path, hashlib.md5(data).hexdigest())
+            if etag:
+                self.send_header("ETag", f'"{etag}"')
+            if wanted:
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+            self.send_header("Content-Length", str(end - start))
+            self.send_header("Last-Modified", self.date_time_string(int(file.stat().st_mtime)))
+            self.end_headers()
+            if with_body:
+                body = data[start:end] if status == 0 else data[start : start + (end - start) // 2]
+                self.wfile.write(body)
+                sent = len(body)
+                if status < 0:
+                    self.close_connection = True
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        finally:
+            self.state.end(sent)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Stay silent about clients that leave."""
+
+
+@contextlib.contextmanager
+def serve_ranges(root: Path) -> Iterator[RangeServer]:
+    """Serve the files of `root` on a free port of the loopback interface."""
+    state = RangeServer(root)
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"state": state}))
+    server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
