@@ -19,10 +19,11 @@ from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source, WindowSource, is_cache, is_located
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.concat import Concat, merge_classes
+from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import native_library
-from penstock.pipelines.native.rows import ELSEWHERE, FILE, MEMORY, ROW, Names, Rows
+from penstock.pipelines.native.rows import ELSEWHERE, FILE, MEMORY, NO_NAMES, ROW, Names, Rows
 
 
 def folder(root: Path, names: list[str], first: int = 0) -> Path:
@@ -127,6 +128,15 @@ def test_the_native_library_reads_files_and_caches_of_several_sources_in_one_bat
         assert native.takes(order) == 27  # a file that is not found is left to Python
     (one / "class1" / "0004.jpg").unlink()
     assert native.takes(np.arange(27)) == 26
+
+
+def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
+    files = open_source(folder(tmp_path / "one", ["cat/1.jpg"]))
+    rows, memory = [np.zeros(1, ROW) for _ in range(4)], [b"first", b"second"]
+    parts = [(part, NO_NAMES._replace(kept=kept)) for part, kept in zip(rows, memory, strict=False)]
+    located = [(part, files.locate(np.array([0]), part)) for part in rows[2:]]  # type: ignore[attr-defined]
+    for some in (parts, [*parts, located[0]], [*parts, *located]):
+        assert [kept for kept in join_names(some).kept if kept] == memory  # type: ignore[attr-defined]
 
 
 def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
