@@ -5,6 +5,7 @@
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.choose_order import Blocks
+from penstock.loaders.compose import concat, split
 from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -28,8 +29,10 @@ __all__ = [
     "LoaderError",
     "LoaderStats",
     "Source",
+    "concat",
     "create_loader",
     "loader_metrics",
     "open_source",
     "serve_prometheus",
+    "split",
 ]

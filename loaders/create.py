@@ -155,7 +155,7 @@ def create_loader(
     stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
-    data = named if prepare_source is None else _prepare(named, partial(prepare_source, **choice.source_options))
+    data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
     settings = ProducerSettings(
         source=data,
         pipeline=pipeline,
@@ -188,9 +188,12 @@ def create_loader(
     )
 
 
-def _prepare(source: Source, prepare: Callable[[Source], Source]) -> Source:
+def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
     """Prepare the source that a view shows, so that all its views share one cache."""
-    return source.over(_prepare(source.source, prepare)) if isinstance(source, View) else prepare(source)
+    if not isinstance(source, View):
+        return prepare(source)
+    prepared = prepare_whole(source.source, prepare)
+    return source if prepared is source.source else source.over(prepared)
 
 
 def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedule: Schedule) -> Engine:

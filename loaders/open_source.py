@@ -16,6 +16,9 @@ from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.tables import open_lists
 from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
+from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.subset import PART_OPTIONS, take_part
+from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
 
 SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
@@ -55,10 +58,32 @@ class FileKind(NamedTuple):
     takes_urls: bool = False
 
 
-def _open_one_cache(paths: list[bytes], **options: Any) -> Source:
-    if len(paths) != 1:
-        raise ValueError(f"{len(paths):,} cache files are not one source: pass the folder of a set of shards")
-    return open_cache(paths[0], **options)
+def _open_caches(paths: list[bytes], **options: Any) -> Source:
+    caches = [open_cache(path, **options) for path in paths]
+    if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
+        raise ValueError("shards are not one source each: pass the folder of their set")
+    return concat_sources(caches)
+
+
+def _is_list_of_data(spec: Any) -> bool:
+    kinds = (str, bytes, os.PathLike, Source)
+    return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(isinstance(part, kinds) for part in spec)
+
+
+def _open_list(specs: list[Any], **options: Any) -> Source:
+    """Open data sets as one: files of one kind together, others each by itself."""
+    if not any(isinstance(spec, Source) or os.path.isdir(spec) for spec in specs):
+        files = [file for spec in specs for file in _expand(os.fsencode(spec))]
+        kind = _find_file_kind(files)
+        if kind is not None and all(kind.takes_urls if is_url(file) else os.path.exists(file) for file in files):
+            return kind.open(files, **options)
+    return concat_sources([_open_data(spec, options) for spec in specs])
+
+
+def _expand(path: bytes) -> list[bytes]:
+    if is_url(path):
+        return expand_url(path)
+    return expand_pattern(path) if is_pattern(path) else [path]
 
 
 def _is_array_pair(spec: Any) -> bool:
@@ -66,7 +91,7 @@ def _is_array_pair(spec: Any) -> bool:
 
 
 FILE_KINDS = [
-    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_one_cache),
+    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches),
     FileKind("a table of images", TABLE_SUFFIXES, open_tables, ("image", "label", "root", "classes")),
     FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes",)),
     FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS, takes_urls=True),
@@ -81,6 +106,7 @@ OBJECT_KINDS = [
     Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes")),
     Kind("a data frame", open_lists.is_frame, open_lists.open_frame, ("image", "label", "root", "classes")),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
+    Kind("a list of these", _is_list_of_data, _open_list),
     Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options)),
 ]
 # Options of create_loader that belong to the source, whatever the backend.
@@ -88,7 +114,7 @@ SOURCE_OPTIONS = frozenset(
     name
     for options in (*(kind.options for kind in FILE_KINDS), *(kind.options for kind in FOLDER_KINDS + OBJECT_KINDS))
     for name in options
-)
+) | frozenset(PART_OPTIONS)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,13 +123,22 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return of_source, {name: value for name, value in options.items() if name not in of_source}
 
 
-def open_source(spec: SourceLike, **options: Any) -> Source:
-    """Open data of any kind as a Source; return a Source unchanged.
+def open_source(
+    spec: SourceLike, *, subset: SubsetSpec = None, max_per_class: int | None = None, **options: Any
+) -> Source:
+    """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path of a folder, file or cache; a pattern of paths with wildcards or braces; a pair (images, labels) of
-    arrays. `options` are those of that kind. Raises LoaderError E-NODATA for a missing path, ValueError for an
-    unsupported file or object, TypeError for an option that the kind does not have.
+    arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
+    max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
+
+    Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
+    TypeError for an option that the kind does not have.
     """
+    return take_part(_open_data(spec, options), subset, max_per_class)
+
+
+def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
     for kind in OBJECT_KINDS:
@@ -137,20 +172,25 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
 
 def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
     urls = expand_url(url)
-    names = [os.fsdecode(one.partition(b"?")[0]).lower() for one in urls]
-    for kind in FILE_KINDS:
-        if kind.takes_urls and all(name.endswith(kind.suffixes) for name in names):
-            return kind.open(urls, **options)
+    kind = _find_file_kind(urls)
+    if kind is not None and kind.takes_urls:
+        return kind.open(urls, **options)
     known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS if kind.takes_urls)
     raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
 
 
 def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
     """Open files of one kind; `named` is what the user called them."""
-    for kind in FILE_KINDS:
-        if all(os.fsdecode(path).lower().endswith(kind.suffixes) for path in paths):
-            return kind.open(paths, **options)
-    raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+    kind = _find_file_kind(paths)
+    if kind is None:
+        raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+    return kind.open(paths, **options)
+
+
+def _find_file_kind(paths: list[bytes]) -> FileKind | None:
+    """Return the kind that all files are of by their names; None if there is none."""
+    names = [os.fsdecode(path.partition(b"?")[0] if is_url(path) else path).lower() for path in paths]
+    return next((kind for kind in FILE_KINDS if all(name.endswith(kind.suffixes) for name in names)), None)
 
 
 def _known_kinds() -> str:

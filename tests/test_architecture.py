@@ -90,6 +90,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 WIDE_FUNCTIONS: dict[str, str] = {
     "bench/commands/bench.py::bench": "a command's options are its parameters",
+    "bench/commands/doctor.py::doctor": "a command's options are its parameters",
     "bench/commands/iterate.py::iterate": "a command's options are its parameters",
     "bench/commands/train.py::train": "a command's options are its parameters",
     "loaders/create.py::create_loader": "the one place where all settings of a loader meet",

@@ -21,6 +21,7 @@ from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.loaders.views.subset import Subset
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.orientation import stored_window
@@ -165,6 +166,8 @@ def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
                 payloads[path] = _payload_offset(path)
             record = source.records[index]
             yield FileRange(path, payloads[path] + int(record["offset"]), int(record["length"]))
+    elif isinstance(source, Subset):
+        yield from file_ranges(source.source, source.indices[indices].tolist())
 
 
 def _payload_offset(path: bytes) -> int:

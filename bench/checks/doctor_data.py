@@ -35,7 +35,7 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
         if path is None or (name == "cache" and not path.exists()):  # a cache is built on first use
             continue
         try:
-            source = open_source(path)
+            source = open_source(path, **(settings.data_options if name == "data" else {}))
         except (LoaderError, ValueError) as error:
             cause, fix = (error.cause, error.fix) if isinstance(error, LoaderError) else (str(error), "see --help")
             yield Finding(name, "fail", f"{printable(os.fsencode(path))}: {cause}", fix)

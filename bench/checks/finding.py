@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +34,7 @@ class DoctorSettings:
         workers, prefetch: None for the backend's defaults.
         cache: a cache to look at as well, if it is there.
         on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
+        data_options: options of open_source for the data.
     """
 
     backend: str = "torch"
@@ -44,6 +45,7 @@ class DoctorSettings:
     device: str = "cpu"
     cache: Path | None = None
     on_bad_sample: str = "raise"
+    data_options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: BenchSettings) -> DoctorSettings:

@@ -17,7 +17,7 @@ from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERAN
 from penstock.bench.measure.environment import describe_environment
 from penstock.loaders.cache.hdf5_cache import known_cache
 from penstock.loaders.cache_build.for_source import prepare_source
-from penstock.loaders.create import create_loader
+from penstock.loaders.create import create_loader, prepare_whole
 from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source, is_cache
 from penstock.pipelines.errors import LoaderError
@@ -141,7 +141,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
         if there is not None and not there.coded.lossless:
             cause = f"the cache is not lossless ({there.coded.describe()}): its pixels are not those of the files"
             raise LoaderError("E-MISUSE", cause, fix="pass a lossless cache, or this one as DATA", path=str(path))
-        yield prepare_source(data, path), []
+        yield prepare_whole(data, lambda whole: prepare_source(whole, path)), []
     elif len(data) > MOST_CACHED:
         cause = f"no temporary cache is built of {len(data):,} images, only of up to {MOST_CACHED:,}"
         yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if it is not there")]

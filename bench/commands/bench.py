@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its loader; 340 MiB were seen
 
 
+@takes_data_options
 def bench(
     data: common.Data,
     backend: Annotated[
@@ -84,6 +86,8 @@ def bench(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print everything that was measured, not only a summary.")
     ] = False,
+    *,
+    data_options: dict[str, Any],
 ) -> None:
     """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option

@@ -6,11 +6,12 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -25,8 +26,9 @@ Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a 
 
 
 @cache.command()
+@takes_data_options
 def build(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of images.")],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of images, or other data.")],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="The cache file; a folder with --shards.")],
     encoding: Annotated[str, typer.Option(help="jpeg: as they are, cut into strips; raw: decoded pixels.")] = "jpeg",
     resize: Annotated[int | None, typer.Option(help="Shrink: pixels of the shorter side. Lossy.")] = None,
@@ -37,6 +39,8 @@ def build(
         int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one a rank by default.")
     ] = None,
     rescan: Annotated[bool, typer.Option("--rescan", help="Scan the folder even if its index looks true.")] = False,
+    *,
+    data_options: dict[str, Any],
 ) -> None:
     """Build a cache of SOURCE, or go on with one whose building was stopped; nothing is done if it is there and fresh.
 
@@ -54,7 +58,9 @@ def build(
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
     with build_ranks(arrays=shards is not None and shards > 1) as ranks:
-        data = open_source(source, **({"rescan": True} if rescan else {}))
+        if rescan:
+            data_options["rescan"] = True
+        data = open_source(source, **data_options)
         count = shards or ranks.world_size
         ranges = [shard_range(shard, count, len(data)) for shard in ranks.shards(count)]
         display = BuildDisplay(sum(end - first for first, end in ranges)) if ranks.rank == 0 else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.bench.checks.finding import Finding
 
 
+@takes_data_options
 def doctor(
     data: Annotated[
         Path | None, typer.Argument(metavar="[DATA]", help="Folder of images or a cache; a sample of it is read.")
@@ -28,6 +30,8 @@ def doctor(
     device: common.Device = "auto",
     on_bad_sample: Annotated[str, typer.Option(help="raise (bad images are a failure) or replace.")] = "raise",
     json_file: common.JsonFile = None,
+    *,
+    data_options: dict[str, Any],
 ) -> None:
     """Look for what would stop or slow down a loader with these settings, before it does.
 
@@ -50,6 +54,7 @@ def doctor(
         device=common.resolve_device("auto") if device == "auto" else device,
         cache=cache,
         on_bad_sample=on_bad_sample,
+        data_options=data_options,
     )
     findings = []
     for finding in examine(settings, data):

@@ -13,12 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.loaders.loader import Batch, Loader
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
 
+@takes_data_options
 def iterate(
     data: common.Data,
     dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",
@@ -47,6 +49,8 @@ def iterate(
     ] = True,
     state_out: Annotated[Path | None, typer.Option(help="Write the state here at the end.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="Write what became of every sample here.")] = None,
+    *,
+    data_options: dict[str, Any],
 ) -> None:
     """Write one JSON line a batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
 
@@ -80,6 +84,7 @@ def iterate(
         on_bad_sample=on_bad_sample,
         on_repaired=on_repaired,
         max_bad=max_bad,
+        **data_options,
         **{name: value for name, value in given.items() if value is not None},
     )
     with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:

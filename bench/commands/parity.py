@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.bench.checks.parity import ParityRecord
 
 
+@takes_data_options
 def parity(
     data: common.Data,
     images: Annotated[int, typer.Option(min=1, help="Images of the stream that are compared, at most.")] = 512,
@@ -32,6 +34,8 @@ def parity(
     size: common.Size = 224,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
+    *,
+    data_options: dict[str, Any],
 ) -> None:
     """Serve the same images with every engine that works here and compare each pair; exit code 3 if two differ.
 
@@ -42,7 +46,7 @@ def parity(
     from penstock.loaders.open_source import open_source
 
     settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
-    source = open_source(training_folder(data))
+    source = open_source(training_folder(data), **data_options)
     with cache_of(source, cache) as (cached, left_out), ProgressBar("comparing", min(images, len(source))) as bar:
         engines = engines_for(source, cached)
         record = compare(source, engines, settings, advance=bar.advance, left_out=left_out)

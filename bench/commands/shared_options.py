@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
@@ -76,12 +76,22 @@ def resolve_device(name: str) -> str:
 def takes_techniques(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option for each training technique; it receives their values as a dict, `techniques`."""
     options = [option for group in TECHNIQUE_GROUPS for option in _options_of(group)]
+    return with_more_options(command, "techniques", options)
+
+
+def with_more_options(
+    command: Callable[..., None],
+    name: str,
+    options: Sequence[inspect.Parameter],
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Callable[..., None]:
+    """Return a command with more options; it receives what `read` makes of their values as the argument `name`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [*(p for p in own if p.name != "techniques"), *options]
+    parameters = [*(p for p in own if p.name != name), *options]
 
     def with_options(**arguments: Any) -> None:
-        techniques = {option.name: arguments.pop(option.name) for option in options}
-        command(**arguments, techniques=techniques)
+        values = {option.name: arguments.pop(option.name) for option in options}
+        command(**arguments, **{name: read(values)})
 
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     with_options.__annotations__ = {p.name: p.annotation for p in parameters}

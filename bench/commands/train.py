@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
+from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.system.json_file import write_json
@@ -25,6 +26,7 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 
 
 @common.takes_techniques
+@takes_data_options
 def train(
     data: common.Data,
     validation: Annotated[
@@ -95,6 +97,7 @@ def train(
     ] = None,
     *,
     techniques: dict[str, Any],
+    data_options: dict[str, Any],
 ) -> None:
     """Train on DATA (or DATA/train, validated on DATA/val), and print loss, accuracy, images/s and waiting by epoch.
 
@@ -142,6 +145,7 @@ def train(
             policy={"on_bad_sample": on_bad_sample, "on_repaired": on_repaired, "max_bad": max_bad},
             loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
+            data_options=data_options,
         )
         _say(job.source.describe())
         if find_lr is not None:

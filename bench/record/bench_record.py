@@ -52,6 +52,7 @@ class BenchSettings:
         max_memory: MB that the loader may take.
         apply: take the verdict's advice and measure it.
         max_bad: bad samples that a loader may replace in an epoch: a count, or a share below 1; None for all.
+        data_options: options of open_source for the data.
     """
 
     backend: str = ALL_BACKENDS
@@ -76,6 +77,7 @@ class BenchSettings:
     apply: bool = False
     seed: int = 0
     max_bad: float | None = 0.01
+    data_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -92,6 +94,13 @@ class BenchSettings:
     @property
     def _has_limits(self) -> bool:
         return self.max_cpu is not None or self.max_memory is not None
+
+    @property
+    def named_options(self) -> dict[str, Any]:
+        """Return `data_options` with the names alone of what may be paths, as records are shown around."""
+        return {
+            name: Path(value).name if isinstance(value, str) else value for name, value in self.data_options.items()
+        }
 
     @property
     def search_seconds(self) -> float:
@@ -268,8 +277,9 @@ class BenchRecord:
         return [m for m in self.measured if m.kind == kind]
 
     def as_dict(self) -> dict[str, object]:
-        """Return the record as JSON holds it; of the cache's path only the name, as records are shown around."""
+        """Return the record as JSON holds it; of paths only the names, as records are shown around."""
         document = asdict(self)
+        document["settings"]["data_options"] = self.settings.named_options
         if self.settings.cache is not None:
             name = os.fsencode(Path(self.settings.cache).name)
             document["settings"]["cache"] = name.decode(errors="backslashreplace")

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
-from penstock.loaders.create import create_loader
+from penstock.loaders.create import create_loader, prepare_whole
 from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
@@ -127,15 +127,19 @@ class BenchData:
 
     def __init__(self, data: Any, settings: BenchSettings) -> None:
         self._entries = settings.entries
-        self.source: Source = open_source(data)
+        self.source: Source = open_source(data, **settings.data_options)
         self.plain = self._at_length(self.source)
         self.pipeline: ImagePipeline = imagenet_train(settings.size)
         if len(self.plain) < settings.batch_size:
             raise ValueError(
                 f"{len(self.plain)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
             )
-        cache = None if settings.cache is None else self._at_length(prepare_source(self.source, settings.cache))
+        cache = None if settings.cache is None else self._at_length(self._cache(settings.cache))
         self.opener = LoaderOpener(settings, self.pipeline, self.plain, cache)
+
+    def _cache(self, path: str) -> Source:
+        """Return the cache at `path`: of all the data, whatever part of it is used."""
+        return prepare_whole(self.source, lambda whole: prepare_source(whole, path))
 
     def _at_length(self, source: Source) -> Source:
         return source if self._entries is None else RepeatedSource(source, self._entries)

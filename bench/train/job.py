@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from penstock.loaders.create import check_arguments, create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.views.subset import PART_OPTIONS
 from penstock.pipelines.errors import printable
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
@@ -51,6 +52,8 @@ class TrainingJob:
         policy: on_bad_sample, on_repaired and max_bad of the training loader, as create_loader takes them.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
+        data_options: options of open_source for the training data, and for validation data with the same suffix, of
+            which all images are used.
     """
 
     data: Path
@@ -61,6 +64,7 @@ class TrainingJob:
     policy: dict[str, Any]
     loading: dict[str, Any]
     cache: Path | None
+    data_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_arguments(**self.loading, **self.policy)
@@ -75,12 +79,16 @@ class TrainingJob:
     @cached_property
     def source(self) -> Source:
         """The training images."""
-        return open_source(self.data)
+        return open_source(self.data, **self.data_options)
 
     @cached_property
     def held_out(self) -> Source | None:
         """The validation images."""
-        return open_source(self.validation) if self.validation else None
+        if self.validation is None:
+            return None
+        same_kind = self.validation.suffix == self.data.suffix
+        options = {name: value for name, value in self.data_options.items() if same_kind and name not in PART_OPTIONS}
+        return open_source(self.validation, **options)
 
     @property
     def num_classes(self) -> int:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord, BenchSettings
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
+from penstock.loaders.views.subset import PART_OPTIONS
 
 _CALL_WIDTH = 74  # of the lines of arguments of the call to paste
 _HINDERING = 0.1  # of the processors: what other programs take before they are named
@@ -26,8 +27,7 @@ def judge(record: BenchRecord, data: str) -> Verdict:
 
 def without_paths(record: BenchRecord) -> BenchRecord:
     """Return the record as it can be shown around: DATA stands for the data, and a cache keeps its name only."""
-    cache = record.settings.cache
-    named = replace(record, settings=replace(record.settings, cache=cache and Path(cache).name))
+    named = replace(record, settings=_without_paths(record.settings))
     return replace(named, verdict=named.verdict and replace(named.verdict, call=write_call(named, "DATA")))
 
 
@@ -153,6 +153,11 @@ def _warn_of_cold_reads(figures: Figures) -> str:
     )
 
 
+def _without_paths(settings: BenchSettings) -> BenchSettings:
+    cache = settings.cache and Path(settings.cache).name
+    return replace(settings, cache=cache, data_options=settings.named_options)
+
+
 def write_call(record: BenchRecord, data: str) -> str:
     """Return the code that opens the loader that the record recommends, on the folder or cache `data`."""
     wanted, choice = record.settings, record.choice
@@ -171,6 +176,8 @@ def write_call(record: BenchRecord, data: str) -> str:
         arguments.insert(2, f"cache={cache!r}")
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
+    of_data = wanted.data_options.items()
+    arguments += [f"{name}={value!r}" for name, value in of_data if name in PART_OPTIONS or not in_place]
     arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
     body = "".join(f"    {line}\n" for line in _pack_lines(arguments))
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""

@@ -102,11 +102,11 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
 
 def refuse_inside(source: Source, dest: bytes) -> None:
     """Raise LoaderError E-MISUSE for a cache inside the folder of its images, which it would change."""
-    root: bytes | None = getattr(source, "root", None)
-    if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
-        raise LoaderError(
-            "E-MISUSE", "the cache would lie in the folder of its images", fix="choose a place outside of it", path=dest
-        )
+    for part in getattr(source, "sources", (source,)):  # several where they are joined to one
+        root: bytes | None = getattr(part, "root", None)
+        if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
+            fix = "choose a place outside of it"
+            raise LoaderError("E-MISUSE", "the cache would lie in the folder of its images", fix=fix, path=dest)
 
 
 def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) -> BuiltCache:

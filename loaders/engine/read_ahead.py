@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import FetchingSource, Source, is_fetching
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.schedule import Schedule
 
 _MAX_STEPS = 1024  # batches ahead, however small they are
-
-
-@runtime_checkable
-class FetchingSource(Source, Protocol):
-    """Fetch samples ahead of their use; one with `set_future` is told when each is needed next."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more samples may be announced."""
-        ...
-
-    def announce(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]), each of which is then read once; return at once."""
-        ...
-
-    def forget(self) -> None:
-        """Forget what was announced and not read."""
-        ...
 
 
 class ReadAhead:
@@ -47,8 +29,9 @@ class ReadAhead:
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
         """Announce the batch at `cursor` unless it was announced, and batches after it."""
-        if not isinstance(source, FetchingSource):
+        if not is_fetching(source):
             return
+        assert isinstance(source, FetchingSource)
         with self._lock:
             if not self._begun <= cursor <= self._next or not self._max_steps:
                 if self._begun != NOWHERE and self._max_steps:

@@ -88,6 +88,24 @@ class LocatedSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class FetchingSource(Source, Protocol):
+    """Fetch samples ahead of their use; one with `set_future` is told when each is needed next."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        ...
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]), each of which is then read once; return at once."""
+        ...
+
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        ...
+
+
 def is_located(source: Source) -> bool:
     """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
     if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
@@ -102,3 +120,22 @@ def is_located(source: Source) -> bool:
 def is_cache(source: Source) -> bool:
     """Return whether `source` stores images so that parts of them can be read."""
     return isinstance(source, WindowSource) and getattr(source, "has_windows", True)
+
+
+def is_fetching(source: Source) -> bool:
+    """Return whether `source` fetches samples ahead of their use."""
+    return isinstance(source, FetchingSource) and getattr(source, "fetches", True)
+
+
+def sample_name(source: Source, index: int) -> bytes:
+    """Return what image `index` is called wherever its data set lies.
+
+    That is the source's own name of it, its path relative to the source's root, or what error texts call it.
+    """
+    name = getattr(source, "name", None)
+    if callable(name):
+        named: bytes = name(index)
+        return named
+    root: bytes | None = getattr(source, "root", None)
+    path = source.path(index)
+    return path if root is None else path.removeprefix(root.rstrip(b"/") + b"/")

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import LocatedSource, Source, WindowSource, is_cache, is_located
+from penstock.loaders.sources.contract import (
+    FetchingSource,
+    LocatedSource,
+    Source,
+    WindowSource,
+    is_cache,
+    is_fetching,
+    is_located,
+    sample_name,
+)
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 
@@ -22,9 +33,10 @@ class View:
     Attributes:
         source: the source whose samples are served.
         classes, skipped: those of `source`.
-        fingerprint: hex digest of that of `source` and of how it is viewed.
+        fingerprint, content: hex digests of those of `source` and of how it is viewed.
         locates: whether `source` says where its images lie.
         has_windows: whether `source` reads parts of images, as a cache does.
+        fetches: whether `source` fetches samples ahead of their use.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -35,14 +47,33 @@ class View:
     def _show(self, source: Source) -> None:
         self.source = source
         self.classes, self.skipped = source.classes, source.skipped
-        self.fingerprint = hashlib.blake2b(f"{source.fingerprint} {self._viewing}".encode(), digest_size=32).hexdigest()
-        self.locates, self.has_windows = is_located(source), is_cache(source)
+        self.fingerprint = self._digest(source.fingerprint)
+        self.content = self._digest(getattr(source, "content", source.fingerprint))
+        self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
+
+    def _digest(self, of_source: str) -> str:
+        return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()
+
+    @property
+    def root(self) -> bytes:
+        """The folder of the source; there is no such attribute if the source has none."""
+        root: bytes = self.source.root  # type: ignore[attr-defined]
+        return root
 
     def over(self, source: Source) -> View:
         """Return the same view of another source that holds the same samples, such as a cache of this one."""
         view = copy.copy(self)
         view._show(source)
         return view
+
+    def refreshed(self) -> View:
+        """Return this view of the files as they are now. Raises LoaderError E-CHANGED if they are other images."""
+        refresh: Callable[[], Source] | None = getattr(self.source, "refreshed", None)
+        now = self.source if refresh is None else refresh()
+        if now.fingerprint != self.source.fingerprint:
+            cause = "images were added, removed or changed since a part of them was chosen"
+            raise LoaderError("E-CHANGED", cause, path=getattr(self, "root", None))
+        return self if now is self.source else self.over(now)
 
     def _at(self, index: Index) -> Index:
         """Return the source's index of sample `index`; for an int64 array, of each of its elements."""
@@ -65,6 +96,26 @@ class View:
         if isinstance(self.source, WindowSource):
             self.source.will_need(self._at(indices))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        return isinstance(self.source, FetchingSource) and self.source.has_room
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices`."""
+        if isinstance(self.source, FetchingSource):
+            self.source.announce(self._at(indices))
+
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        if isinstance(self.source, FetchingSource):
+            self.source.forget()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        return getattr(self.source, "traffic", (0, 0))
+
     def stored_size(self, index: int) -> StoredSize | None:
         """Return size and orientation of image `index`; None if it can only be read whole."""
         return self.source.stored_size(self._at(index)) if isinstance(self.source, WindowSource) else None
@@ -81,6 +132,10 @@ class View:
     def path(self, index: int) -> bytes:
         """Return what error texts call image `index`."""
         return self.source.path(self._at(index))
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index`, as sample_name defines it."""
+        return sample_name(self.source, self._at(index))
 
     def describe(self) -> str:
         """Describe the data in one line."""

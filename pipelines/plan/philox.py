@@ -18,8 +18,9 @@ _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
 # Purposes of draws: order of samples; crops and flips; augmentations of the batch stage; samples drawn with
-# replacement. Each has its own counters, so draws for a new purpose never change the others.
-STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW = range(4)
+# replacement; which samples of a class are kept. Each has its own counters, so draws for a new purpose never change the
+# others.
+STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT = range(5)
 
 
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDArray[np.uint64]:

@@ -88,13 +88,30 @@ def test_record_is_read_as_written(tmp_path: Path) -> None:
 
 def test_a_record_that_is_shown_around_holds_no_paths() -> None:
     plain = record(loader=1000, decode=1050)
-    cached = replace(plain.settings, cache="/secret/photos\udcff.h5")
+    of_data = {"subset": "/secret/some.npy", "max_per_class": 9, "root": "/secret/images"}
+    cached = replace(plain.settings, cache="/secret/photos\udcff.h5", data_options=of_data)
     plain = replace(plain, settings=cached, chosen=tried("hdf5 of the cache", 9.5, workers=2))
     made = without_paths(replace(plain, verdict=judge(plain, "/secret/photos")))
     text = json.dumps(made.as_dict())
     assert "secret" not in text
     assert "'DATA'" in text
-    assert decode_json(text, BenchRecord).settings.cache == "photos\\xff.h5"
+    read = decode_json(text, BenchRecord).settings
+    assert read.cache == "photos\\xff.h5"
+    assert read.data_options == {"subset": "some.npy", "max_per_class": 9, "root": "images"}
+
+
+def test_the_call_to_paste_opens_the_same_part_of_the_data() -> None:
+    plain = record(loader=1000, decode=1050)
+    of_data = {"subset": ":0.5", "max_per_class": 9, "label": "species"}
+    settings = replace(plain.settings, cache="photos.h5", data_options=of_data)
+    call = judge(replace(plain, settings=replace(settings, cache=None)), "photos.csv").call
+    assert all(f"{name}={value!r}" in call for name, value in of_data.items())
+    in_place = tried("torch of the cache", 9.5, workers=2)
+    chosen = replace(in_place, backend="torch", cached=True)
+    call = judge(replace(plain, settings=settings, chosen=chosen), "photos.csv").call
+    assert "'photos.h5'" in call
+    assert "subset=':0.5'" in call
+    assert "species" not in call  # the cache is no table
 
 
 def test_the_decode_ceiling_counts_processors_not_workers() -> None:

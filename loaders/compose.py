@@ -1,0 +1,52 @@
+"""Splits data of any kind into parts, and joins data sets to one source: what users call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.loaders.open_source import SourceLike, open_source
+from penstock.loaders.sources.contract import Source
+from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.split import split_source
+from penstock.loaders.views.subset import Subset
+
+
+def split(
+    source: SourceLike,
+    parts: float | Sequence[float] = 0.9,
+    *,
+    seed: int = 0,
+    by_class: bool = True,
+    save: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> tuple[Subset, ...]:
+    """Split data into parts, such as training and validation, that never overlap.
+
+        train, validation = split("photos", 0.9, seed=0, save="cut.json")
+        loader = create_loader(train, backend="hdf5", cache="photos.h5")
+
+    A sample's part follows from a hash of its name, so it does not depend on where the data lies or in which order.
+    With `save` no sample ever moves, whatever is added later.
+
+    Args:
+        source: what open_source takes, with its `options`.
+        parts: the share of the first of two parts, or the shares of all, such as (0.8, 0.1, 0.1).
+        seed: another one gives other parts.
+        by_class: give exact shares of each class, with at least one sample in each part where a class has as many.
+        save: a JSON file for the thresholds of the hashes; used if it is there.
+
+    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
+    part, and as open_source does.
+    """
+    return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
+
+
+def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
+    """Return several data sets as one source, those of the first first; classes of the same name become one class.
+
+    sources: what open_source takes, each with `options`. Equal class tuples are kept. Other classes are sorted by name,
+    or by value if all names are numbers. Raises ValueError without a source, and as open_source does.
+    """
+    return concat_sources([open_source(source, **options) for source in sources])

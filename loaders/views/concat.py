@@ -1,0 +1,185 @@
+"""Serves several sources as one, one after the other, with their classes merged by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import (
+    FetchingSource,
+    LocatedSource,
+    Source,
+    WindowSource,
+    is_cache,
+    is_fetching,
+    is_located,
+    sample_name,
+)
+from penstock.loaders.views.joined_names import join_names
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.native.rows import Names, Rows
+
+_SHOWN = 3  # sources that describe() describes
+
+
+class Concat:
+    """Serve the samples of several sources, those of the first first.
+
+    Equal tuples of classes are kept as they are. Otherwise a class is a name, whichever sources have it; the names are
+    sorted as those of class folders, or by value if all are numbers. So the order of the sources does not change the
+    class numbers. Raises ValueError without a source.
+
+    Attributes:
+        sources: what is served.
+        classes: class names, by class number.
+        fingerprint, content: hex digests of those of all sources.
+        skipped: reason -> number of entries that the sources skipped.
+        locates: whether some of the sources locate their images.
+        has_windows: whether all of them read parts of images, as caches do.
+        fetches: whether some of them fetch samples ahead of their use.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        if not sources:
+            raise ValueError("concat needs at least one source, got none")
+        self.sources = tuple(sources)
+        self._starts = np.cumsum([0, *map(len, self.sources)])
+        self.classes = merge_classes([source.classes for source in self.sources])
+        self._new_labels = [_renumber(source.classes, self.classes) for source in self.sources]
+        self.fingerprint = _digest([source.fingerprint for source in self.sources])
+        self.content = _digest([getattr(source, "content", source.fingerprint) for source in self.sources])
+        self.skipped: dict[str, int] = dict(sum((Counter(source.skipped) for source in self.sources), Counter()))
+        self.locates = any(map(is_located, self.sources))
+        self.has_windows = all(map(is_cache, self.sources))
+        self.fetches = any(map(is_fetching, self.sources))
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def refreshed(self) -> Concat:
+        """Return the sources with their files as they are now."""
+        now = [source.refreshed() if hasattr(source, "refreshed") else source for source in self.sources]
+        return self if all(a is b for a, b in zip(now, self.sources, strict=True)) else Concat(now)
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """Return an encoded image, or pixels uint8 [height, width, 3]."""
+        source, inner = self._place(index)
+        return source.read(inner)
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        """Return size and orientation of image `index`; None if it can only be read whole."""
+        source, inner = self._place(index)
+        return source.stored_size(inner) if isinstance(source, WindowSource) else None
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """Return the part of image `index` that holds `window`."""
+        source, inner = self._place(index)
+        assert isinstance(source, WindowSource)
+        return source.read_window(inner, window)
+
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """Announce that images `indices` will be read soon."""
+        for source, _, inner, _ in self._parts(indices):
+            if isinstance(source, WindowSource):
+                source.will_need(inner)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples of any source may be announced."""
+        return all(source.has_room for source in self.sources if isinstance(source, FetchingSource))
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices`."""
+        for source, _, inner, _ in self._parts(indices):
+            if isinstance(source, FetchingSource):
+                source.announce(inner)
+
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        for source in self.sources:
+            if isinstance(source, FetchingSource):
+                source.forget()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        requests, num_bytes = zip(*(getattr(source, "traffic", (0, 0)) for source in self.sources), strict=True)
+        return sum(requests), sum(num_bytes)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie; those of a source that does not locate them stay ELSEWHERE."""
+        parts: list[tuple[npt.NDArray[np.bool_], Rows, Names]] = []
+        for source, _, inner, here in self._parts(indices):
+            if is_located(source):
+                assert isinstance(source, LocatedSource)
+                own = rows[here]
+                parts.append((here, own, source.locate(inner, own)))
+        names = join_names([(own, named) for _, own, named in parts])
+        for here, own, _ in parts:
+            rows[here] = own
+        return names
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`."""
+        found = np.empty(len(indices), np.int64)
+        for source, number, inner, here in self._parts(indices):
+            own, renumbered = source.labels(inner), self._new_labels[number]
+            found[here] = own if renumbered is None else renumbered[own]
+        return found
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index` in its own source; two sources may have the same names."""
+        return sample_name(*self._place(index))
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`."""
+        source, inner = self._place(index)
+        return source.path(inner)
+
+    def describe(self) -> str:
+        """Return one line: images, classes, and what the sources are."""
+        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        texts = [source.describe() for source in self.sources[:_SHOWN]] + ["..."] * (len(self.sources) > _SHOWN)
+        return f"{len(self):,} images, {classes} in {len(self.sources):,} sources ({'; '.join(texts)})"
+
+    def _place(self, index: int) -> tuple[Source, int]:
+        """Return the source of image `index`, and its index there."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        number = int(np.searchsorted(self._starts, index, "right")) - 1
+        return self.sources[number], index - int(self._starts[number])
+
+    def _parts(self, indices: npt.NDArray[np.int64]) -> Iterator[tuple[Source, int, Any, npt.NDArray[np.bool_]]]:
+        """Yield each source of images `indices`, its number, its own indices, and which of `indices` these are."""
+        numbers = np.searchsorted(self._starts, indices, "right") - 1
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            yield self.sources[number], number, indices[here] - self._starts[number], here
+
+
+def concat_sources(sources: Sequence[Source]) -> Source:
+    """Return several sources as one; one alone as it is. Raises ValueError without a source."""
+    return sources[0] if len(sources) == 1 else Concat(sources)
+
+
+def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    """Return the class names of all sources, by class number, as Concat describes it."""
+    if len(set(of_sources)) == 1:
+        return of_sources[0]
+    names = sorted({name for classes in of_sources for name in classes})
+    return tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else names)
+
+
+def _renumber(own: tuple[bytes, ...], merged: tuple[bytes, ...]) -> npt.NDArray[np.int64] | None:
+    """Return the merged class number of each class number; None if they are the same."""
+    number_of = {name: number for number, name in enumerate(merged)}
+    return None if own == merged[: len(own)] else np.array([number_of[name] for name in own], np.int64)
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(["penstock concat 1", *parts]).encode(), digest_size=32).hexdigest()

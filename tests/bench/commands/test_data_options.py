@@ -1,0 +1,170 @@
+"""Options that choose a part of the data, or say how it is held, on every command that opens data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import lines_of, penstock_here
+from photo_folder import write_folder
+
+from penstock.bench.checks.finding import DoctorSettings
+from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.search.candidate import BenchData
+from penstock.bench.step.settings import TrainSettings
+from penstock.bench.train.job import TrainingJob
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.open_source import FileKind, open_source
+from penstock.loaders.views.subset import Subset
+
+OPENING = sys.modules["penstock.loaders.open_source"]
+OF_TABLES = ("image", "label", "root", "classes")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 24)
+
+
+@pytest.fixture
+def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Filled with the options of each "table" (*.lst) that is opened, which stands for the photos."""
+    seen: list[dict[str, Any]] = []
+
+    def open_table(paths: list[bytes], **options: Any) -> Any:
+        seen.append(options)
+        return open_source(photos)
+
+    monkeypatch.setattr(OPENING, "FILE_KINDS", [FileKind("a table", (".lst",), open_table, OF_TABLES)])
+    monkeypatch.setattr(OPENING, "SOURCE_OPTIONS", OPENING.SOURCE_OPTIONS | set(OF_TABLES))
+    return seen
+
+
+def test_only_what_was_given_reaches_a_command(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    @takes_data_options
+    def command(data: str, *, data_options: dict[str, Any]) -> None:
+        seen.append((data, data_options))
+
+    nothing = dict.fromkeys(("subset", "max_per_class", *OF_TABLES))
+    (tmp_path / "names").write_text("cat\nhot dog, plain\n\n")
+    command(data="x", **nothing)
+    command(data="x", **{**nothing, "subset": ":9", "max_per_class": 3, "root": Path("/a"), "classes": "cat, dog"})
+    command(data="x", **{**nothing, "classes": str(tmp_path / "names")})
+    assert seen == [
+        ("x", {}),
+        ("x", {"subset": ":9", "max_per_class": 3, "root": "/a", "classes": ["cat", "dog"]}),
+        ("x", {"classes": ["cat", "hot dog, plain"]}),
+    ]
+
+
+def test_iterate_serves_a_part(photos: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "some.npy", np.arange(0, 24, 2))
+    base = ("--size", 16, "--batch-size", 4, "--workers", 0, "--dump", tmp_path / "dump")
+    for arguments, counts in (
+        (("--subset", tmp_path / "some.npy"), {0: 4, 1: 4, 2: 4}),
+        (("--max-per-class", 2, "--no-drop-last"), {0: 2, 1: 2, 2: 2}),
+        (("--subset", ":75%", "--max-per-class", 4, "--no-drop-last"), {0: 4, 1: 4, 2: 2}),
+    ):
+        done = penstock_here("iterate", photos, *base, *arguments)
+        assert done.returncode == 0, done.stderr
+        lines = lines_of((tmp_path / "dump").read_text())
+        assert Counter(label for line in lines for label in line["label"]) == counts
+    assert penstock_here("iterate", photos, *base, "--subset", "all").returncode == 2
+    assert penstock_here("iterate", photos, *base, "--subset", "9:3").returncode == 3
+
+
+def test_cache_build_and_parity_take_a_part(photos: Path, tmp_path: Path) -> None:
+    done = penstock_here("cache", "build", photos, tmp_path / "part.h5", "--workers", 0, "--max-per-class", 3)
+    assert done.returncode == 0, done.stderr
+    assert len(open_cache(tmp_path / "part.h5")) == 9
+    record = tmp_path / "parity.json"
+    arguments = ("--size", 16, "--batch-size", 4, "--subset", "::2", "--json", record)
+    done = penstock_here("parity", photos, "--cache", tmp_path / "all.h5", *arguments)
+    assert done.returncode in (0, 3), done.stderr  # 3: at this size DALI's pixels may lie outside of the tolerance
+    assert json.loads(record.read_text())["data"]["images"] == 12
+    assert len(open_cache(tmp_path / "all.h5")) == 24  # of all, whatever part is compared
+
+
+def test_doctor_looks_at_a_part(photos: Path) -> None:
+    done = penstock_here("doctor", photos, "--subset", "::3", "--size", 16)
+    assert "8 of 24 images" in done.stdout
+    assert "8 images decoded" in done.stdout
+    assert DoctorSettings().data_options == {}
+
+
+def test_a_benchmark_measures_a_part_and_a_cache_of_the_whole(photos: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "all.h5")
+    options = {"subset": "::2", "max_per_class": 4}
+    data = BenchData(photos, BenchSettings(size=16, batch_size=4, cache=cache, data_options=options))
+    assert len(data.source) == 12
+    found = data.opener.source(cached=True)
+    assert isinstance(found, Subset)
+    assert (len(found), len(found.source)) == (12, 24)
+    assert found.fingerprint == data.source.fingerprint
+
+
+def test_training_takes_a_part_and_validation_all(photos: Path, tmp_path: Path) -> None:
+    job = TrainingJob(
+        data=photos,
+        validation=photos,
+        settings=TrainSettings(model="resnet18", batch_size=4),
+        size=16,
+        training={},
+        policy={},
+        loading={"backend": "torch"},
+        cache=None,
+        data_options={"max_per_class": 2},
+    )
+    assert (len(job.source), len(job.held_out or ())) == (6, 24)
+    record = tmp_path / "report.json"
+    arguments = ("--epochs", 1, "--size", 16, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--json", record)
+    done = penstock_here("train", photos, *arguments, "--max-per-class", 4)
+    assert done.returncode == 0, done.stderr
+    assert "12 of 24 images" in done.stdout
+    assert json.loads(record.read_text())["epochs"][0]["images"] == 12
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("iterate", "x.lst", "--dump", "dump", "--size", 16, "--batch-size", 4, "--workers", 0),
+        ("cache", "build", "x.lst", "cache.h5", "--workers", 0),
+        ("doctor", "x.lst", "--size", 16),
+        ("parity", "x.lst", "--size", 16, "--batch-size", 4, "--images", 8),
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_says_how_a_table_holds_the_data_reaches_it(
+    tables: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[Any, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.lst").touch()
+    arguments = ("--image", "file", "--label", "json:cls", "--root", tmp_path, "--classes", "a,b")
+    done = penstock_here(*command, *arguments)
+    assert done.returncode in (0, 3, 7), done.stderr  # 3 of parity, 7 of doctor: what they found is not asked here
+    assert tables == [{"image": "file", "label": "json:cls", "root": str(tmp_path), "classes": ["a", "b"]}]
+
+
+def test_tables_of_training_and_validation_are_read_alike(tables: list[dict[str, Any]], tmp_path: Path) -> None:
+    for name in ("train.lst", "val.lst"):
+        (tmp_path / name).touch()
+    settings = TrainSettings(model="resnet18", batch_size=4)
+    common: dict[str, Any] = {
+        "settings": settings,
+        "size": 16,
+        "training": {},
+        "policy": {},
+        "loading": {},
+        "cache": None,
+    }
+    options = {"label": "species", "max_per_class": 2}
+    TrainingJob(data=tmp_path / "train.lst", validation=tmp_path / "val.lst", data_options=options, **common)
+    assert tables == [{"label": "species"}, {"label": "species"}]
