@@ -141,18 +141,18 @@ def open_source(
 def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
+    if isinstance(spec, Source):
+        if options:
+            raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
+        return spec
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
             return kind.open(spec, **options)
-    if not isinstance(spec, Source):
-        raise ValueError(
-            f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
-            "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
-            "penstock.loaders.DataLoader"
-        )
-    if options:
-        raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
-    return spec
+    raise ValueError(
+        f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
+        "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
+        "penstock.loaders.DataLoader"
+    )
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:

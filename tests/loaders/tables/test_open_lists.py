@@ -150,8 +150,6 @@ def test_what_is_not_a_list_of_images(tree: Path) -> None:
         assert isinstance(open_source(pair), ArraySource)
     for other in (
         [],
-        [str(tree), "x", "y"],
-        ["a.tar", "b.tar", "c.tar"],
         [("a.jpg", 1, 2)],
         [3, 4, 5],
         (),
