@@ -28,11 +28,6 @@ class Chosen(NamedTuple):
     label: str | None
     classes: tuple[str, ...] | None
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns, each once."""
-        return list(dict.fromkeys(name for name in self if isinstance(name, str)))
-
 
 def holds_bytes(kind: Any) -> bool:
     """Return whether a column of the pyarrow type `kind` can hold encoded images: binary, or Hugging Face's struct."""

@@ -63,8 +63,8 @@ class ArrowFile:
         with arrow_errors(path, "E-FORMAT", "neither an Arrow file nor an Arrow stream"):
             self.schema = self._open(pyarrow.BufferReader(self._memory)).schema
 
-    def batches(self, names: list[str]) -> Iterator[Any]:
-        """Yield the record batches with the columns `names`. Raises LoaderError E-CORRUPT, E-TRUNC."""
+    def chunks(self, names: list[str]) -> Iterator[list[Any]]:
+        """Yield the columns `names` of each record batch. Raises LoaderError E-FORMAT, E-CORRUPT, E-TRUNC."""
         pyarrow, path = import_pyarrow(), self.container.name
         fields = [self.schema.get_field_index(name) for name in names]
         if -1 in fields:
@@ -72,21 +72,22 @@ class ArrowFile:
             raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
         file = pyarrow.BufferReader(self._memory)
         with arrow_errors(path):
-            reader = self._open(file, pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
-            if not self._is_stream:
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
-                return
-            yield from reader
+            # Not included_fields of IpcReadOptions: with it the reader of files copies what it reads.
+            reader = self._open(file)
+            count = None if self._is_stream else reader.num_record_batches
+            for batch in reader if count is None else map(reader.get_batch, range(count)):
+                yield [batch.column(field) for field in fields]
+        if not self._is_stream:
+            return
         # Arrow takes the end of the file for the end of the stream, which writers mark when they are done.
         end = file.tell()
         if self._memory[max(end - len(_END_OF_STREAM), 0) : end].to_pybytes() != _END_OF_STREAM:
             cause = "the stream has no end mark: it was cut off, or its writer was not closed"
             raise LoaderError("E-TRUNC", cause, fix="write or download the file again", path=path)
 
-    def _open(self, file: Any, options: Any = None) -> Any:
+    def _open(self, file: Any) -> Any:
         ipc = import_pyarrow().ipc
-        return (ipc.open_stream if self._is_stream else ipc.open_file)(file, options=options)
+        return (ipc.open_stream if self._is_stream else ipc.open_file)(file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,26 +134,25 @@ class ArrowFiles:
             file = ArrowFile(path)
             rows.add_container(file.container)  # so that a change of it is noticed
             with arrow_errors(path):
-                parts += [batch.column(0).to_numpy().astype(np.int64) for batch in file.batches(file.schema.names[:1])]
+                parts += [column.to_numpy().astype(np.int64) for (column,) in file.chunks(file.schema.names[:1])]
         return np.concatenate(parts)
 
 
 def _locate_rows(file: ArrowFile, image: str, label: str | None, rows: ImageRows, labels: LabelCollector) -> None:
     pyarrow, path = import_pyarrow(), file.container.name
-    container, first_row, chunks = rows.add_container(file.container), 0, []
-    for batch in file.batches([image] if label is None else list(dict.fromkeys((image, label)))):
-        values = locate_values(batch.column(image))
+    container, first_row, label_chunks = rows.add_container(file.container), 0, []
+    for column, *labelled in file.chunks([image] if label is None else [image, label]):
+        values = locate_values(column)
         offset = 0 if values.buffer is None else values.buffer.address - file.address
         if values.sizes.any() and not 0 <= offset <= file.container.size - values.buffer.size:
             raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=_UNCOMPRESSED, path=path)
         rows.add(values, container, offset, first_row, os.path.dirname(path))
         first_row += len(values.sizes)
-        if label is not None:
-            chunks.append(batch.column(label))
+        label_chunks += labelled
     if label is None:
         labels.add_unlabelled(first_row)
     else:
-        labels.add(pyarrow.chunked_array(chunks, file.schema.field(label).type))
+        labels.add(pyarrow.chunked_array(label_chunks, file.schema.field(label).type))
 
 
 def open_arrow_files(

@@ -88,7 +88,8 @@ def _locate_chunks(chunks: list[Any], rows: ImageRows) -> MemoryFile | None:
     """Add the chunks of the column of images; return the file that holds what lay in memory, if anything did."""
     memory = MappedMemory()
     located = [locate_values(chunk) for chunk in chunks]
-    mapped = [None if v.buffer is None else memory.find(v.buffer.address, v.buffer.size) for v in located]
+    # An empty buffer may lie anywhere, even in a library.
+    mapped = [memory.find(v.buffer.address, v.buffer.size) if v.sizes.any() else None for v in located]
     num_bytes = sum(int(v.sizes.sum()) for v, mapping in zip(located, mapped, strict=True) if mapping is None)
     held, number, first_row = None, 0, 0
     if num_bytes:
