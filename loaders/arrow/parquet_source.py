@@ -23,6 +23,7 @@ from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchang
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 CACHE_BYTES = 512 << 20
 _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
@@ -33,8 +34,8 @@ class ParquetSource:
     """Read images from row groups; samples are the rows, file by file, without those that have no label.
 
     Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
-    those kept: at most `cache_bytes` of them per process. Pickles only while a process is being started, as SharedArray
-    does.
+    those kept: at most `cache_bytes` of them per process, and as much in the hands of each thread. Pickles only while a
+    process is being started, as SharedArray does.
 
     paths: the files, in the order of the rows. image, label: as open_arrow_files takes them. Raises ValueError for
     columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ, E-DEPENDENCY.
@@ -117,8 +118,8 @@ class ParquetSource:
         """
         file, group, row = self._place(index)
         try:
-            decoded = self._cache.get((file, group), lambda: self._decode(file, group))
-            self._judge_order()
+            decoded = self._decode(file, group)
+            self._judge_order(1)
             values, row = decoded.find(row)
             size = int(values.sizes[row])
             if size > self._max_file_bytes:
@@ -130,9 +131,37 @@ class ParquetSource:
         except LoaderError as error:
             raise error.locate(sample=index) from error
 
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` with the addresses of images `indices` in decoded row groups, valid until this thread calls again.
+
+        A row stays ELSEWHERE if its group cannot be decoded, or if the groups of the others take `cache_bytes` already.
+        """
+        self._cache.hold([])
+        held: list[ImageGroup] = []
+        places = [self._place(index) for index in indices.tolist()]
+        for file, group in sorted({place[:2] for place in places}):
+            if sum(decoded.num_bytes for decoded in held) >= self._cache.limit_bytes:
+                break
+            try:
+                decoded = self._decode(file, group)
+            except LoaderError:  # read() names the sample
+                continue
+            held.append(decoded)
+            for number, place in enumerate(places):
+                if place[:2] == (file, group):
+                    rows["offset"][number], rows["size"][number] = decoded.locate(place[2])
+        self._cache.hold(held)
+        rows["kind"] = np.where((rows["size"] > 0) & (rows["size"] <= self._max_file_bytes), ENCODED, rows["kind"])
+        self._judge_order(int(np.count_nonzero(rows["size"])))
+        return NO_NAMES
+
     def _decode(self, file: int, group: int) -> ImageGroup:
         container = self._containers[file]
-        return with_retries(lambda: read_group(container, group, self._image), self._count_retry)
+
+        def load() -> ImageGroup:
+            return with_retries(lambda: read_group(container, group, self._image), self._count_retry)
+
+        return self._cache.get((file, group), load)
 
     def _read_file(self, file: int, name: bytes) -> bytes:
         """Read the file that a row names."""
@@ -152,9 +181,9 @@ class ParquetSource:
         file = int(np.searchsorted(self._file_groups, group, "right")) - 1
         return file, group - int(self._file_groups[file]), row - int(self._group_starts[group])
 
-    def _judge_order(self) -> None:
-        """Warn once if groups are decoded for a few samples each."""
-        self._reads += 1
+    def _judge_order(self, reads: int) -> None:
+        """Count samples that were read, and warn once if groups are decoded for a few samples each."""
+        self._reads += reads
         cache, num_groups = self._cache, len(self._group_starts) - 1
         if self._has_warned or cache.evictions == 0 or cache.loads < _SEEN_GROUPS:
             return
@@ -162,9 +191,11 @@ class ParquetSource:
             return
         self._has_warned = True
         estimate = len(self) * cache.loads // self._reads
+        samples, fitting = int(self.block_sizes().max()), max(1, cache.limit_bytes * num_groups // self.num_bytes)
         warnings.warn(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
-            "pass shuffle='blocks', a larger cache_bytes, or build a cache (penstock cache build)",
+            f"pass shuffle=Blocks(samples={samples}, group={fitting}), a larger cache_bytes, or build a cache "
+            "(penstock cache build)",
             stacklevel=3,
         )
 

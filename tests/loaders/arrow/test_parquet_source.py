@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import re
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source, is_located
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW
 
 
 @pytest.mark.parametrize("kind", [IMAGE, pa.binary(), pa.large_binary()])
@@ -29,7 +33,7 @@ def test_columns_of_each_type(tmp_path: Path, folder: ImageFolder, kind: pa.Data
     source = open_source(path)
     assert isinstance(source, ParquetSource)
     assert isinstance(source, Source)
-    assert not is_located(source)
+    assert is_located(source)
     assert_same_samples(source, folder)
     assert source.path(43) == os.fsencode(f"{path}:row 43")
     assert re.fullmatch(r"61 images, 3 classes, 0\.\d MB in 7 row groups of 1 Parquet files", source.describe())
@@ -68,6 +72,35 @@ def test_groups_are_decoded_once_while_they_fit(
     assert (small._cache.loads, small._cache.evictions) == (3, 2)
 
 
+def test_images_are_located_in_memory_for_the_native_library(tmp_path: Path, folder: ImageFolder) -> None:
+    path = write_parquet(tmp_path / "x.parquet", photo_table(folder))
+    source = ParquetSource([bytes(path)], max_file_bytes=1500)
+    rows = np.zeros(61, ROW)
+    source.locate(np.arange(61)[::-1], rows)
+    for row, index in zip(rows, range(60, -1, -1), strict=True):
+        data = folder.read(index)
+        assert ctypes.string_at(int(row["offset"]), int(row["size"])) == data
+        assert row["kind"] == (ENCODED if len(data) <= 1500 else ELSEWHERE)
+    assert source._cache.loads == 7
+    # With little memory one group is located at a time, and kept although the next one drives it out of the cache.
+    small = ParquetSource([bytes(path)], cache_bytes=1)
+    rows = np.zeros(30, ROW)
+    small.locate(np.arange(30), rows)
+    assert (rows["kind"] == [ENCODED] * 10 + [ELSEWHERE] * 20).all()
+    assert small.read(40) == folder.read(40)
+    gc.collect()
+    stored = [ctypes.string_at(int(row["offset"]), int(row["size"])) for row in rows[:10]]
+    assert stored == [folder.read(index) for index in range(10)]
+    held = weakref.ref(small._cache._held.groups[0].chunks[0].sizes)
+    small.locate(np.arange(50, 51), rows[:1])
+    gc.collect()
+    assert held() is None
+    path.unlink()
+    rows = np.zeros(2, ROW)
+    small.locate(np.array([0, 51]), rows)
+    assert rows["kind"].tolist() == [ELSEWHERE, ENCODED]
+
+
 def test_threads_share_the_groups(tmp_path: Path, folder: ImageFolder) -> None:
     source = ParquetSource([bytes(write_parquet(tmp_path / "x.parquet", photo_table(folder)))])
     wanted = [folder.read(index) for index in range(61)]
@@ -96,11 +129,17 @@ def test_a_random_order_is_warned_of_once(tmp_path: Path, folder: ImageFolder) -
             ParquetSource([bytes(path)]).read(index)
     assert in_order._cache.loads == 70
     jumping = ParquetSource([bytes(path)], cache_bytes=1)
-    text = r"about 61 row groups, 7 in the order of the files: pass shuffle='blocks', a larger cache_bytes, or .*cache"
+    text = (
+        r"about 61 row groups, 7 in the order of the files: pass shuffle=Blocks\(samples=10, group=1\), .*cache build"
+    )
     with pytest.warns(UserWarning, match=text) as caught:
-        for index in range(400):
-            jumping.read(index * 17 % 61)
+        _read_jumping(jumping)
     assert len(caught) == 1
+
+
+def _read_jumping(source: ParquetSource) -> None:
+    for index in range(400):
+        source.read(index * 17 % 61)
 
 
 def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) -> None:

@@ -50,7 +50,7 @@ def test_splits_are_listed(tmp_path: Path, folder: ImageFolder) -> None:
         write_saved(root / name, part)
     (root / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     for wrong in ({}, {"split": "val"}):
-        with pytest.raises(ValueError, match="split must be one of train, test of '.*dict', got "):
+        with pytest.raises(ValueError, match=r"split must be one of train, test of '.*dict', got "):
             open_source(root, **wrong)
     source = open_source(root, split="test")
     assert_same_samples(source, folder, list(range(50, 61)))
