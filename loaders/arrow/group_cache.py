@@ -25,8 +25,7 @@ Group = TypeVar("Group", bound=Sized)
 class GroupCache(Generic[Group]):
     """Keep what was used last, at most `limit_bytes` of it, and at least the latest group.
 
-    Threads may share it: a group is loaded by one of them, and others that want it wait. A thread can hold groups that
-    must not be freed. Pickles, and is forked, empty.
+    Threads may share it: a group is loaded by one of them, and others that want it wait. Pickles, and is forked, empty.
 
     Attributes:
         limit_bytes: the limit.
@@ -42,7 +41,6 @@ class GroupCache(Generic[Group]):
         self._pid, self._lock = os.getpid(), threading.Lock()
         self.loads = self.evictions = self._num_bytes = 0
         self._groups: OrderedDict[Hashable, Future[Group]] = OrderedDict()
-        self._held = threading.local()
 
     def get(self, key: Hashable, load: Callable[[], Group]) -> Group:
         """Return the group `key`, loaded with `load` unless it is here. Raises what `load` raises."""
@@ -69,10 +67,6 @@ class GroupCache(Generic[Group]):
             self._num_bytes += group.num_bytes
             self._evict(key)
         return group
-
-    def hold(self, groups: list[Group]) -> None:
-        """Keep `groups` alive, evicted or not, until this thread calls this again or ends."""
-        self._held.groups = groups
 
     def _evict(self, newest: Hashable) -> None:
         for key, future in list(self._groups.items()):

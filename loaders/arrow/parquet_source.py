@@ -34,8 +34,8 @@ class ParquetSource:
     """Read images from row groups; samples are the rows, file by file, without those that have no label.
 
     Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
-    those kept: at most `cache_bytes` of them per process, and as much in the hands of each thread. Pickles only while a
-    process is being started, as SharedArray does.
+    those kept: at most `cache_bytes` of them per process, and as much per thread for the batch at hand. Pickles only
+    while a process is being started, as SharedArray does.
 
     paths: the files, in the order of the rows. image, label: as open_arrow_files takes them. Raises ValueError for
     columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ, E-DEPENDENCY.
@@ -132,11 +132,10 @@ class ParquetSource:
             raise error.locate(sample=index) from error
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with the addresses of images `indices` in decoded row groups, valid until this thread calls again.
+        """Fill `rows` with the addresses of images `indices` in decoded row groups, which the result keeps.
 
         A row stays ELSEWHERE if its group cannot be decoded, or if the groups of the others take `cache_bytes` already.
         """
-        self._cache.hold([])
         held: list[ImageGroup] = []
         places = [self._place(index) for index in indices.tolist()]
         for file, group in sorted({place[:2] for place in places}):
@@ -150,10 +149,9 @@ class ParquetSource:
             for number, place in enumerate(places):
                 if place[:2] == (file, group):
                     rows["offset"][number], rows["size"][number] = decoded.locate(place[2])
-        self._cache.hold(held)
         rows["kind"] = np.where((rows["size"] > 0) & (rows["size"] <= self._max_file_bytes), ENCODED, rows["kind"])
         self._judge_order(int(np.count_nonzero(rows["size"])))
-        return NO_NAMES
+        return NO_NAMES._replace(kept=held)
 
     def _decode(self, file: int, group: int) -> ImageGroup:
         container = self._containers[file]
