@@ -6,6 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from penstock.loaders.arrow.arrow_files import open_arrow_files
+from penstock.loaders.arrow.arrow_parquet import has_image_bytes
+from penstock.loaders.arrow.dataset_object import is_dataset, open_dataset
+from penstock.loaders.arrow.parquet_source import ParquetSource
+from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.remote.object_store import is_url, without_secrets
 from penstock.loaders.remote.url_patterns import expand_url
@@ -49,6 +54,7 @@ class FileKind(NamedTuple):
         open: takes the paths (list of bytes) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
         takes_urls: whether the paths may be URLs.
+        is_this: takes the first path and the option `image`, and returns whether its content is of this kind.
     """
 
     name: str
@@ -56,6 +62,7 @@ class FileKind(NamedTuple):
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
     takes_urls: bool = False
+    is_this: Callable[[bytes, str | None], bool] = lambda path, image: True
 
 
 def _open_caches(paths: list[bytes], **options: Any) -> Source:
@@ -90,19 +97,26 @@ def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
+_COLUMNS = ("image", "label")
 FILE_KINDS = [
     FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches),
+    FileKind(
+        "Parquet files of images", (".parquet",), ParquetSource, (*_COLUMNS, "cache_bytes"), is_this=has_image_bytes
+    ),
     FileKind("a table of images", TABLE_SUFFIXES, open_tables, ("image", "label", "root", "classes")),
     FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes",)),
     FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS, takes_urls=True),
     FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
+    FileKind("Arrow files", (".arrow", ".arrows", ".feather"), open_arrow_files, _COLUMNS),
 ]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
     Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
+    Kind("a folder of Hugging Face's save_to_disk", is_saved_dataset, open_saved_dataset, (*_COLUMNS, "split")),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 OBJECT_KINDS = [
+    Kind("a Dataset of Hugging Face", is_dataset, open_dataset, (*_COLUMNS, "split")),
     Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes")),
     Kind("a data frame", open_lists.is_frame, open_lists.open_frame, ("image", "label", "root", "classes")),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
@@ -181,16 +195,19 @@ def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
 
 def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
     """Open files of one kind; `named` is what the user called them."""
-    kind = _find_file_kind(paths)
+    kind = _find_file_kind(paths, options.get("image"))
     if kind is None:
         raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
     return kind.open(paths, **options)
 
 
-def _find_file_kind(paths: list[bytes]) -> FileKind | None:
-    """Return the kind that all files are of by their names; None if there is none."""
+def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | None:
+    """Return the kind that all files are of by their names; None if there is none. image: the option of that name."""
     names = [os.fsdecode(path.partition(b"?")[0] if is_url(path) else path).lower() for path in paths]
-    return next((kind for kind in FILE_KINDS if all(name.endswith(kind.suffixes) for name in names)), None)
+    for kind in FILE_KINDS:
+        if all(name.endswith(kind.suffixes) for name in names) and (is_url(paths[0]) or kind.is_this(paths[0], image)):
+            return kind
+    return None
 
 
 def _known_kinds() -> str:

@@ -61,7 +61,7 @@ class RangeHeader:
     Attributes:
         kind: what the containers are, in words: "tar files".
         fingerprint: hex digest that identifies keys, sizes and labels of the samples.
-        content: hex digest that also covers the containers' names, sizes and times.
+        content: hex digest that also covers the containers' sizes and times.
         num_bytes: total size of all samples.
         made_by: what else decides the content, such as options; compared before a saved index is used.
         skipped: reason -> number of entries that were skipped.
@@ -175,7 +175,7 @@ class RangeTable:
         container_sizes = np.array([container.size for container in self.containers], np.int64)
         container_mtimes = np.array([container.mtime_ns for container in self.containers], np.int64)
         fingerprint = identity.hexdigest()
-        for part in (container_names, container_sizes, container_mtimes, self.container_of, self.starts):
+        for part in (container_sizes, container_mtimes, self.container_of, self.starts):  # not names: data may move
             identity.update(np.ascontiguousarray(part).data)
         header = RangeHeader(
             kind=self.kind,

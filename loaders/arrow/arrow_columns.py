@@ -1,0 +1,122 @@
+"""Chooses the columns of a table that hold images and labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock.loaders.arrow.arrow_package import import_pyarrow
+from penstock.pipelines.checked import shown
+
+AUTO = "auto"  # value of the option `label`: the column is found by its name
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
+LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category")
+Features = Mapping[str, Any]  # name of a column -> how Hugging Face describes it
+
+
+class Chosen(NamedTuple):
+    """Hold the chosen columns.
+
+    Attributes:
+        image: name of the column of images.
+        label: name of the column of labels; None for images of one class.
+        classes: names of the classes, where the table declares them.
+    """
+
+    image: str
+    label: str | None
+    classes: tuple[str, ...] | None
+
+
+def holds_bytes(kind: Any) -> bool:
+    """Return whether a column of the pyarrow type `kind` can hold encoded images: binary, or Hugging Face's struct."""
+    types = import_pyarrow().types
+    kind = getattr(kind, "storage_type", kind)
+    if types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" and holds_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def holds_paths(kind: Any) -> bool:
+    """Return whether a column of the pyarrow type `kind` can hold the names of image files."""
+    types = import_pyarrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def read_features(schema: Any, info: bytes = b"") -> Features:
+    """Return the columns' descriptions from `info` (a dataset_info.json), or from the metadata of a schema."""
+    noted = (schema.metadata or {}).get(b"huggingface", b"")
+    for text, keys in ((info, ("features",)), (noted, ("info", "features"))):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def choose_columns(
+    schema: Any, features: Features, image: str | None, label: str | None, *, paths: bool = True
+) -> Chosen:
+    """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
+
+    paths: whether a column of file names will do for the images. Raises ValueError that lists the columns.
+    """
+    column = _choose_image(schema, features, image, paths)
+    if column is None:
+        wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
+        raise ValueError(f"image must be a column of {wanted}, got {shown(image)}; {_list_columns(schema)}")
+    if label is None:
+        return Chosen(column, None, None)
+    chosen = _choose_label(schema, features, label)
+    if chosen is None:
+        wanted = "a column of class numbers or names, or None for images of one class"
+        raise ValueError(f"label must be {wanted}, got {shown(label)}; {_list_columns(schema)}")
+    return Chosen(column, chosen, _class_names(features.get(chosen)))
+
+
+def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:
+    suitable = [
+        field.name
+        for field in schema
+        if holds_bytes(field.type) or (paths and holds_paths(field.type) and field.name in (image, *IMAGE_NAMES))
+    ]
+    if image is not None:
+        return image if image in suitable else None
+    candidates = [name for name in suitable if _type_of(features.get(name)) == "Image"] or suitable
+    named = [name for name in IMAGE_NAMES if name in candidates]
+    return named[0] if named else candidates[0] if len(candidates) == 1 else None
+
+
+def _choose_label(schema: Any, features: Features, label: str) -> str | None:
+    suitable = [field.name for field in schema if _is_label(field.type)]
+    if label != AUTO:
+        return label if label in suitable else None
+    named = [name for name in LABEL_NAMES if name in suitable]
+    declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
+    return named[0] if named else declared[0] if len(declared) == 1 else None
+
+
+def _is_label(kind: Any) -> bool:
+    types = import_pyarrow().types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or holds_paths(kind))
+
+
+def _type_of(feature: Any) -> str | None:
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    names = feature.get("names") if isinstance(feature, dict) and _type_of(feature) == "ClassLabel" else None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _list_columns(schema: Any) -> str:
+    listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    return f"the columns are {listed}" if listed else "the table has no columns"

@@ -1,0 +1,138 @@
+"""Collects where the images of a table lie, row by row, for the index of a RangeSource."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.arrow.arrow_values import Values
+from penstock.loaders.sources.range_index import Container, RangeTable
+from penstock.loaders.system.file_read import mtime_ns
+from penstock.pipelines.errors import LoaderError
+
+NO_IMAGE, NO_LABEL = "row without an image", "row without a label"
+_NOWHERE = -1  # container of a row without an image
+_COMPARED_BYTES = 64
+
+
+class ImageRows:
+    """Collect rows: the container of each image, its offset and bytes there, and a key.
+
+    Attributes:
+        containers: the files that hold images, in the order in which they were found.
+    """
+
+    def __init__(self) -> None:
+        self.containers: list[Container] = []
+        self._numbers: dict[bytes, int] = {}
+        self._parts: list[tuple[npt.NDArray[np.int64], ...]] = []
+        self._keys: list[bytes] = []
+        self._compared: set[int] = set()
+        self._missing: list[bytes] = []  # files that rows name, but that are not there
+        self._has_files = False
+
+    def add_container(self, container: Container) -> int:
+        """Add a file, and return its number."""
+        number = self._numbers.setdefault(container.name, len(self.containers))
+        if number == len(self.containers):
+            self.containers.append(container)
+        return number
+
+    def replace_container(self, number: int, container: Container) -> None:
+        """Note the final name, size and time of a file that was still written to when it was added."""
+        self.containers[number] = container
+
+    def add(self, values: Values, container: int, offset: int, first_row: int, folder: bytes) -> None:
+        """Add a chunk of a column, whose buffer lies at `offset` of a container.
+
+        first_row: number of its first row, for the keys. folder: where relative paths of files begin. Raises
+        LoaderError E-CHANGED if other bytes lie there.
+        """
+        count = len(values.sizes)
+        where = np.where(values.present, container, _NOWHERE)
+        starts, sizes = values.starts + offset, np.where(values.present, values.sizes, 0)
+        self._compare_first(values, container, starts)
+        names = [None] * count if values.paths is None else values.paths.to_pylist()
+        for row, name in enumerate(names):
+            text = b"row %d" % (first_row + row)
+            if name:
+                path = name.encode("utf-8", "surrogateescape")
+                if where[row] == _NOWHERE:
+                    where[row], sizes[row] = self._add_file(os.path.join(folder, path))
+                    starts[row] = 0
+                else:
+                    text += b" (" + path + b")"
+            self._keys.append(text)
+        self._parts.append((where.astype(np.int64), starts, sizes))
+
+    def finish(
+        self,
+        kind: str,
+        labels: npt.NDArray[np.int64],
+        classes: list[bytes],
+        order: npt.NDArray[np.int64] | None = None,
+        made_by: str = "",
+    ) -> RangeTable:
+        """Return the table of the rows that have an image and a label, in the order of the rows, or of `order`.
+
+        Raises LoaderError E-NODATA without any, E-MISSING if rows name files of which none is there.
+        """
+        where, starts, sizes = (np.concatenate([np.zeros(0, np.int64), *part]) for part in self._columns())
+        rows = np.arange(len(where)) if order is None else order
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(where)):
+            raise LoaderError("E-CORRUPT", f"indices must be below {len(where):,}, got {int(rows.max()):,}")
+        has_image, has_label = where[rows] != _NOWHERE, labels[rows] >= 0
+        skipped = {NO_IMAGE: int((~has_image).sum()), NO_LABEL: int((has_image & ~has_label).sum())}
+        kept = rows[has_image & has_label]
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
+        if not len(kept):
+            fix = "pass label=None if the images have no labels" if skipped[NO_LABEL] else "pass other files"
+            raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
+        if self._missing and not self._has_files:
+            raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
+        return RangeTable(
+            kind=kind if not self._has_files else "files",
+            containers=self.containers,
+            container_of=where[kept],
+            starts=starts[kept],
+            sizes=sizes[kept],
+            labels=labels[kept],
+            keys=[self._keys[row] for row in kept.tolist()],
+            classes=classes,
+            made_by=made_by,
+            skipped={reason: count for reason, count in skipped.items() if count},
+        )
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _columns(self) -> list[list[npt.NDArray[np.int64]]]:
+        return [[part[column] for part in self._parts] for column in range(3)]
+
+    def _add_file(self, path: bytes) -> tuple[int, int]:
+        """Add a file that a row names; return its number and size. One that is not there fails when it is read."""
+        path = os.path.abspath(path)
+        number = self._numbers.get(path)
+        if number is None:
+            try:
+                status = os.stat(path)
+                self._has_files = True
+                number = self.add_container(Container(path, status.st_size, mtime_ns(status)))
+            except (OSError, ValueError):
+                self._missing.append(path)
+                number = self.add_container(Container(path, 0, 0))
+        return number, self.containers[number].size
+
+    def _compare_first(self, values: Values, container: int, starts: npt.NDArray[np.int64]) -> None:
+        """Compare the beginning of one image per container with the file, in case the memory is of another file."""
+        rows = np.flatnonzero(values.present & (values.sizes > 0))
+        if container in self._compared or not len(rows):
+            return
+        self._compared.add(container)
+        path, expected = self.containers[container].name, bytes(values.bytes_of(int(rows[0]))[:_COMPARED_BYTES])
+        with open(path, "rb") as file:
+            file.seek(int(starts[rows[0]]))
+            if file.read(len(expected)) != expected:
+                raise LoaderError("E-CHANGED", "the file was replaced while it was opened", path=path)

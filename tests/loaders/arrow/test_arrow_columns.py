@@ -1,0 +1,86 @@
+"""Which columns of a table hold images and labels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from photo_tables import IMAGE, features
+
+from penstock.loaders.arrow.arrow_columns import AUTO, Chosen, choose_columns, holds_bytes, read_features
+
+BYTES, TEXT, NUMBER, PIXELS = pa.binary(), pa.string(), pa.int64(), pa.list_(pa.list_(pa.uint8()))
+
+
+def choose(columns: dict[str, Any], image: str | None = None, label: str | None = AUTO, **options: Any) -> Chosen:
+    schema = pa.schema(list(columns.items()))
+    return choose_columns(schema, options.pop("features", {}), image, label, **options)
+
+
+@pytest.mark.parametrize("kind", [BYTES, pa.large_binary(), IMAGE])
+def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
+    assert holds_bytes(kind)
+    assert not any(map(holds_bytes, (TEXT, NUMBER, PIXELS, pa.struct([("bytes", TEXT)]), pa.struct([("a", BYTES)]))))
+
+
+@pytest.mark.parametrize(
+    ("columns", "image", "label"),
+    [
+        ({"label": NUMBER, "image": IMAGE}, "image", "label"),
+        ({"img": IMAGE, "coarse_label": NUMBER, "fine_label": NUMBER}, "img", "fine_label"),
+        ({"__key__": TEXT, "jpg": BYTES, "cls": NUMBER}, "jpg", "cls"),
+        ({"hash": BYTES, "image": BYTES, "labels": TEXT}, "image", "labels"),
+        ({"content": pa.large_binary(), "target": pa.dictionary(pa.int32(), TEXT)}, "content", "target"),
+        ({"image": TEXT, "class": pa.bool_()}, "image", "class"),
+    ],
+)
+def test_columns_are_found_by_name_and_type(columns: dict[str, Any], image: str, label: str) -> None:
+    assert choose(columns) == Chosen(image, label, None)
+
+
+def test_what_hugging_face_declares_comes_first() -> None:
+    declared = {"photo_of": {"_type": "Image"}, "species": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    columns = {"image": BYTES, "photo_of": IMAGE, "species": NUMBER}
+    assert choose(columns, features=declared) == Chosen("photo_of", "species", ("cat", "dog"))
+    assert choose(columns, image="image", label=None, features=declared) == Chosen("image", None, None)
+    assert choose({**columns, "image": TEXT}, label="species") == Chosen("image", "species", None)
+
+
+def test_options_win() -> None:
+    columns = {"image": BYTES, "mask": BYTES, "label": NUMBER, "other": NUMBER, "file": TEXT}
+    assert choose(columns, "mask", "other") == Chosen("mask", "other", None)
+    assert choose(columns, "file") == Chosen("file", "label", None)
+    assert choose({"x": BYTES}, label=None) == Chosen("x", None, None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "image", "label", "text"),
+    [
+        ({"a": BYTES, "b": BYTES}, None, None, "image must be .*got None; the columns are a .binary., b .binary."),
+        ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
+        ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
+        ({"image": BYTES, "score": pa.float32()}, None, AUTO, "label must be .*got 'auto'.*score .float.*"),
+        ({"image": BYTES, "score": pa.float32()}, None, "score", "label must be .*got 'score'"),
+        ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
+    ],
+)
+def test_what_cannot_be_chosen_lists_the_columns(columns: dict[str, Any], image: str, label: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        choose(columns, image, label)
+
+
+def test_paths_are_refused_where_they_will_not_do() -> None:
+    assert choose({"image": TEXT}, label=None).image == "image"
+    with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), got None"):
+        choose({"image": TEXT}, label=None, paths=False)
+
+
+@pytest.mark.parametrize("noise", [b"{", b"[]", b'{"info": 1}', b'{"info": {"features": []}}', b"[" * 100_000, b"\xff"])
+def test_features_come_from_the_info_or_from_the_schema(noise: bytes) -> None:
+    told = features([b"a"])
+    schema = pa.schema([], metadata={"huggingface": json.dumps({"info": {"features": told}})})
+    assert read_features(schema) == read_features(schema, noise) == told
+    assert read_features(schema, b'{"features": {"x": 1}}') == {"x": 1}
+    assert read_features(pa.schema([], metadata={b"huggingface": noise})) == {}
