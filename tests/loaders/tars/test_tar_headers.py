@@ -217,6 +217,23 @@ def test_hard_links_to_what_is_not_before_them_are_counted(tmp_path: Path) -> No
     assert skipped == {"broken link": 1}
 
 
+def test_links_and_folders_have_no_content_whatever_their_size_says(tmp_path: Path) -> None:
+    """Some programs write the size of the linked file, and that of what is in a folder."""
+    path = put(
+        tmp_path / "x.tar",
+        entry(b"a.jpg", b"1" * 600),
+        header(b"b.jpg", 600, b"1", linkname=b"a.jpg"),
+        header(b"d/", 700, b"5"),
+        header(b"c.jpg", 600, b"2", linkname=b"a.jpg"),
+        entry(b"e.jpg", b"2"),
+        END,
+    )
+    members, skipped = read(path)
+    assert [(m.name, m.size) for m in members] == [(b"a.jpg", 600), (b"b.jpg", 600), (b"e.jpg", 1)]
+    assert skipped == {FOLDER: 1, "link": 1}
+    assert [m for m in members if m.name != b"b.jpg"] == by_tarfile(path)
+
+
 # ---- what is refused ----
 
 
@@ -280,12 +297,13 @@ def test_a_damaged_header_is_refused_with_its_place(tmp_path: Path) -> None:
         pax({b"size": b"many"}) + header(b"a.jpg", 0),
         entry(b"x", b"8 path=a\n", b"x") + header(b"a.jpg", 0),
         entry(b"x", b"0 path=a\n", b"x") + header(b"a.jpg", 0),
+        entry(b"x", b"6 a=b\n0 path=a\n", b"x") + header(b"a.jpg", 0),
         entry(b"x", b"-9 path=a\n", b"x") + header(b"a.jpg", 0),
         entry(b"x", b"path", b"x") + header(b"a.jpg", 0),
         header(b"x", 2 << 20, b"L") + bytes(2 << 20) + header(b"a.jpg", 0),
         header(b"x", kind=b"L", size_field=b"-0000000512\0") + header(b"a.jpg", 0),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_senseless_headers_are_refused(tmp_path: Path, block: bytes) -> None:
     first = entry(b"first.jpg", b"1")

@@ -161,10 +161,12 @@ def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) ->
 
 
 def test_images_beside_the_folders_are_counted(tmp_path: Path) -> None:
-    path = plant(tmp_path / "x.tar", {"a/0": {}, "1": {}, "b/2": {}})
+    files = [(name, photo(number)) for number, name in enumerate(["a/0.jpg", "1.jpg", "b/2.jpg"])]
+    path = write_tar(tmp_path / "x.tar", files)
     assert labels(path) == ([0, 1], ["a", "b"])
-    assert open_source(path).skipped == {"image beside class folders": 1}
-    assert [open_source(path).path(i)[-7:] for i in (0, 1)] == [b"a/0.jpg", b"b/2.jpg"]
+    source = open_source(path)
+    assert source.skipped == {"image beside class folders": 1}
+    assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
 
 
 def test_one_class_where_nothing_says_more(tmp_path: Path) -> None:

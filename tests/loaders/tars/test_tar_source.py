@@ -434,18 +434,22 @@ def test_a_long_scan_is_shown_on_a_terminal(shards: Path, monkeypatch: pytest.Mo
 
 def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches the main thread, which waits for the threads that read."""
-    calls = []
+    shown, looked = [], []
 
     def interrupt(*_: Any, **__: Any) -> None:
-        calls.append(1)
+        shown.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tar_scan, "_REPORT_INTERVAL", 1)
+    def look(*arguments: Any) -> Any:
+        looked.append(1)
+        time.sleep(0.5)
+        return choose(*arguments)
+
     choose = tar_scan.choose_image
-    monkeypatch.setattr(tar_scan, "choose_image", lambda *a: (time.sleep(0.3), choose(*a))[1])
+    monkeypatch.setattr(tar_scan, "_REPORT_INTERVAL", 1)
+    monkeypatch.setattr(tar_scan, "choose_image", look)
     monkeypatch.setattr(tar_index.ProgressBar, "show", interrupt)
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         open_source(shards)
-    assert calls == [1]
-    assert time.monotonic() - began < 1.2  # 3 tars of 4 photos would take 1.2 s and more
+    assert shown == [1]
+    assert 1 <= len(looked) < 12  # samples
