@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.loaders.engine.read_ahead import ReadAhead
 from penstock.loaders.engine.sample_reader import SoundSamples
+from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.spec import ImagePipeline
