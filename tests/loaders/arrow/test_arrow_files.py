@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,7 @@ def test_the_index_is_saved_and_noticed_when_the_file_changes(tmp_path: Path, fo
     assert open_source(path, label=None).classes == (b".",)
     assert first.refreshed() is first
     os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)
+    assert_same_samples(open_source(path), folder, list(range(1, 61)))
     for change in (lambda: None, lambda: os.truncate(path, 4000)):
         change()
         with pytest.raises(LoaderError, match=r"E-CHANGED\] sample=3 path='.*photos\.arrow' cause="):
@@ -132,6 +134,9 @@ def test_a_copy_has_the_same_fingerprint_and_other_content(tmp_path: Path, folde
     sources = {name: open_source(write_arrow(tmp_path / f"{name}.arrow", table)) for name, table in tables.items()}
     assert sources["a"].fingerprint == sources["b"].fingerprint != sources["c"].fingerprint
     assert sources["a"].content != sources["b"].content  # type: ignore[attr-defined]
+    (tmp_path / "moved").mkdir()
+    shutil.copy2(tmp_path / "a.arrow", tmp_path / "moved" / "d.arrow")
+    assert open_source(tmp_path / "moved" / "d.arrow").content == sources["a"].content  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -210,9 +215,9 @@ def test_damage_never_ends_the_process(tmp_path: Path, folder: ImageFolder, suff
     else:
         write_arrow(path, table, stream=suffix == "arrows", rows=4)
     ended = subprocess.run(
-        [sys.executable, "-c", DAMAGE, str(path), "200"], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", DAMAGE, str(path), "120"], capture_output=True, text=True, check=False, timeout=300
     )
     assert ended.returncode == 0, ended.stderr
     opened, refused = map(int, ended.stdout.split())
     assert opened > 10
-    assert refused > 40
+    assert refused > 20

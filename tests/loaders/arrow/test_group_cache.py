@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from typing import NamedTuple
@@ -80,5 +81,6 @@ def test_another_process_begins_empty() -> None:
     with cache._lock:
         child = os.fork()
         if child == 0:
+            signal.alarm(20)  # if it waits for the lock
             os._exit(get(cache, 7) if cache._groups else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

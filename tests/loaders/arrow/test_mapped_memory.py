@@ -39,6 +39,16 @@ def test_files_are_found_by_the_address_of_their_bytes(tmp_path: Path, name: str
     assert MappedMemory().find(address, 10) is None
 
 
+def test_a_file_that_is_listed_like_another_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / r"a\012b").write_bytes(bytes(PAGE))
+    (tmp_path / "a\nb").write_bytes(bytes(PAGE))  # listed in the same words
+    for name, is_found in ((r"a\012b", False), ("a\nb", True)):
+        with open(tmp_path / name, "rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        found = MappedMemory().find(np.frombuffer(mapping, np.uint8).ctypes.data, 10)
+        assert (found is not None) is is_found
+
+
 def test_a_mapping_in_parts_is_one(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(bytes(9 * PAGE))
