@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,6 +13,7 @@ import simplejpeg
 from jpeg_parts import Component
 from jpeg_samples import SAMPLINGS, stoppable
 from odd_images import JFIF, jpeg, luma, textured
+from progressive_jpegs import transcoded
 from stored_images import head_of
 
 from penstock.loaders.cache.format import STRIPS, Encoding
@@ -21,7 +21,6 @@ from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import parse_header
-from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.jpeg.strips import (
     Cut,
     StripGeometry,
@@ -45,12 +44,6 @@ def whole(kind: str, height: int, width: int) -> bytes:
     if kind == "grey":
         return jpeg(luma(pixels)[..., 0], quality=85)
     return simplejpeg.encode_jpeg(pixels, 85, "RGB", kind)
-
-
-def transcoded(data: bytes, *options: str) -> bytes:
-    program = jpegtran_path()
-    assert program is not None, "these tests need jpegtran (libjpeg-turbo-progs)"
-    return subprocess.run([program, *options], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
 def sources(kind: str) -> Iterator[tuple[str, bytes]]:
