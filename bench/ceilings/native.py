@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import cycle
 
 import numpy as np
 
@@ -21,10 +20,10 @@ from penstock.pipelines.spec import ImagePipeline
 
 
 class NativeCeiling(DecodeCeiling):
-    """Measures the native library; what it leaves to the Python path is left out.
+    """Measures the native library, and the Python path for the images that the library leaves to it, as a loader does.
 
-    It reads the images itself, from the page cache: that is part of the work. Raises LoaderError E-DEPENDENCY where it
-    is not built, E-MISUSE for data or settings that are not its own.
+    Both read the images from the page cache: that is part of the work. Bad samples are left out. Raises LoaderError
+    E-DEPENDENCY where the library is not built, E-MISUSE for data or settings that are not its own.
     """
 
     def __init__(
@@ -37,22 +36,39 @@ class NativeCeiling(DecodeCeiling):
             raise LoaderError("E-MISUSE", cause, fix="name another decoder, or 'auto'")
         self.name, self._rows = NATIVE, rows
         self._images = np.empty((STEP, *pipeline.size, 3), np.uint8)
-        self._epoch = 0
+        self._epoch = self._first = 0
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Measure images/s on one thread; without `resize`, of reading and decoding alone (the same windows)."""
-        samples = np.array([item.sample for item in self._samples], np.int64)
         images = self._images if resize else None
-        batches = cycle([samples[first : first + STEP] for first in range(0, len(samples), STEP)])
 
         def step() -> int:
-            batch = next(batches)
+            batch = self._samples[self._first : self._first + STEP]
+            self._first = self._first + STEP if self._first + STEP < len(self._samples) else 0
             self._epoch += 1
             plan = partial(plan_batch, self._pipeline, self._seed, self._epoch)
-            rows = self._rows.fill(batch, np.arange(len(batch)), plan, images)
-            return 0 if rows is None else len(rows)
+            samples = np.array([item.sample for item in batch], np.int64)
+            rows = self._rows.fill(samples, np.arange(len(batch)), plan, images)
+            filled = set() if rows is None else set(rows["sample"].tolist())
+            left = [item for item in batch if item.sample not in filled]
+            return len(filled) + sum([self._make_in_python(item, resize) for item in left])
 
         return on_one_thread(step, seconds)
+
+    def _make_in_python(self, item: Loaded, resize: bool) -> bool:
+        """Make one image as a loader does where the library does not; False for a bad one, which is then left out."""
+        try:
+            loaded = self._reader.load(item.sample)
+            sides = [np.array([side], np.int64) for side in (loaded.sample, loaded.width, loaded.height)]
+            plan = plan_batch(self._pipeline, self._seed, self._epoch, *sides)
+            pixels = self._reader.crop(loaded, tuple(plan.windows[0].tolist()))
+        except LoaderError:
+            self._samples = [sample for sample in self._samples if sample is not item]
+            self._ensure_samples()
+            return False
+        if resize:
+            super()._write(pixels, bool(plan.flips[0]))
+        return True
 
     def decode(self, seconds: float) -> Rate:
         """Measure images/s of reading and decoding alone on one thread."""

@@ -9,7 +9,8 @@ static pn_result check_file(pn_worker *worker, const pn_task *task, const pn_row
   const pn_jpeg *jpeg = &worker->jpeg;
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, &worker->jpeg);
   if (result != PN_OK) return result;
-  if (!jpeg->certainly_ycc || !pn_leads_to_end(data + jpeg->scan_offset, end, jpeg->restart_interval > 0))
+  if (jpeg->progressive || !jpeg->certainly_ycc ||
+      !pn_leads_to_end(data + jpeg->scan_offset, end, jpeg->restart_interval > 0))
     return PN_UNSUPPORTED;
   return PN_OK;
 }

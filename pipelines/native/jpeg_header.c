@@ -1,22 +1,25 @@
-/* The header of a baseline JPEG (ITU-T T.81, Annex B), read strictly: a header that needs a guess is unsupported. */
+/* The headers of a JPEG and of its scans (ITU-T T.81, Annex B), read strictly: one that needs a guess is unsupported.
+ */
 #include "jpeg_header.h"
 
 #include <string.h>
 
 #include "exif.h"
 
-#define MAX_SEGMENTS 2000 /* Python allows 10,000; a photo has ten */
+#define MAX_SEGMENTS 2000       /* Python allows 10,000; a photo has ten */
+#define MAX_SEGMENTS_BETWEEN 16 /* of two scans: eight tables, and a restart interval */
+#define MAX_MISSING_BITS 13
 #define MAX_QUANTISER 2047
 #define MAX_SIDE 65500 /* libjpeg's, in pixels */
 
-enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD };
+enum { SOF0 = 0xC0, SOF1, SOF2, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD };
 enum { APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 
 /* What is needed only until the last segment is read. */
 typedef struct {
   int frame, jfif, adobe, exif; /* adobe: the last transform, -1 for none */
   int adobe_rgb;                /* whether any of them is 0 */
-  uint8_t ids[3], quant[3];
+  uint8_t ids[3];
   int icc_chunks, icc_seen; /* chunks of a colour profile: announced, and read so far */
 } state;
 
@@ -76,7 +79,7 @@ static int lay_out(pn_jpeg *jpeg) {
   if (jpeg->components == 1) {
     jpeg->component[0].h = jpeg->component[0].v = 1; /* T.81 A.2.2: the blocks of a lone component come in rows */
   } else {
-    if (luma->h > 2 || luma->v > 2) return 0;
+    if (luma->h == 3 || luma->v > 2 || (luma->h == 4 && luma->v > 1)) return 0;
     for (int c = 1; c < 3; c++)
       if (jpeg->component[c].h != 1 || jpeg->component[c].v != 1) return 0;
   }
@@ -104,7 +107,7 @@ static int read_frame(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *se
   for (int c = 0; c < jpeg->components; c++) {
     const uint8_t *at = body + 6 + 3 * c;
     pn_component *component = &jpeg->component[c];
-    seen->ids[c] = at[0];
+    component->id = seen->ids[c] = at[0];
     component->h = at[1] >> 4;
     component->v = at[1] & 15;
     component->quant = at[2];
@@ -126,21 +129,54 @@ static int is_certainly_ycc(const state *seen) {
   return seen->adobe >= 0 ? !seen->adobe_rgb : seen->jfif || memcmp(seen->ids, "\1\2\3", 3) == 0;
 }
 
-static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const state *seen) {
-  int count = jpeg->components;
-  if (!seen->frame || size != 4 + 2 * (size_t)count || body[0] != count) return 0;
-  for (int c = 0; c < count; c++) {
-    pn_component *component = &jpeg->component[c];
-    int dc = body[2 + 2 * c] >> 4, ac = body[2 + 2 * c] & 15;
-    if (body[1 + 2 * c] != seen->ids[c] || dc > 3 || ac > 3) return 0;
-    if (!jpeg->dc[dc].defined || !jpeg->ac[ac].defined || jpeg->quant[component->quant][0] == 0) return 0;
-    component->dc = dc;
-    component->ac = ac;
+/* Whether a scan holds what a progressive JPEG allows, as libjpeg checks it, and its tables are known. */
+static int is_valid_band(const pn_jpeg *jpeg) {
+  const pn_scan_header *scan = &jpeg->scan;
+  if (scan->low > MAX_MISSING_BITS || (scan->high != 0 && scan->low != scan->high - 1)) return 0;
+  if (scan->first > 0)
+    return scan->count == 1 && scan->first <= scan->last && scan->last <= 63 &&
+           jpeg->ac[jpeg->component[scan->component[0]].ac].defined;
+  for (int i = 0; i < scan->count; i++)
+    if (scan->high == 0 && !jpeg->dc[jpeg->component[scan->component[i]].dc].defined) return 0;
+  return scan->last == 0;
+}
+
+/* Whether the scan of a baseline JPEG holds all of it, and its tables are known. */
+static int is_whole_scan(const pn_jpeg *jpeg) {
+  const pn_scan_header *scan = &jpeg->scan;
+  for (int c = 0; c < jpeg->components; c++)
+    if (!jpeg->dc[jpeg->component[c].dc].defined || !jpeg->ac[jpeg->component[c].ac].defined) return 0;
+  return scan->count == jpeg->components && scan->first == 0 && scan->last == 63 && scan->high == 0 && scan->low == 0;
+}
+
+static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
+  pn_scan_header *scan = &jpeg->scan;
+  scan->count = size > 0 ? body[0] : 0;
+  if (scan->count < 1 || scan->count > jpeg->components || size != 4 + 2 * (size_t)scan->count) return 0;
+  for (int i = 0, c = 0; i < scan->count; i++, c++) {
+    int id = body[1 + 2 * i], dc = body[2 + 2 * i] >> 4, ac = body[2 + 2 * i] & 15;
+    while (c < jpeg->components && jpeg->component[c].id != id) c++;
+    if (c == jpeg->components || dc > 3 || ac > 3) return 0;
+    jpeg->component[c].dc = dc;
+    jpeg->component[c].ac = ac;
+    scan->component[i] = c;
   }
-  const uint8_t *last = body + 1 + 2 * count;
-  if (last[0] != 0 || last[1] != 63 || last[2] != 0) return 0;
-  jpeg->certainly_ycc = count == 1 || is_certainly_ycc(seen);
-  return (count == 1 || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
+  const uint8_t *band = body + 1 + 2 * scan->count;
+  scan->first = band[0];
+  scan->last = band[1];
+  scan->high = band[2] >> 4;
+  scan->low = band[2] & 15;
+  return jpeg->progressive ? is_valid_band(jpeg) : is_whole_scan(jpeg);
+}
+
+/* Read the first scan's header, which ends that of the image. */
+static int read_first_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const state *seen) {
+  if (!read_scan(body, size, jpeg)) return 0;
+  for (int c = 0; c < jpeg->components; c++)
+    if (jpeg->quant[jpeg->component[c].quant][0] == 0) return 0;
+  int is_grey = jpeg->components == 1;
+  jpeg->certainly_ycc = is_grey || is_certainly_ycc(seen);
+  return (is_grey || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
 }
 
 /* Note a colour profile's chunk. libjpeg warns unless each comes once; here they must also come in order. */
@@ -180,15 +216,22 @@ static int note_application(int marker, const uint8_t *body, size_t size, pn_jpe
   return 1;
 }
 
+static int read_restart_interval(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
+  jpeg->restart_interval = size == 2 ? word(body) : 0;
+  return size == 2;
+}
+
+static int is_frame(int marker) { return marker == SOF0 || marker == SOF1 || marker == SOF2; }
+
 static int read_segment(int marker, const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
   if (marker == DQT) return read_quantisers(body, size, jpeg);
   if (marker == DHT) return read_codes(body, size, jpeg);
-  if (marker == SOF0 || marker == SOF1) return read_frame(body, size, jpeg, seen);
-  if (marker == SOS) return read_scan(body, size, jpeg, seen);
-  if (marker == DRI) {
-    jpeg->restart_interval = size == 2 ? word(body) : 0;
-    return size == 2;
+  if (is_frame(marker)) {
+    jpeg->progressive = marker == SOF2;
+    return read_frame(body, size, jpeg, seen);
   }
+  if (marker == SOS) return read_first_scan(body, size, jpeg, seen);
+  if (marker == DRI) return read_restart_interval(body, size, jpeg);
   if (marker >= APP0 && marker <= APP15) return note_application(marker, body, size, jpeg, seen);
   return marker == COM;
 }
@@ -204,7 +247,7 @@ pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg) {
     int marker = data[at + 1];
     size_t length = (size_t)word(data + at + 2);
     if (length < 2 || length > size - at - 2) return PN_UNSUPPORTED;
-    if (marker == SOF0 || marker == SOF1) jpeg->height_offset = at + 5;
+    if (is_frame(marker)) jpeg->height_offset = at + 5;
     if (!read_segment(marker, data + at + 4, length - 2, jpeg, &seen)) return PN_UNSUPPORTED;
     at += 2 + length;
     if (marker == SOS) {
@@ -213,6 +256,22 @@ pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg) {
     }
   }
   return PN_UNSUPPORTED;
+}
+
+const uint8_t *pn_parse_next_scan(const uint8_t *at, const uint8_t *end, pn_jpeg *jpeg, int *ended) {
+  *ended = end - at >= 2 && at[0] == 0xFF && at[1] == EOI;
+  for (int segment = 0; segment < MAX_SEGMENTS_BETWEEN; segment++) {
+    if (end - at < 4 || at[0] != 0xFF) return NULL;
+    int marker = at[1], length = word(at + 2);
+    if (length < 2 || length > end - at - 2) return NULL;
+    const uint8_t *body = at + 4;
+    size_t size = (size_t)length - 2;
+    at += 2 + length;
+    if (marker == SOS) return read_scan(body, size, jpeg) ? at : NULL;
+    if (!(marker == DHT ? read_codes(body, size, jpeg) : marker == DRI && read_restart_interval(body, size, jpeg)))
+      return NULL;
+  }
+  return NULL;
 }
 
 PN_EXPORT int pn_jpeg_info(const uint8_t *data, size_t size, int64_t *info);

@@ -1,4 +1,5 @@
-/* The header of a baseline JPEG: everything that a decoder must know before the first entropy-coded byte. */
+/* The header of a JPEG: everything that a decoder must know before the first entropy-coded byte; headers of later
+ * scans. */
 #pragma once
 
 #include "native.h"
@@ -10,14 +11,23 @@ typedef struct {
   uint8_t symbols[256];
 } pn_code;
 
+/* What a scan holds (T.81 B.2.3). */
 typedef struct {
+  int count, component[3]; /* its components, in the order of the frame */
+  int first, last;         /* zigzag indices of its coefficients */
+  int high, low;           /* how many low bits were missing before it, 0 in a first scan, and are missing after it */
+} pn_scan_header;
+
+typedef struct {
+  int id;
   int32_t h, v;       /* sampling factors; 1, 1 if there is one component */
-  int quant, dc, ac;  /* numbers of its tables, below 4 */
+  int quant, dc, ac;  /* numbers of its tables, below 4; `dc` and `ac` are those of the current scan */
   int32_t wide, high; /* size of its plane without padding, in samples */
 } pn_component;
 
 typedef struct {
   int32_t width, height, components; /* components: 1 grey, 3 YCbCr */
+  int progressive;                   /* 0: baseline, in a single scan */
   pn_component component[3];
   int32_t mcu_width, mcu_height; /* in pixels */
   int32_t mcus_wide, mcus_high;
@@ -29,11 +39,16 @@ typedef struct {
   int32_t certainly_ycc;    /* whether no decoder takes it for RGB: grey, or markers or component numbers say YCbCr */
   uint16_t quant[4][64];    /* quantisation tables in zigzag order; 0, 0, ... if none is given */
   pn_code dc[4], ac[4];
+  pn_scan_header scan; /* the first one, or the one that was read last */
 } pn_jpeg;
 
 /* Read the header of a JPEG. The data may end with the header, because the entropy-coded data are not read.
  *
- * PN_OK only for 8 bits, Huffman coding (SOF0, SOF1), a single scan of one component or of YCbCr with luma factors
- * 1x1, 2x1, 1x2 or 2x2 and chroma factors 1x1, valid tables, and nothing that libjpeg would warn about; otherwise
- * PN_UNSUPPORTED. */
+ * PN_OK only for 8 bits, Huffman coding (SOF0 and SOF1 in a single scan, SOF2), one component or YCbCr with luma
+ * factors 1x1, 2x1, 4x1, 1x2 or 2x2 and chroma factors 1x1, valid tables, and nothing that libjpeg would warn about;
+ * otherwise PN_UNSUPPORTED. */
 pn_result pn_parse_jpeg(const uint8_t *data, size_t size, pn_jpeg *jpeg);
+
+/* Read the header of a progressive JPEG's next scan, from the marker behind the previous scan's data on. Returns where
+ * its data begin; NULL where there is none, because the image ends (`*ended`) or the header is unsupported. */
+const uint8_t *pn_parse_next_scan(const uint8_t *at, const uint8_t *end, pn_jpeg *jpeg, int *ended);

@@ -11,7 +11,7 @@
  * is wrong with it: so the two paths never disagree. */
 typedef enum {
   PN_OK = 0,
-  PN_UNSUPPORTED = 1, /* damaged, or not a baseline JPEG that this library decodes */
+  PN_UNSUPPORTED = 1, /* damaged, or not a JPEG that this library decodes */
   PN_NO_MEMORY = 2,   /* malloc failed */
   PN_STOPPED = 3,     /* the batch is no longer wanted */
   PN_UNREADABLE = 4   /* the file is gone, changed, or could not be read */

@@ -7,9 +7,9 @@ static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* Find the blocks [*first, *end) on one axis that the pixels [from, to) need. */
-static void find_blocks(int32_t from, int32_t to, int32_t halved, int32_t mixed, int32_t samples, int32_t *first,
+static void find_blocks(int32_t from, int32_t to, int32_t shift, int32_t margin, int32_t samples, int32_t *first,
                         int32_t *end) {
-  int32_t low = halved ? max(from - mixed, 0) >> 1 : from, high = halved ? (to - 1 + mixed) >> 1 : to - 1;
+  int32_t low = max(from - margin, 0) >> shift, high = (to - 1 + margin) >> shift;
   *first = low / 8;
   *end = min(high, samples - 1) / 8 + 1;
 }
@@ -27,13 +27,16 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     pn_plane *plane = &planes->plane[c];
     plane->wide = component->wide;
     plane->high = component->high;
-    plane->halved_x = luma->h > component->h;
-    plane->halved_y = luma->v > component->v;
-    /* libjpeg repeats chroma samples if a row has at most two, and does not mix rows then */
-    plane->mixed = !plane->halved_x || component->wide > 2;
-    find_blocks(window.x, window.x + window.width, plane->halved_x, plane->mixed, plane->wide, &plane->column,
+    plane->shift_x = luma->h / component->h >> 1; /* of 1, 2 and 4 */
+    plane->shift_y = luma->v > component->v;
+    /* libjpeg repeats chroma samples if a row has at most two, or a fourth of the image's; it does not mix rows then */
+    int32_t has_neighbours = component->wide > 2;
+    plane->mixed = plane->shift_x == 0 || (plane->shift_x == 1 && has_neighbours);
+    int32_t margin_x = plane->shift_x > 0 && has_neighbours; /* for a fourth too: Python's plan_cut reads as much */
+    int32_t margin_y = plane->shift_y > 0 && plane->mixed;
+    find_blocks(window.x, window.x + window.width, plane->shift_x, margin_x, plane->wide, &plane->column,
                 &plane->column_end);
-    find_blocks(window.y, window.y + window.height, plane->halved_y, plane->mixed, plane->high, &plane->row,
+    find_blocks(window.y, window.y + window.height, plane->shift_y, margin_y, plane->high, &plane->row,
                 &plane->row_end);
     plane->ring_rows = 2 * 8 * component->v;
     pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
@@ -83,20 +86,25 @@ static void clear(int16_t *block) {
   for (int i = 0; i < 64; i += 8) *(eight *)(block + i) = (eight){0};
 }
 
-static int decode_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits, uint8_t *to) {
-  int16_t *block = plane->blocks[plane->waiting];
-  clear(block);
-  int last = planes->avx2 ? pn_decode_block_fast(bits, plane->dc, plane->ac, &plane->prediction, block)
-                          : pn_decode_block(bits, plane->dc, plane->ac, &plane->prediction, block);
-  if (last < 0) return 0;
-  if (last == 0) return pn_idct_dc(block[0], &plane->quantiser, to, plane->stride);
-  if (!plane->waiting) {
-    plane->waiting = 1;
+/* Transform a block, with the one that waits, or let it wait; 0 for damaged data. */
+static int put_block(const pn_planes *planes, pn_plane *plane, const int16_t *block, int is_dc, uint8_t *to) {
+  if (is_dc) return pn_idct_dc(block[0], &plane->quantiser, to, plane->stride);
+  const int16_t *waiting = plane->waiting;
+  if (waiting == NULL) {
+    plane->waiting = block;
     plane->waiting_to = to;
     return 1;
   }
-  plane->waiting = 0;
-  return transform(planes, plane, plane->blocks[0], block, plane->waiting_to, to);
+  plane->waiting = NULL;
+  return transform(planes, plane, waiting, block, plane->waiting_to, to);
+}
+
+static int decode_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits, uint8_t *to) {
+  int16_t *block = plane->blocks[plane->waiting != NULL];
+  clear(block);
+  int last = planes->avx2 ? pn_decode_block_fast(bits, plane->dc, plane->ac, &plane->prediction, block)
+                          : pn_decode_block(bits, plane->dc, plane->ac, &plane->prediction, block);
+  return last >= 0 && put_block(planes, plane, block, last == 0, to);
 }
 
 static int skip_block(const pn_planes *planes, pn_plane *plane, pn_bits *bits) {
@@ -129,6 +137,14 @@ int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, i
   return 1;
 }
 
+int pn_transform_row(const pn_planes *planes, pn_plane *plane, int32_t y, const int16_t *blocks,
+                     const uint64_t *masks) {
+  uint8_t *to = row_of(plane, 8 * y);
+  for (int32_t count = plane->column_end - plane->column; count > 0; count--, blocks += 64, masks++, to += 8)
+    if (!put_block(planes, plane, blocks, *masks == 0, to)) return 0;
+  return 1;
+}
+
 void pn_reset_predictions(pn_planes *planes) {
   for (int c = 0; c < planes->count; c++) planes->plane[c].prediction = 0;
 }
@@ -136,12 +152,10 @@ void pn_reset_predictions(pn_planes *planes) {
 int pn_finish_row(pn_planes *planes, int32_t row) {
   for (int c = 0; c < planes->count; c++) {
     pn_plane *plane = &planes->plane[c];
-    if (plane->waiting) {
-      plane->waiting = 0;
-      const int16_t *block = plane->blocks[0];
-      if (!transform(planes, plane, block, block, plane->waiting_to, plane->waiting_to)) return 0;
-    }
-    if (!plane->halved_x) continue;
+    const int16_t *block = plane->waiting;
+    plane->waiting = NULL;
+    if (block != NULL && !transform(planes, plane, block, block, plane->waiting_to, plane->waiting_to)) return 0;
+    if (plane->shift_x == 0) continue;
     int32_t last = plane->wide - 1 - 8 * plane->column;
     for (int32_t y = 8 * row; y < 8 * row + 8; y++) {
       uint8_t *samples = row_of(plane, y);
@@ -155,25 +169,25 @@ int pn_finish_row(pn_planes *planes, int32_t row) {
 int32_t pn_count_ready_rows(const pn_planes *planes, int32_t row) {
   int32_t bottom = planes->window.y + planes->window.height, last = planes->count - 1;
   if (row + 1 >= planes->row_end) return bottom;
-  return min(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].halved_y);
+  return min(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].shift_y);
 }
 
 /* Return a row of chroma as wide as the image; its first sample belongs to the window's first pixel. */
 static const uint8_t *upsample_row(const pn_planes *planes, const pn_plane *plane, int32_t y, uint8_t *to) {
   int32_t x = planes->window.x, x_end = x + planes->window.width;
-  int32_t row = y >> plane->halved_y, next = y & 1 ? min(row + 1, plane->high - 1) : max(row - 1, 0);
-  int32_t first = x >> plane->halved_x, skipped = first - 8 * plane->column;
+  int32_t row = y >> plane->shift_y, next = y & 1 ? min(row + 1, plane->high - 1) : max(row - 1, 0);
+  int32_t shift = plane->shift_x, first = x >> shift, skipped = first - 8 * plane->column;
   const uint8_t *nearest = row_of(plane, row) + skipped, *beside = row_of(plane, next) + skipped;
-  if (!plane->halved_x && !plane->halved_y) return nearest;
-  if (!plane->halved_x) {
+  if (shift == 0 && plane->shift_y == 0) return nearest;
+  if (shift == 0) {
     pn_mix_rows(nearest, beside, y & 1 ? 2 : 1, to, x_end - x);
     return to;
   }
-  int32_t count = ((x_end - 1) >> 1) - first + 1;
-  if (!plane->mixed) pn_double_row(nearest, to, count);
-  else if (plane->halved_y) (planes->avx2 ? pn_widen_rows_avx2 : pn_widen_rows)(nearest, beside, to, count);
+  int32_t count = ((x_end - 1) >> shift) - first + 1;
+  if (!plane->mixed) pn_repeat_row(nearest, to, count, 1 << shift);
+  else if (plane->shift_y) (planes->avx2 ? pn_widen_rows_avx2 : pn_widen_rows)(nearest, beside, to, count);
   else (planes->avx2 ? pn_widen_row_avx2 : pn_widen_row)(nearest, to, count);
-  return to + (x & 1);
+  return to + (x - (first << shift));
 }
 
 void pn_make_pixels(const pn_planes *planes, int32_t y, uint8_t *rgb) {

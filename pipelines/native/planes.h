@@ -7,18 +7,18 @@
 /* The part of one component that a window needs. Columns and rows count blocks. */
 typedef struct {
   int32_t column, column_end, row, row_end;
-  int32_t wide, high;         /* size of the whole plane, in samples */
-  int32_t halved_x, halved_y; /* 1 if the plane has half as many samples as the image on that axis */
-  int32_t mixed;              /* whether upsampling mixes neighbours */
-  int32_t ring_rows;          /* rows of samples kept: a power of two */
+  int32_t wide, high;       /* size of the whole plane, in samples */
+  int32_t shift_x, shift_y; /* the image has two to this power as many samples on that axis */
+  int32_t mixed;            /* whether upsampling mixes neighbours; else it repeats them */
+  int32_t ring_rows;        /* rows of samples kept: a power of two */
   size_t stride;
   uint8_t *samples; /* row 0 of the ring, sample 8 * column */
   const pn_huffman *dc, *ac;
   pn_quantiser quantiser;
   int32_t prediction;
-  int32_t waiting; /* whether blocks[0] waits: two blocks are transformed together */
+  const int16_t *waiting; /* a block that waits for the next one, as two are transformed together; or NULL */
   uint8_t *waiting_to;
-  pn_coefficients blocks[2];
+  pn_coefficients blocks[2]; /* of MCUs that are decoded */
 } pn_plane;
 
 typedef struct {
@@ -41,6 +41,11 @@ void pn_place_planes(pn_planes *planes, uint8_t *memory);
 /* Decode MCUs [mcu, mcu_end) of row `row`: the blocks that the window needs become samples, the others are skipped. 0
  * for damaged data. */
 int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, int32_t mcu_end);
+
+/* Transform the blocks that the window needs of row `y` of a plane's blocks: 64 coefficients each, in natural order; a
+ * mask of 0 means that only the DC coefficient may differ from 0. Until the row is finished they must stay. 0 for
+ * damaged data. */
+int pn_transform_row(const pn_planes *planes, pn_plane *plane, int32_t y, const int16_t *blocks, const uint64_t *masks);
 
 /* Begin a segment: DC coefficients are coded as differences to 0 again. */
 void pn_reset_predictions(pn_planes *planes);

@@ -49,7 +49,6 @@ static pn_symbol *read_mcu(workspace *space, pn_bits *bits, pn_symbol *to) {
 /* Read the symbols of all segments of the copy; `ends` receives how many there are up to the end of each. */
 static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int32_t segment_mcus, pn_symbol *symbols,
                         uint32_t *ends) {
-  const uint8_t *end = scan + size;
   pn_symbol *to = symbols;
   int32_t interval = space->jpeg.restart_interval, left = interval, restarts = 0, segment_left = segment_mcus;
   pn_bits bits;
@@ -57,8 +56,7 @@ static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int3
   memset(space->before, 0, sizeof space->before);
   for (int64_t mcus = (int64_t)space->jpeg.mcus_wide * space->jpeg.mcus_high; mcus > 0; mcus--) {
     if (interval > 0 && left-- == 0) {
-      if (!pn_bits_done(&bits) || bits.marker != RST0 + (restarts++ & 7)) return 0;
-      pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), space->bytes);
+      if (!pn_bits_restart(&bits, restarts++)) return 0;
       for (int c = 0; c < 3; c++) space->before[c].read = 0;
       left = interval - 1;
     }
@@ -216,7 +214,8 @@ static uint64_t max_symbols(const pn_jpeg *jpeg, size_t scan_size) {
 int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *ends, int64_t segments,
               pn_recoder *recoder, pn_recoded *made) {
   pn_jpeg jpeg;
-  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_UNSUPPORTED;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || jpeg.progressive) return PN_UNSUPPORTED;
+  if (segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_UNSUPPORTED;
   int64_t mcus = (int64_t)jpeg.mcus_wide * jpeg.mcus_high;
   if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_UNSUPPORTED;
   size_t scan_size = size - jpeg.scan_offset, fixed = round_up(sizeof(workspace));

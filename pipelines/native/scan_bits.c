@@ -50,3 +50,9 @@ int pn_bits_done(pn_bits *bits) {
   if (bits->marker == 0 && bits->filled - bits->next < PN_RESERVE) pn_bits_more(bits);
   return bits->marker != 0 && bits_left(bits) >= 0 && bits_left(bits) < 8;
 }
+
+int pn_bits_restart(pn_bits *bits, int32_t number) {
+  if (!pn_bits_done(bits) || bits->marker != PN_RST0 + (number & 7)) return 0;
+  pn_bits_start(bits, bits->at + 2, (size_t)(bits->end - bits->at - 2), bits->buffer);
+  return 1;
+}

@@ -11,6 +11,7 @@
 #define PN_CHUNK 8192
 #define PN_SCAN_BUFFER (PN_CHUNK + PN_RESERVE)
 #define PN_NO_MARKER (-1)
+#define PN_RST0 0xD0
 
 typedef struct {
   uint64_t bits;        /* the next bits, from the highest on; bits behind `count` may already be set */
@@ -36,6 +37,10 @@ int pn_bits_in_range(const pn_bits *bits);
 
 /* Whether all bytes of the segment were read, and no more. */
 int pn_bits_done(pn_bits *bits);
+
+/* Go on behind a restart marker: where all bytes of the segment were read, and the marker has this number (modulo 8).
+ */
+int pn_bits_restart(pn_bits *bits, int32_t number);
 
 static inline int pn_bits_ready(pn_bits *bits) { return bits->next <= bits->limit || pn_bits_more(bits); }
 

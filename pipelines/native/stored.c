@@ -31,9 +31,10 @@ static pn_result read_head(pn_task *task, const pn_row *row, uint8_t *head) {
 static pn_result parse_stored_header(const pn_row *row, const uint8_t *header, size_t size, pn_jpeg *jpeg) {
   pn_result result = pn_parse_jpeg(header, size, jpeg);
   if (result != PN_OK) return result;
-  int same = jpeg->width == row->width && jpeg->height == row->height && jpeg->mcu_width == row->mcu_width &&
-             jpeg->mcu_height == row->mcu_height && jpeg->restart_interval == row->segment_mcus &&
-             jpeg->scan_offset == size && jpeg->height_offset == row->height_offset;
+  int same = !jpeg->progressive && jpeg->width == row->width && jpeg->height == row->height &&
+             jpeg->mcu_width == row->mcu_width && jpeg->mcu_height == row->mcu_height &&
+             jpeg->restart_interval == row->segment_mcus && jpeg->scan_offset == size &&
+             jpeg->height_offset == row->height_offset;
   return same ? PN_OK : PN_UNSUPPORTED;
 }
 

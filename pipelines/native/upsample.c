@@ -7,8 +7,8 @@ void pn_mix_rows(const uint8_t *near, const uint8_t *next, int bias, uint8_t *to
   for (int32_t i = 0; i < count; i++) to[i] = (uint8_t)((3 * near[i] + next[i] + bias) >> 2);
 }
 
-void pn_double_row(const uint8_t *from, uint8_t *to, int32_t count) {
-  for (int32_t i = 0; i < count; i++) to[2 * i] = to[2 * i + 1] = from[i];
+void pn_repeat_row(const uint8_t *from, uint8_t *to, int32_t count, int32_t times) {
+  for (int32_t i = 0; i < count; i++, to += times) memset(to, from[i], (size_t)times);
 }
 
 void pn_widen_row(const uint8_t *from, uint8_t *to, int32_t count) {

@@ -10,8 +10,10 @@
 /* Mix a row of samples with the next nearest one, above or below: (3 near + next + bias) / 4. */
 void pn_mix_rows(const uint8_t *near, const uint8_t *next, int bias, uint8_t *to, int32_t count);
 
-/* Double `count` samples: repeat each, or mix each with its neighbours. */
-void pn_double_row(const uint8_t *from, uint8_t *to, int32_t count);
+/* Repeat each of `count` samples so many times. */
+void pn_repeat_row(const uint8_t *from, uint8_t *to, int32_t count, int32_t times);
+
+/* Double `count` samples: mix each with its neighbours. */
 void pn_widen_row(const uint8_t *from, uint8_t *to, int32_t count);
 
 /* The same with the next nearest row mixed in, rounded once. */

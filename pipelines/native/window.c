@@ -1,7 +1,10 @@
-/* Decoding a window of a baseline JPEG: chooses the segments of entropy-coded data to read, and checks their ends. */
+/* Decoding a window of a JPEG: chooses the segments of entropy-coded data to read, and checks their ends. */
 #include "window.h"
 
 #include "planes.h"
+#include "progressive.h"
+
+#define MAX_COEFFICIENT_BYTES ((size_t)150000000) /* of a window; an image of 50 megapixels in 4:2:0 has as many */
 
 typedef struct {
   pn_huffman tables[8]; /* DC, then AC */
@@ -26,13 +29,17 @@ static int finish_row(task *work, int32_t row) {
   return 1;
 }
 
-int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
+const uint8_t *pn_find_marker(const uint8_t *at, const uint8_t *end, int restarts) {
   while (end - at >= 2 && (at = memchr(at, 0xFF, (size_t)(end - at - 1))) != NULL) {
-    if (at[1] == PN_EOI) return 1;
-    if (at[1] != 0 && !(restarts && (at[1] & 0xF8) == PN_RST0)) return 0;
+    if (at[1] != 0 && !(restarts && (at[1] & 0xF8) == PN_RST0)) return at;
     at += 2;
   }
-  return 0;
+  return NULL;
+}
+
+int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
+  const uint8_t *marker = pn_find_marker(at, end, restarts);
+  return marker != NULL && marker[1] == PN_EOI;
 }
 
 /* Read a whole file's MCUs, from the first to the last that a decoder reads if it stops below the window. */
@@ -47,8 +54,7 @@ static pn_result decode_file(task *work) {
   for (int32_t row = 0; row < rows; row++) {
     for (int32_t mcu = 0, run; mcu < jpeg->mcus_wide; mcu += run) {
       if (interval > 0 && left == 0) {
-        if (!pn_bits_done(&bits) || bits.marker != PN_RST0 + (restarts++ & 7)) return PN_UNSUPPORTED;
-        pn_bits_start(&bits, bits.at + 2, (size_t)(end - bits.at - 2), work->bytes);
+        if (!pn_bits_restart(&bits, restarts++)) return PN_UNSUPPORTED;
         pn_reset_predictions(&work->planes);
         left = interval;
       }
@@ -89,7 +95,7 @@ static pn_result decode_strips(task *work) {
   int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
   int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
   /* The Python path cuts out a part so narrow that libjpeg would not mix its chroma; this path would. */
-  if (last->halved_x && wide <= 4) return PN_UNSUPPORTED;
+  if (last->shift_x == 1 && wide <= 4) return PN_UNSUPPORTED;
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     for (int32_t segment = 0; segment < segments; segment++) {
@@ -100,6 +106,25 @@ static pn_result decode_strips(task *work) {
       int wanted = row >= planes->row && segment >= first && segment < first_end;
       if (wanted && !decode_segment(work, at, (size_t)(stop - at), row, segment * length)) return PN_UNSUPPORTED;
       if (!is_last) at = stop + 2;
+    }
+    if (!finish_row(work, row)) return PN_UNSUPPORTED;
+  }
+  return PN_OK;
+}
+
+/* Read all scans, then make pixels of the coefficients. `memory` has the size that is planned for them. */
+static pn_result decode_progressive(task *work, pn_coefficient_planes *coefficients, uint8_t *memory) {
+  pn_planes *planes = &work->planes;
+  if (!pn_read_coefficients(coefficients, work->scan, memory)) return PN_UNSUPPORTED;
+  for (int32_t row = planes->row; row < planes->row_end; row++) {
+    for (int c = 0; c < planes->count; c++) {
+      const pn_coefficient_plane *from = &coefficients->plane[c];
+      pn_plane *plane = &planes->plane[c];
+      int32_t v = planes->jpeg->component[c].v;
+      for (int32_t y = row * v; y < (row + 1) * v; y++) {
+        if (y < plane->row || y >= plane->row_end) continue;
+        if (!pn_transform_row(planes, plane, y, pn_find_blocks(from, y), pn_find_masks(from, y))) return PN_UNSUPPORTED;
+      }
     }
     if (!finish_row(work, row)) return PN_UNSUPPORTED;
   }
@@ -129,6 +154,17 @@ static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes
   }
 }
 
+static pn_result start_progressive(task *work, pn_memory *scratch) {
+  pn_coefficient_planes coefficients;
+  pn_plan_coefficients(&work->planes, &coefficients);
+  size_t size = pn_size_of_coefficients(&coefficients);
+  if (size > MAX_COEFFICIENT_BYTES || !pn_has_complete_scans(work->planes.jpeg, work->scan)) return PN_UNSUPPORTED;
+  uint8_t *memory = pn_reserve(scratch, size + pn_size_of_planes(&work->planes));
+  if (memory == NULL) return PN_NO_MEMORY;
+  pn_place_planes(&work->planes, memory + size);
+  return decode_progressive(work, &coefficients, memory);
+}
+
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
                            pn_memory *scratch) {
   if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_UNSUPPORTED;
@@ -136,6 +172,7 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y};
   pn_plan_planes(jpeg, window, &work.planes);
   if (!is_plausible(jpeg, scan, &work.planes)) return PN_UNSUPPORTED;
+  if (jpeg->progressive) return scan->whole_file ? start_progressive(&work, scratch) : PN_UNSUPPORTED;
   size_t fixed = (sizeof(workspace) + 63) / 64 * 64;
   uint8_t *memory = pn_reserve(scratch, fixed + pn_size_of_planes(&work.planes));
   if (memory == NULL) return PN_NO_MEMORY;

@@ -1,9 +1,9 @@
-/* Decoding a window of a baseline JPEG, from a whole file or from its restart strips. */
+/* Decoding a window of a JPEG, from a whole file or from the restart strips of a baseline one. */
 #pragma once
 
 #include "jpeg_header.h"
+#include "scan_bits.h"
 
-#define PN_RST0 0xD0
 #define PN_EOI 0xD9
 
 /* Entropy-coded bytes. */
@@ -20,13 +20,16 @@ typedef struct {
  * accurate inverse DCT and fancy upsampling.
  *
  * In a whole file all MCUs down to the window are read, and the next marker except restarts must be the end of the
- * image. In strips only the segments that the window needs are read. PN_UNSUPPORTED if libjpeg would warn about or
- * repair the data that were read, if the window does not lie in the image, and if the strips do not have the restart
- * markers that the image's size requires. `rgb` may have been written to then. */
+ * image; of a progressive one, all scans. In strips only the segments that the window needs are read. PN_UNSUPPORTED if
+ * libjpeg would warn about or repair the data that were read, if the window does not lie in the image, and if the
+ * strips do not have the restart markers that the image's size requires. `rgb` may have been written to then. */
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
                            pn_memory *scratch);
 
-/* Whether the first marker from `at` on is the end of the image; with `restarts`, restart markers are skipped. */
+/* Return the first marker from `at` on, NULL if there is none; with `restarts`, restart markers are skipped. */
+const uint8_t *pn_find_marker(const uint8_t *at, const uint8_t *end, int restarts);
+
+/* Whether that marker is the end of the image. */
 int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts);
 
 /* Return the position of the restart marker that ends a segment; NULL if there is none. */

@@ -40,17 +40,23 @@ def seeds() -> list[bytes]:
     """Small whole files of all kinds that the decoder takes, and of some that it does not."""
     sys.path.append(str(SUPPORT / "images"))
     from crafted_jpegs import crafted_corpus
-    from jpeg_samples import stoppable
+    from jpeg_samples import stoppable, unstoppable
     from odd_images import corpus, exif_segment, jpeg, luma, textured
+    from progressive_jpegs import progressive_corpus, progressive_noise
 
     files = [data for name, data in stoppable().items() if len(data) < 9000 and not name.endswith("_48x64")]
+    files += [data for name, data in unstoppable().items() if "progressive" in name]
+    files += [progressive_noise(quality) for quality in (80, 100)]
     for height, width in ((9, 7), (16, 16), (24, 40)):
         pixels = np.ascontiguousarray(textured(48, 48)[:height, :width])
-        files += [simplejpeg.encode_jpeg(pixels, 60, "RGB", kind) for kind in ("444", "422", "420", "440")]
+        files += [simplejpeg.encode_jpeg(pixels, 60, "RGB", kind) for kind in ("444", "422", "420", "440", "411")]
+        files += [jpeg(pixels, quality=60, progressive=True, subsampling=kind) for kind in (0, 1, 2)]
+        files += [jpeg(luma(pixels)[..., 0], quality=95, progressive=True)]
+        files += [jpeg(pixels, quality=30, progressive=True, restart_marker_blocks=2)]
         files += [jpeg(luma(pixels)[..., 0], quality=60), jpeg(pixels, subsampling=2, restart_marker_blocks=1)]
     files += [odd.data for odd in corpus() if odd.name.startswith(("jpeg_orientation", "jpeg_icc_part", "jpeg_exif"))]
     start = files[-1]
-    return [*files, start[:2] + exif_segment(6, big_endian=True) + start[2:], *crafted_corpus()]
+    return [*files, start[:2] + exif_segment(6, big_endian=True) + start[2:], *crafted_corpus(), *progressive_corpus()]
 
 
 def run(program: Path, count: int, truncations: int, seed: int) -> subprocess.CompletedProcess[str]:

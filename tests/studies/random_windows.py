@@ -39,17 +39,19 @@ def write_images(root: Path) -> Path:
     """Write made images of every subsampling to a folder."""
     sys.path.append(str(SUPPORT / "images"))
     import simplejpeg
-    from jpeg_samples import stoppable
+    from jpeg_samples import stoppable, unstoppable
     from odd_images import exif_segment, jpeg, luma, textured
 
-    files = dict(stoppable())
+    files = {**stoppable(), **unstoppable()}
     for height, width, quality in ((190, 251, 92), (333, 128, 70), (80, 400, 98), (256, 256, 85)):
         pixels = textured(height, width)
-        for kind in ("444", "422", "420", "440"):
+        for kind in ("444", "422", "420", "440", "411"):
             data = simplejpeg.encode_jpeg(pixels, quality, "RGB", kind)
             turned = exif_segment(len(files) % 8 + 1)
             files[f"{kind}_{width}_{height}"] = data[:2] + turned + data[2:]
         files[f"grey_{width}_{height}"] = jpeg(luma(pixels)[..., 0], quality=quality)
+        for number, options in enumerate(({}, {"subsampling": 2}, {"subsampling": 1, "restart_marker_blocks": 7})):
+            files[f"progressive_{number}_{width}_{height}"] = jpeg(pixels, quality=quality, progressive=True, **options)
     (root / "class").mkdir(parents=True)
     for name, data in files.items():
         (root / "class" / f"{name}.jpg").write_bytes(data)

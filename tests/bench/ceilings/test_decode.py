@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import native_tests
 import numpy as np
 import pytest
 import simplejpeg
 from broken_scans import KINDS, undecodable
+from odd_images import encoded, textured
 from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import decode as module
-from penstock.bench.ceilings import probes
+from penstock.bench.ceilings import native, probes
 from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.loaders import create_loader, open_source
+from penstock.loaders.engine.sample_reader import SampleReader
 from penstock.pipelines import LoaderError, imagenet_train
 
 
@@ -97,3 +100,49 @@ def test_native_ceiling_needs_plain_files(photos: Path, monkeypatch: pytest.Monk
     assert caught.value.code == "E-MISUSE"
     assert caught.value.fix == "name another decoder, or 'auto'"
     assert ceiling_of(source, imagenet_train(32), "auto", 0).measure(0.01).images > 0
+
+
+@pytest.fixture
+def python_loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The samples that the Python path loads."""
+    loads: list[int] = []
+    load = SampleReader.load
+    monkeypatch.setattr(SampleReader, "load", lambda self, sample: (loads.append(sample), load(self, sample))[1])
+    return loads
+
+
+def test_the_ceiling_of_the_native_library_counts_the_images_that_it_leaves_to_python(
+    tmp_path: Path, python_loads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native_tests.native()
+    write_folder(tmp_path, 10, classes=1)
+    paths = sorted(tmp_path.glob("*/*.jpg"))
+    for number in (1, 4):  # whole PNGs
+        paths[number].write_bytes(encoded(textured(60, 80), "PNG"))
+    ceiling = ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0)
+    assert sorted(python_loads) == list(range(10))
+    del python_loads[:]
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "on_one_thread", lambda step, seconds: [step(), step()])
+        assert ceiling.measure(1) == [module.STEP, 10 - module.STEP]
+    assert sorted(python_loads) == [1, 4]
+    for path in paths:
+        path.write_bytes(encoded(textured(60, 80), "PNG"))
+    ceiling = ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0)
+    assert ceiling.measure(0.05).median > 0
+    assert ceiling.decode(0.05).median > 0
+
+
+def test_the_ceiling_of_the_native_library_leaves_bad_images_out(tmp_path: Path, python_loads: list[int]) -> None:
+    native_tests.native()
+    write_folder(tmp_path, 5, classes=1)
+    paths = sorted(tmp_path.glob("*/*.jpg"))
+    paths[2].write_bytes(undecodable(paths[2].read_bytes(), KINDS[2]))
+    ceiling = ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0)
+    del python_loads[:]
+    assert ceiling.measure(0.05).images % 4 == 0
+    assert python_loads == [2]
+    for path in paths:
+        path.write_bytes(undecodable(path.read_bytes(), KINDS[2]))
+    with pytest.raises(LoaderError, match="E-NODATA"):
+        ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0).measure(0.05)

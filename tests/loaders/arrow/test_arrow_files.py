@@ -30,7 +30,7 @@ def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, str
     assert source.num_bytes == folder.num_bytes
     name = " (0030.jpg)" if kind == IMAGE else ""
     assert source.path(10) == os.fsencode(f"{tmp_path}/photos.arrow:row 10{name}")
-    assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow files"
+    assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow file"
     assert_same_samples(pickle.loads(pickle.dumps(source)), folder)
 
 

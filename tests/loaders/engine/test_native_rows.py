@@ -7,17 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jpeg_parts as jp
 import numpy as np
 import pytest
 from bit_rot import SERVED_ENCODINGS, build_odd_cache, open_cache_of_odd_and_sound, open_damaged_cache
 from native_tests import native
-from odd_images import corpus
+from odd_images import corpus, exif_segment, jpeg, textured
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
+from repaired_jpegs import cut
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.engine import native_rows
+from penstock.loaders.engine.choose import suits_threads
+from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.producer import Aborted, Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import BATCH_ROW
@@ -118,6 +122,22 @@ def test_odd_images_among_others_are_served_alike(odd_folder: Path, pipeline: st
     batches = -(-len(source) // BATCH)
     made = both(source, batches, at_least=60, pipeline=PIPELINES[pipeline], on_repaired=on_repaired)
     assert len({entry.code for entry in made.bad}) >= 5
+
+
+@pytest.mark.parametrize("on_repaired", ["count", "replace"])
+def test_progressive_images_are_served_alike_and_natively(tmp_path: Path, on_repaired: str) -> None:
+    write_folder(tmp_path, 24, classes=1)
+    for number, path in enumerate(sorted(tmp_path.glob("*/*.jpg"))):
+        data = jp.inserted(
+            jpeg(textured(61 + number, 83), progressive=True, subsampling=number % 3), exif_segment(number % 8 + 1)
+        )
+        path.write_bytes(cut(data, 0.7) if number in (3, 8) else data)
+    pipeline = imagenet_train(32, exif="apply")
+    made = both(open_source(tmp_path), batches=2, at_least=22, pipeline=pipeline, on_repaired=on_repaired)
+    assert {entry.sample for entry in made.bad} == {3, 8}
+    order = {"batch_size": BATCH, "drop_last": False}
+    settings = producer_settings(open_source(tmp_path), order, pipeline=pipeline, decoder="native")
+    assert suits_threads(settings, ProcessOptions())
 
 
 def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,13 +13,13 @@ import simplejpeg
 from jpeg_parts import Component
 from jpeg_samples import SAMPLINGS
 from odd_images import JFIF, jpeg, luma, textured
+from progressive_jpegs import transcoded
 from stored_images import head_of
 
 from penstock.loaders.cache.format import STRIPS, Encoding
 from penstock.loaders.cache_encode import encode as cache_encode
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.jpeg.strips import (
     Cut,
     StripGeometry,
@@ -40,12 +39,6 @@ def whole(kind: str, height: int, width: int) -> bytes:
     if kind == "grey":
         return jpeg(luma(pixels)[..., 0], quality=85)
     return simplejpeg.encode_jpeg(pixels, 85, "RGB", kind)
-
-
-def transcoded(data: bytes, *options: str) -> bytes:
-    program = jpegtran_path()
-    assert program is not None, "these tests need jpegtran (libjpeg-turbo-progs)"
-    return subprocess.run([program, *options], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
 def sources(kind: str) -> Iterator[tuple[str, bytes]]:

@@ -24,6 +24,10 @@ SMALL = {
     "444": simplejpeg.encode_jpeg(np.ascontiguousarray(textured(48, 48)[:9, :17]), 60, "RGB", "444"),
     "grey": jpeg(luma(textured(16, 16))[..., 0], quality=60),
     "restarts": jpeg(textured(33, 24), quality=60, subsampling=2, restart_marker_blocks=1),
+    "411": simplejpeg.encode_jpeg(textured(20, 40), 60, "RGB", "411"),
+    "progressive": jpeg(textured(20, 24), quality=60, subsampling=2, progressive=True),
+    "progressive grey": jpeg(luma(textured(24, 24))[..., 0], quality=90, progressive=True),
+    "progressive restarts": jpeg(textured(20, 17), quality=40, progressive=True, restart_marker_blocks=2),
 }
 
 
@@ -82,7 +86,8 @@ def test_every_byte_of_the_scan_changed(native: ctypes.CDLL, name: str) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
     rng, oracle = random.Random(seed), Oracle(native)
-    pool = [*SMALL.values(), *(data for data in stoppable().values() if len(data) < 6000)]
+    progressive = [data for name, data in SMALL.items() if name.startswith("progressive")]
+    pool = [*SMALL.values(), *progressive * 8, *(data for data in stoppable().values() if len(data) < 6000)]
     for _ in range(2500):
         data = mutated(rng.choice(pool), pool, rng)
         header = info(native, data)

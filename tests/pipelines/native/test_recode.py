@@ -29,7 +29,7 @@ QUALITIES = (1, 5, 10, 25, 40, 55, 70, 80, 88, 93, 97, 100)
 @cache
 def kinds() -> dict[str, bytes]:
     """Small files of all kinds that the library re-codes."""
-    files = {name: data for name, data in stoppable().items() if "411" not in name}
+    files = dict(stoppable())
     files["orientation"] = files["420_83x61"][:2] + exif_segment(6) + files["420_83x61"][2:]
     files["one_pixel"] = simplejpeg.encode_jpeg(np.full((1, 1, 3), 9, np.uint8), 90, "RGB", "420")
     files["one_row"] = jpeg(np.ascontiguousarray(textured(48, 300)[:1]), quality=90, subsampling=1)

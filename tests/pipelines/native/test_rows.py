@@ -16,6 +16,7 @@ import pytest
 import simplejpeg
 from native_windows import info
 from odd_images import jpeg, textured
+from progressive_jpegs import taken_apart
 
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.native.rows import (
@@ -138,6 +139,25 @@ def test_a_wrong_record_is_detected(
     expected = of_strips if stored.kind == STRIPS else of_pixels
     assert stored.result() == OK
     assert stored.result(**{field: value}) == (expected or OK)
+
+
+def test_strips_of_a_progressive_image_are_unsupported(tmp_path: Path, native: ctypes.CDLL) -> None:
+    made = Stored(tmp_path, native, STRIPS)
+    stage = NativeStage(native, (8, 8), 2**62, apply_exif=False)
+    for header, expected in (
+        (made.header, OK),
+        (made.header.replace(b"\xff\xc0", b"\xff\xc2")[:-2] + bytes(2), UNSUPPORTED),
+    ):
+        assert info(native, header) is not None, "the header alone is accepted"
+        made.header = header
+        made.seal()
+        assert made.result() == expected
+        rows = made.row.copy()
+        assert stage.load(rows, NO_NAMES)
+        rows["window"] = WINDOW
+        assert stage.cut(rows, np.zeros(1 << 16, np.uint8))
+        assert rows["result"] == expected
+    os.close(made.descriptor)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +378,7 @@ ODD_EXIF = jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")
     [
         (coded(b"\1\2\3"), True, OK, OK),
         (coded(b"abc"), True, OK, UNSUPPORTED),  # another decoder may take it for RGB
+        (taken_apart(jpeg(textured(16, 16), progressive=True)).joined(0), True, OK, UNSUPPORTED),  # libjpeg smooths it
         (coded(b"\1\2\3", ODD_EXIF), False, OK, OK),
         (coded(b"\1\2\3", ODD_EXIF), True, UNSUPPORTED, UNSUPPORTED),
     ],

@@ -12,12 +12,13 @@ import simplejpeg
 from jpeg_samples import PILLOW_SAMPLINGS
 from native_windows import Scan, strips_window, variant
 from odd_images import jpeg, luma, textured
+from progressive_jpegs import transcoded
 
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, segment_ends
 
-KINDS = ("444", "422", "420", "grey")
+KINDS = ("444", "422", "420", "411", "grey")
 SEGMENTS = ((241, 160, 2), (241, 163, 1), (64, 96, 3), (70, 33, 1), (48, 64, 4))  # height, width, MCUs of 16 pixels
 
 
@@ -29,6 +30,8 @@ class Strips:
         options = {"quality": 85, "restart_marker_blocks": mcus}
         if kind == "grey":
             data = jpeg(luma(pixels)[..., 0], **options)
+        elif kind == "411":
+            data = transcoded(simplejpeg.encode_jpeg(pixels, 85, "RGB", kind), "-restart", f"{mcus}B")
         else:
             data = jpeg(pixels, subsampling=PILLOW_SAMPLINGS[kind], **options)
         header = parse_header(data)
@@ -84,7 +87,7 @@ def test_windows_equal_those_of_python(native: ctypes.CDLL, kind: str, avx2: boo
     with variant(native, avx2):
         for number in range(500):
             height, width, mcus = SEGMENTS[number % len(SEGMENTS)]
-            if kind in ("444", "grey") or width % 16:
+            if kind in ("444", "411", "grey") or width % 16:
                 mcus = 1
             image = strips(kind, height, width, mcus)
             x, y, w, h = window = random_window(draw, width, height)
@@ -147,6 +150,20 @@ def test_geometry_that_differs_from_the_header_is_unsupported(native: ctypes.CDL
     header = uneven.header.replace(b"\xff\xdd\0\4\0\1", b"\xff\xdd\0\4\0\3")
     scan = Scan(data=uneven.scan, size=len(uneven.scan), segment_mcus=3, at_end=1)
     assert strips_window(native, header, scan, (0, 0, 9, 9)) is None
+
+
+def test_damage_beside_a_window_of_411_is_noticed_where_python_reads_it(native: ctypes.CDLL) -> None:
+    """Its chroma is not mixed with its neighbours, but Python's part holds them."""
+    image = strips("411", 64, 96, 1)
+    damaged = image.scan[: image.ends[0] - 2] + bytes(2) + image.scan[image.ends[0] - 2 :]
+    for x, noticed in ((32, True), (33, False)):
+        window = (x, 0, 30, 64)
+        if noticed:
+            with pytest.raises(ValueError, match="extraneous bytes"):
+                image.by_python(window, damaged, 0)
+        found = decoded(native, image, window, damaged, 0)
+        assert (found is None) == noticed
+        assert found is None or np.array_equal(found, image.pixels[:, x : x + 30])
 
 
 def test_damage_above_a_window_of_a_very_narrow_image(native: ctypes.CDLL) -> None:

@@ -382,6 +382,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   if (row.size <= (int64_t)stored.size) { /* memory for what is there, not for what a header says */
     if (worker->head.size + worker->part.size > 2 * stored.size) abort();
     if (worker->pixels.size > 3 * 512 * (1 + stored.size)) abort();
+    if (worker->decoding.size > (1 << 18) + 2400 * stored.size) abort(); /* 8 blocks a byte, of 64 coefficients */
   }
   pn_worker_free(worker);
   if (stored.data != input.data) free(stored.data);

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
 
 from penstock.pipelines.image_types import Window
 
@@ -69,6 +71,27 @@ def strips_window(native: ctypes.CDLL, header: bytes, scan: Scan, window: Window
         return None
     assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written after the window"
     return pixels
+
+
+def draw_windows(height: int, width: int, number: int, rng: random.Random) -> list[Window]:
+    """The whole, each corner, and `number` windows of any size."""
+    small = min(width, 5), min(height, 3)
+    found = [(0, 0, width, height)]
+    found += [(x, y, *small) for x in (0, width - small[0]) for y in (0, height - small[1])]
+    for _ in range(number):
+        w, h = rng.randint(1, width), rng.randint(1, height)
+        found.append((rng.randint(0, width - w), rng.randint(0, height - h), w, h))
+    return found
+
+
+def check_windows(native: ctypes.CDLL, data: bytes, number: int, seed: int) -> None:
+    """All windows equal those of libjpeg's pixels."""
+    pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+    for window in draw_windows(*pixels.shape[:2], number, random.Random(seed)):
+        x, y, w, h = window
+        found = file_window(native, data, window)
+        assert found is not None, window
+        assert np.array_equal(found, pixels[y : y + h, x : x + w]), window
 
 
 @contextmanager
