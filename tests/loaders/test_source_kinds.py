@@ -128,6 +128,8 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "Parquet": as_parquet,
     "tars over HTTP": as_remote_tars,
     "tars over HTTP, copied": as_copied_tars,
+    "subset of tars over HTTP": lambda photos: (as_remote_tars(photos)[0], {"subset": f":{NUM_PHOTOS}"}),
+    "list of tars over HTTP": lambda photos: ([as_remote_tars(photos)[0]], {}),
     "subset of all": lambda photos: (photos.folder, {"subset": ":"}),
     "list of folders": lambda photos: ([photos.folder], {}),
 }
