@@ -89,9 +89,9 @@ def with_more_options(
     own = inspect.signature(command, eval_str=True).parameters.values()
     parameters = [*(p for p in own if p.name != name), *options]
 
-    def with_options(**arguments: Any) -> None:
-        values = {option.name: arguments.pop(option.name) for option in options}
-        command(**arguments, **{name: read(values)})
+    def with_options(*arguments: Any, **named: Any) -> None:
+        values = {option.name: named.pop(option.name, option.default) for option in options}
+        command(*arguments, **named, **{name: read(values)})
 
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     with_options.__annotations__ = {p.name: p.annotation for p in parameters}
