@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.loaders.open_source import SourceLike, open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
 from penstock.loaders.views.subset import Subset
+from penstock.pipelines.checked import shown
 
 
 def split(
@@ -41,6 +43,34 @@ def split(
     part, and as open_source does.
     """
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
+
+
+def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
+    """Return several data sets as one source, of which each epoch takes a fixed share of each.
+
+        source = mix({"photos": ("photos", 0.7), "drawings": ("drawings", [0.1, 0.2, 0.3])})
+        loader = create_loader(source, epoch_samples=100_000)
+
+    The counts are exact and the samples of all sources shuffled among each other. An epoch goes on in each source where
+    the last one stopped, so that no sample comes twice before all others of its source came once. Crops are drawn anew
+    each time that a sample comes. The ledger counts the samples of each source. Without shuffle (evaluation) each
+    sample is served once, as concat does.
+
+    Args:
+        parts: name -> (what open_source takes, share). Shares need not add up to 1. A list gives a share per epoch, the
+            last for all later ones.
+        options: of all sources, as open_source takes them.
+
+    Raises ValueError for impossible shares, and as open_source does.
+    """
+    if not isinstance(parts, Mapping) or not parts or not all(_is_pair(part) for part in parts.values()):
+        raise ValueError(f"mix takes a dict of name -> (source, share), got {shown(parts)}")
+    shares = checked_shares({name: share for name, (_, share) in parts.items()})
+    return Mixture({name: open_source(source, **options) for name, (source, _) in parts.items()}, shares)
+
+
+def _is_pair(part: Any) -> bool:
+    return isinstance(part, (tuple, list)) and len(part) == 2
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:

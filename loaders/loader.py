@@ -275,7 +275,7 @@ class Loader(DataLoaderAttributes):
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
         self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
         self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
-        ledger.add(batch.host)
+        ledger.add(batch.host, getattr(self._source, "count_sources", None))
         self._count(batch, ready, started)
         return batch
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.loaders.stream.engine_contract import BadSample, HostBatch
 from penstock.pipelines.errors import ERROR_CODES
 
 MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
+
+CountSources = Callable[[npt.NDArray[np.int64]], dict[str, int]]
 
 
 @dataclass
@@ -26,6 +31,7 @@ class EpochLedger:
         repaired: delivered samples whose pixels differ from the file's: libjpeg filled in missing data, as for a
             truncated photo, or a GPU decoder was found to be wrong (E-DECODER).
         repairs: one entry for each of the first MAX_REPAIRS of them.
+        sources: of a mixture, name of each source -> samples of it that were served.
     """
 
     epoch: int
@@ -35,9 +41,15 @@ class EpochLedger:
     bad: list[BadSample] = field(default_factory=list)
     repaired: int = 0
     repairs: list[BadSample] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
 
-    def add(self, batch: HostBatch) -> None:
-        """Count a delivered batch; padding that stands for no sample is left out."""
+    def add(self, batch: HostBatch, count_sources: CountSources | None = None) -> None:
+        """Count a delivered batch; padding that stands for no sample is left out.
+
+        count_sources: of a mixture, returns the name of each source and how many of some samples are its own.
+        """
+        if count_sources is not None:
+            self._add_sources(count_sources(batch.index[batch.index >= 0]))
         padded = {bad.row for bad in batch.bad if bad.substitute < 0}
         rows = int((batch.index >= 0).sum()) + len(padded)
         self.planned += rows
@@ -65,10 +77,14 @@ class EpochLedger:
             bad, repairs = ([_from_line(line) for line in saved[name]] for name in ("bad", "repairs"))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a valid ledger ({type(error).__name__}: {error})") from None
+        sources = saved.get("sources", {})
+        if not isinstance(sources, dict) or any(type(count) is not int for count in sources.values()):
+            raise ValueError("not a valid ledger (sources)")
         if any(type(count) is not int or count < 0 for count in counts) or counts[0] != counts[1] + counts[2]:
             raise ValueError("the ledger's counts do not add up")
         if len(bad) != counts[2] or len(repairs) > counts[3]:
             raise ValueError("the ledger's lines do not match its counts")
+        self._add_sources(sources)
         self.planned += counts[0]
         self.delivered += counts[1]
         self.replaced += counts[2]
@@ -76,18 +92,24 @@ class EpochLedger:
         self.bad.extend(bad)
         self.repairs.extend(repairs[: max(0, MAX_REPAIRS - len(self.repairs))])
 
+    def _add_sources(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self.sources[name] = self.sources.get(name, 0) + count
+
     def line(self) -> str:
         """Return the counts in one line, with how many samples each code replaced."""
         codes = Counter(entry.code for entry in self.bad)
         why = f" ({', '.join(f'{code} {count}' for code, count in codes.most_common())})" if codes else ""
         repaired = f" repaired={self.repaired}" if self.repaired else ""
-        return f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}{why}{repaired}"
+        sources = "".join(f" {name}={count}" for name, count in self.sources.items())
+        return f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}{why}{repaired}{sources}"
 
     def as_dict(self) -> dict[str, object]:
         """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
         bad, repairs = ([_to_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
-        return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs}
+        sources = {"sources": self.sources} if self.sources else {}
+        return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs, **sources}
 
 
 def _to_line(entry: BadSample) -> dict[str, object]:
