@@ -30,10 +30,22 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from penstock.bench.commands import ablate, bench, cache, compare, doctor, iterate, parity, report, selftest, synth
+    from penstock.bench.commands import (
+        ablate,
+        bench,
+        cache,
+        compare,
+        doctor,
+        index,
+        iterate,
+        parity,
+        report,
+        selftest,
+        synth,
+    )
     from penstock.bench.commands import train as training
 
-    for module in (bench, compare, doctor, report, training, ablate, synth, iterate, parity, selftest):
+    for module in (bench, compare, doctor, index, report, training, ablate, synth, iterate, parity, selftest):
         app.command()(getattr(module, module.__name__.rpartition(".")[2]))
     app.add_typer(cache.cache, name="cache")
 

@@ -83,7 +83,7 @@ def _open_list(specs: list[Any], **options: Any) -> Source:
         files = [file for spec in specs for file in _expand(os.fsencode(spec))]
         kind = _find_file_kind(files)
         if kind is not None and all(kind.takes_urls if is_url(file) else os.path.exists(file) for file in files):
-            return kind.open(files, **options)
+            return _open_kind(kind, files, options)
     return concat_sources([_open_data(spec, options) for spec in specs])
 
 
@@ -161,12 +161,25 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
         return spec
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
-            return kind.open(spec, **options)
+            return _open_kind(kind, spec, options)
     raise ValueError(
         f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
         "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
         "penstock.loaders.DataLoader"
     )
+
+
+def _open_kind(kind: Kind | FileKind, what: Any, options: dict[str, Any]) -> Source:
+    try:
+        return kind.open(what, **options)
+    except TypeError as error:
+        unsuited = next(
+            (name for name in options if name in SOURCE_OPTIONS and f"argument '{name}'" in str(error)), None
+        )
+        if unsuited is None:
+            raise
+    takes = f"it takes {', '.join(kind.options)}" if kind.options else "it takes none of these"
+    raise ValueError(f"{kind.name} has no option {unsuited}: {takes}")
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
@@ -178,7 +191,7 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
         return _open_files(expand_pattern(path), path, options)
     for kind in FOLDER_KINDS:
         if kind.is_this(path):
-            return kind.open(path, **options)
+            return _open_kind(kind, path, options)
     if not os.path.exists(path):
         raise LoaderError("E-NODATA", "no such file or folder", path=path)
     return _open_files([path], path, options)
@@ -188,7 +201,7 @@ def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
     urls = expand_url(url)
     kind = _find_file_kind(urls)
     if kind is not None and kind.takes_urls:
-        return kind.open(urls, **options)
+        return _open_kind(kind, urls, options)
     known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS if kind.takes_urls)
     raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
 
@@ -198,7 +211,7 @@ def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> So
     kind = _find_file_kind(paths, options.get("image"))
     if kind is None:
         raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
-    return kind.open(paths, **options)
+    return _open_kind(kind, paths, options)
 
 
 def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.checks.doctor_folders import file_system_of, is_remote
+from penstock.bench.checks.doctor_remote import find_remote, remote_speed
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
@@ -41,8 +42,12 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
             yield Finding(name, "fail", f"{printable(os.fsencode(path))}: {cause}", fix)
             continue
         yield Finding(name, "ok", source.describe())
-        yield file_system(name, path)
-        yield read_speed(name, source, settings)
+        remote = find_remote(source)
+        if remote is not None:
+            yield remote_speed(name, remote)
+        else:
+            yield file_system(name, path)
+            yield read_speed(name, source, settings)
         yield odd_files(name, source, settings)
 
 

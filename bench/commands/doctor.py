@@ -9,6 +9,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.data.data_path import DataPath
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import EXIT_RESOURCE
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @takes_data_options
 def doctor(
     data: Annotated[
-        Path | None, typer.Argument(metavar="[DATA]", help="Folder of images or a cache; a sample of it is read.")
+        Path | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=DataPath)
     ] = None,
     backend: common.Backend = "torch",
     cache: common.Cache = None,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
+from penstock.bench.data.data_path import DataPath
 from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
 from penstock.loaders.system.durable_file import ensure_writable
 
@@ -29,9 +30,8 @@ def savable(path: Path | None) -> Path | None:
     return path
 
 
-Data = Annotated[
-    Path, typer.Argument(metavar="DATA", help="Folder of images (class folders, or flat for one class), or a cache.")
-]
+DATA_HELP = "Folder of images, cache, table, tars, Arrow or Parquet files; URLs of tars; a pattern of these."
+Data = Annotated[Path, typer.Argument(metavar="DATA", help=DATA_HELP, parser=DataPath)]
 Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]

@@ -22,7 +22,7 @@ from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
@@ -260,10 +260,7 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
 
 def _make_tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
     """Make the tables samples, names and name_ends of a file."""
-    source, prefix = request.source, getattr(request.source, "root", b"").rstrip(b"/") + b"/"
-    name_of = getattr(source, "name", source.path)
-    rooted = hasattr(source, "root")
-    names = [name_of(i).removeprefix(prefix) if rooted else name_of(i) for i in range(*request.range)]
+    names = [sample_name(request.source, index) for index in range(*request.range)]
     ends = np.cumsum([len(name) for name in names]).astype("<i8")
     return {"samples": records, "names": np.frombuffer(b"".join(names), np.uint8), "name_ends": ends}
 

@@ -16,7 +16,7 @@ from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, c
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
 from penstock.loaders.cache_build.freshness import refresh_source, source_identity
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
@@ -129,9 +129,8 @@ def find_difference(cache: Hdf5Cache, source: Source) -> str:
     differ = np.flatnonzero(source.labels(everything) != cache.labels(everything))
     same = all(about.source.get("fingerprint") == source.fingerprint for about in cache.about)
     if not same and hasattr(source, "root"):
-        root = source.root.rstrip(b"/") + b"/"
         for index in range(len(cache)):
-            name, known = source.path(index).removeprefix(root), cache.name(index)
+            name, known = sample_name(source, index), cache.name(index)
             if name != known:
                 return f"image {index} is {printable(name)} in the source, {printable(known)} in the cache"
     if len(differ):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
 
@@ -80,6 +80,8 @@ def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[
     chunk = Chunk(task, np.zeros(len(indices), RECORD), b"", 0, {}, {})
     parts = []
     kills = oom_kills()
+    if is_fetching(source):
+        source.announce(indices)
     for row, (sample, label) in enumerate(zip(indices.tolist(), source.labels(indices).tolist(), strict=True)):
         working_on(sample)
         data = source.read(sample)

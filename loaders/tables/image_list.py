@@ -31,10 +31,17 @@ class ImageList(ImageFiles):
         index: the rows, as ListIndexWriter wrote them.
         max_file_bytes: a larger file is refused before it is read.
         reopen: makes this source again from its table, from the files too if `rescan`; None for a list in memory.
+        base: folder to which the names of images are relative; None for names that are whole paths.
     """
 
-    def __init__(self, index: FolderIndex, max_file_bytes: int, reopen: Callable[..., ImageList] | None = None) -> None:
-        super().__init__(index.root, index, {"max_file_bytes": max_file_bytes, "reopen": reopen})
+    def __init__(
+        self,
+        index: FolderIndex,
+        max_file_bytes: int,
+        reopen: Callable[..., ImageList] | None = None,
+        base: bytes | None = None,
+    ) -> None:
+        super().__init__(index.root, index, {"max_file_bytes": max_file_bytes, "reopen": reopen, "base": base})
         self._warn_of_missing()
 
     def refreshed(self) -> ImageList:
@@ -54,7 +61,13 @@ class ImageList(ImageFiles):
         for number, label in enumerate(self.labels(np.arange(len(self))).tolist()):
             packer.add(self.path(number), NO_LABEL if is_flat else label, number + 1)
         index = save_in_memory(ListIndexWriter(packer).write, FolderIndex)
-        return ImageList(index, self._max_file_bytes)
+        return ImageList(index, self._max_file_bytes, None, self._options["base"])
+
+    def name(self, index: int) -> bytes:
+        """Return the path of image `index` relative to the folder of its table, whatever else the table lists."""
+        base: bytes | None = self._options["base"]
+        path = self.path(index)
+        return path if base is None else path.removeprefix(base.rstrip(b"/") + b"/")
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes."""

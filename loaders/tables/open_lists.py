@@ -113,7 +113,8 @@ def _open_rows(
         packer.add(path, label, number)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         writer = index_rows(packer, bar)
-    return ImageList(save_in_memory(writer.write, FolderIndex), limit)
+    base = None if root is None else os.path.abspath(os.path.expanduser(os.fsencode(root)))
+    return ImageList(save_in_memory(writer.write, FolderIndex), limit, None, base)
 
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:

@@ -69,14 +69,14 @@ def open_tables(
     name = _name_index(paths, base, [image, label, names and list(map(os.fsdecode, names))])
     saved = None if checked_bool("rescan", rescan) else load_saved(name, FolderIndex)
     if saved is not None and saved.header.made_by == made_by and are_unchanged(saved, every_file=False):
-        return ImageList(saved, limit, reopen)
+        return ImageList(saved, limit, reopen, base or os.path.dirname(paths[0]))
     packer = RowPacker(names, untyped=all(_reader(path) is read_csv for path in paths))
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         for path in paths:
             _pack_table(packer, path, base, _reader(path)(path, image, label), bar)
         writer = index_rows(packer, bar, made_by)
     index = save_index(name, writer.write, FolderIndex) if settled else save_in_memory(writer.write, FolderIndex)
-    return ImageList(index, limit, reopen)
+    return ImageList(index, limit, reopen, base or os.path.dirname(paths[0]))
 
 
 def index_rows(packer: RowPacker, bar: ProgressBar, made_by: str = "") -> ListIndexWriter:

@@ -318,3 +318,21 @@ def test_an_empty_part_is_an_error() -> None:
         split(Named([(b"%d" % n, b"class%d" % n) for n in range(30)]))
     train, validation = split(Named([(b"%d" % n, b"class%d" % n) for n in range(30)]), by_class=False)
     assert (len(train), len(validation)) == (27, 3)
+
+
+def test_rows_that_are_added_to_a_table_move_no_sample(tmp_path: Path) -> None:
+    def write_table(folders: list[str]) -> None:
+        lines = [f"{folder}/{i}.jpg,{i % 2}" for folder in folders for i in range(30)]
+        (tmp_path / "train.csv").write_text("\n".join(["path,label", *lines]))
+
+    for folder in ("p/one", "q"):  # the deepest common folder changes
+        for i in range(30):
+            path = tmp_path / folder / f"{i}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"%d" % i)
+    write_table(["p/one"])
+    before = split(tmp_path / "train.csv", 0.7, save=tmp_path / "cut.json")
+    write_table(["q", "p/one"])
+    after = split(tmp_path / "train.csv", 0.7, save=tmp_path / "cut.json")
+    for old, new in zip(before, after, strict=True):
+        assert {old.path(i) for i in range(len(old))} <= {new.path(i) for i in range(len(new))}
