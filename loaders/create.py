@@ -77,8 +77,11 @@ def create_loader(
             total += keep.sum()
 
     Args:
-        source: a folder of images (class folders, or flat for one class), an HDF5 cache, a pair (images uint8 [n, h, w,
-            3], labels), or a Source.
+        source: a folder of images (class folders, or flat for one class); a list of (path, label); a table (.csv, .tsv,
+            .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset, also by URL (s3://, gs://,
+            az://, https://); Arrow or Parquet files that hold images, or a Dataset of Hugging Face; an HDF5 cache; a
+            pair (images uint8 [n, h, w, 3], labels); a pattern of paths such as "train-{0000..1023}.tar"; a list of
+            these; what split, concat and mix return; or a Source of your own.
         backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
             does not depend on it.
         pipeline: imagenet_train() unless given.
@@ -112,10 +115,14 @@ def create_loader(
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
             -1)` needs that, `images.flatten(1)` takes both.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
-        options: options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
-            "auto": see the README), start_method. hdf5: these, and for a source that
-            is no cache yet `cache`, where it lies or is built on first use, and `encoding`, an Encoding. dali: workers,
-            prefetch, watchdog_s, readers, cache, encoding, and the others of DaliOptions.
+        options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
+            `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and
+            labels; `split` names one of a Hugging Face data set; `cache_bytes` bounds what Parquet keeps decoded;
+            `requests`, `bytes_ahead`, `local_cache` and `local_bytes` are for URLs. See loaders/README.md.
+            Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
+            "auto": see the README), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
+            lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,
+            cache, encoding, and the others of DaliOptions.
     """
     pipeline = _checked_pipeline(pipeline)
     of_source, options = split_options(options)

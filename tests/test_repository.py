@@ -33,7 +33,7 @@ PAGES = (
     "CONTRIBUTING.md",
     *(f"{folder}/README.md" for folder in ("pipelines", "loaders", "bench", "bench/results", "docker")),
 )
-MAX_README_LINES, MAX_COLUMNS = 200, 110
+MAX_README_LINES, MAX_COLUMNS = 210, 110
 
 
 def repository_files(root: Path = ROOT) -> list[str]:
