@@ -23,8 +23,9 @@ class LabelCollector:
         self._parts: list[tuple[npt.NDArray[np.int64], list[bytes] | None]] = []
 
     def add(self, column: Any) -> None:
-        """Add the labels of a pyarrow chunked array of numbers or names, as a copy."""
+        """Add the labels of a pyarrow chunked array of numbers or names, as a copy. Raises pyarrow.ArrowInvalid."""
         pyarrow = import_pyarrow()
+        column.validate(full=True)
         if pyarrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pyarrow.types.is_boolean(column.type):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import choose_columns, holds_bytes, read_features
+from penstock.loaders.arrow.arrow_labels import LabelCollector
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_values import Values, locate_values
 from penstock.loaders.sources.range_index import Container
@@ -26,7 +27,7 @@ class Footer(NamedTuple):
         container: name, size and time of the file.
         schema: its pyarrow schema.
         group_rows: rows of each row group, int64.
-        group_bytes: bytes of the column of images in each, uncompressed, int64.
+        group_bytes: bytes of each, uncompressed, int64.
     """
 
     container: Container
@@ -77,13 +78,18 @@ def has_image_bytes(path: bytes, image: str | None = None) -> bool:
     return holds_bytes(schema.field(chosen.image).type)
 
 
-def read_footer(path: bytes, image: str) -> Footer:
-    """Read the footer of a file whose images are in the column `image`."""
+def read_footer(path: bytes) -> Footer:
+    """Read the footer of a file.
+
+    Not of its columns: their descriptions, if damaged, end the process in pyarrow 26.
+    """
     with _opened(path) as (file, container):
         about = file.metadata
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         rows = np.array([group.num_rows for group in groups], np.int64)
-        sizes = np.array([_column_bytes(group, image) for group in groups], np.int64)
+        sizes = np.array([group.total_byte_size for group in groups], np.int64)
+        if (rows < 0).any() or (sizes < 0).any() or rows.sum() != about.num_rows:
+            raise ValueError("the footer contradicts itself")
         return Footer(container, file.schema_arrow, rows, sizes)
 
 
@@ -93,10 +99,13 @@ def read_schema(path: bytes) -> Any:
         return file.schema_arrow
 
 
-def read_column(container: Container, name: str) -> Any:
-    """Return a whole column as a pyarrow chunked array."""
-    with _opened(container.name, container) as (file, _):
-        return file.read(columns=[name], use_threads=False).column(name)
+def add_labels(footer: Footer, name: str, labels: LabelCollector) -> None:
+    """Add a whole column to `labels`."""
+    with _opened(footer.container.name, footer.container) as (file, _):
+        column = file.read(columns=[name], use_threads=False).column(name)
+        if len(column) != footer.group_rows.sum():
+            raise ValueError("a column has more or fewer values than rows")
+        labels.add(column)
 
 
 def read_group(container: Container, group: int, image: str) -> ImageGroup:
@@ -105,13 +114,9 @@ def read_group(container: Container, group: int, image: str) -> ImageGroup:
         column = file.read_row_group(group, columns=[image], use_threads=False).column(image)
         chunks = tuple(locate_values(chunk) for chunk in column.chunks)
         ends = np.cumsum([len(values.sizes) for values in chunks], dtype=np.int64)
+        if len(column) != file.metadata.row_group(group).num_rows:
+            raise ValueError("a row group has more or fewer images than rows")
         return ImageGroup(chunks, ends, column.get_total_buffer_size())
-
-
-def _column_bytes(group: Any, image: str) -> int:
-    columns = (group.column(number) for number in range(group.num_columns))
-    parts = [column for column in columns if column.path_in_schema.partition(".")[0] == image]
-    return sum(column.total_uncompressed_size for column in parts)
 
 
 @functools.lru_cache(maxsize=16)  # parsing that of 10,000 groups takes 70 ms

@@ -48,12 +48,15 @@ def locate_values(column: Any) -> Values:
     column.validate()
     kind, types = column.type, import_pyarrow().types
     if holds_paths(kind):
+        column.validate(full=True)
         nothing = np.zeros(len(column), np.int64)
         return Values(None, nothing, nothing, np.zeros(len(column), bool), column)
     if not types.is_struct(kind):
         return _locate_bytes(column)
     place = kind.get_field_index("path")
     paths = column.field(place) if place >= 0 and holds_paths(kind.field(place).type) else None
+    if paths is not None:
+        paths.validate(full=True)  # pyarrow does not look where damaged offsets point
     values = _locate_bytes(column.field(kind.get_field_index("bytes")))
     there = _are_valid(column)
     if paths is not None and not there.all():

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
 from penstock.loaders.arrow.arrow_labels import LabelCollector
-from penstock.loaders.arrow.arrow_parquet import Footer, ImageGroup, read_column, read_footer, read_group, read_schema
+from penstock.loaders.arrow.arrow_parquet import Footer, ImageGroup, add_labels, read_footer, read_group, read_schema
 from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.image_rows import NO_LABEL
 from penstock.loaders.sources.folder_scan import skipped_text
@@ -45,7 +45,7 @@ class ParquetSource:
         fingerprint: hex digest of labels, classes, and rows and bytes of the groups.
         content: hex digest that also covers the files' names, sizes and times.
         skipped: reason -> number of rows that were skipped.
-        num_bytes: bytes of all images, uncompressed.
+        num_bytes: bytes of all row groups, uncompressed.
         retries: reads that were repeated because of transient failures.
     """
 
@@ -71,7 +71,7 @@ class ParquetSource:
         schema = read_schema(paths[0])
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image
-        footers = [read_footer(path, columns.image) for path in paths]
+        footers = list(map(read_footer, paths))
         labels, classes = _read_labels(footers, columns.label, LabelCollector(columns.classes))
         self.classes, self.retries = tuple(classes), 0
         self._take_rows(labels, footers)
@@ -189,10 +189,10 @@ class ParquetSource:
             return
         self._has_warned = True
         estimate = len(self) * cache.loads // self._reads
-        samples, fitting = int(self.block_sizes().max()), max(1, cache.limit_bytes * num_groups // self.num_bytes)
+        samples, fitting = int(self.block_sizes().max()), cache.limit_bytes * num_groups // max(1, self.num_bytes)
         warnings.warn(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
-            f"pass shuffle=Blocks(samples={samples}, group={fitting}), a larger cache_bytes, or build a cache "
+            f"pass shuffle=Blocks(samples={samples}, group={max(1, fitting)}), a larger cache_bytes, or build a cache "
             "(penstock cache build)",
             stacklevel=3,
         )
@@ -237,7 +237,7 @@ def _read_labels(
         if label is None:
             labels.add_unlabelled(int(footer.group_rows.sum()))
         else:
-            labels.add(read_column(footer.container, label))
+            add_labels(footer, label, labels)
     return labels.finish()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -40,6 +41,12 @@ def test_unlabelled_images_are_one_class() -> None:
     labels.add_unlabelled(2)
     numbers, classes = labels.finish()
     assert (numbers.tolist(), classes) == ([0, 0], [b"."])
+
+
+def test_names_that_point_elsewhere_are_refused() -> None:
+    buffers = [None, pa.py_buffer(np.array([0, 9, 2], np.int32)), pa.py_buffer(b"ab")]
+    with pytest.raises(pa.ArrowInvalid):
+        collect(pa.chunked_array([pa.Array.from_buffers(pa.string(), 2, buffers)]))
 
 
 def test_numbers_that_are_no_classes_are_refused() -> None:

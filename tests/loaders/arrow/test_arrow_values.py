@@ -51,6 +51,15 @@ def test_paths_alone() -> None:
     assert [values.path_of(row) for row in range(3)] == [b"a.jpg", None, None]
 
 
+@pytest.mark.parametrize(("ends", "text"), [([0, 9, 4], b"abcd"), ([0, 2, 4], b"ab\xff\xfe")])
+def test_paths_that_point_elsewhere_or_are_no_text_are_refused(ends: list[int], text: bytes) -> None:
+    buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(text)]
+    paths = pa.Array.from_buffers(pa.string(), 2, buffers)
+    for column in (paths, pa.StructArray.from_arrays([pa.array([b"a", b"b"]), paths], fields=list(IMAGE))):
+        with pytest.raises(pa.ArrowInvalid):
+            locate_values(column)
+
+
 @pytest.mark.parametrize("ends", [[0, 5, 3], [0, 2, 9], [-1, 2, 3]])
 def test_offsets_that_point_elsewhere_are_refused(ends: list[int]) -> None:
     buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"abcd")]
