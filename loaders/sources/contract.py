@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +122,7 @@ def is_cache(source: Source) -> bool:
     return isinstance(source, WindowSource) and getattr(source, "has_windows", True)
 
 
-def is_fetching(source: Source) -> bool:
+def is_fetching(source: Source) -> TypeGuard[FetchingSource]:
     """Return whether `source` fetches samples ahead of their use."""
     return isinstance(source, FetchingSource) and getattr(source, "fetches", True)
 

@@ -86,7 +86,7 @@ def test_folders_of_images_stay_what_they_are(tmp_path: Path, folder: ImageFolde
         for name in files:
             (tmp_path / name).unlink()
     assert isinstance(open_source(folder.root.decode()), ImageFolder)
-    with pytest.raises(TypeError, match="split"):
+    with pytest.raises(ValueError, match="no option split"):
         open_source(folder.root.decode(), split="train")
 
 
