@@ -52,8 +52,8 @@ class ReadAhead:
         with self._lock:
             self._at = cursor
             if not self._begun <= cursor <= self._next or not self._max_steps:
-                if self._begun != NOWHERE and self._max_steps:
-                    source.forget()
+                if self._max_steps:
+                    source.forget()  # also what an earlier loader over this source left
                 self._begun = self._next = cursor
                 self._show_future(source, schedule)
             ahead = self._max_steps * schedule.global_batch

@@ -124,7 +124,7 @@ class Fetcher:
             known = self._coming.get(sample)
             if known is None or known[1] is not future:  # forgotten, and perhaps announced again
                 return
-            if known[2] > 1:
+            if known[2] > 1 and not (future.done() and future.exception()):  # a failure may heal until the next time
                 self._coming[sample] = (*known[:2], known[2] - 1)
                 return
             del self._coming[sample]

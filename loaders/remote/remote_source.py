@@ -143,15 +143,17 @@ class RemoteSource(RangeSource):
         """
         rows["size"] = self._index.sizes[indices]
         there = np.zeros(len(indices), bool)
+        coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
         if self.local is not None:
-            coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # in memory, until it is taken
             there = self.local.has(indices) & ~coming
             rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
             rows["offset"][there] = self.local.offsets(indices[there])
             rows["crc"][there] = self.local.crcs(indices[there])
+        self.announce(indices[~there & ~coming])  # all at once
         kept: list[memoryview] = []
         for row in np.flatnonzero(~there).tolist():
             index = int(indices[row])
+            self._failed.pop(index, None)  # of an earlier time
             if rows["size"][row] > self._max_file_bytes:
                 continue
             try:

@@ -35,7 +35,7 @@ class Victims:
         self._uses_left = 0
 
     def take(self, again: int) -> int | None:
-        """Return a sample to drop for one that is needed at place `again`; None if none was found that is needed later."""
+        """Return a sample to drop for one that is needed at place `again`; None if none is needed later."""
         if not self._uses_left:
             self._draw()
         self._uses_left -= 1

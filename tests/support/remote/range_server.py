@@ -28,6 +28,7 @@ class RangeServer:
         etags: path -> ETag to send instead of that of the file's content; "" for none.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
+        stop: closes the port; open connections go on.
     """
 
     root: Path
@@ -38,6 +39,7 @@ class RangeServer:
     num_bytes: int = 0
     most_at_once: int = 0
     url: str = ""
+    stop: Callable[[], None] = lambda: None
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,9 +134,14 @@ def serve_ranges(root: Path, port: int = 0) -> Iterator[RangeServer]:
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
-    try:
-        yield state
-    finally:
+
+    def stop() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+    state.stop = stop
+    try:
+        yield state
+    finally:
+        stop()
