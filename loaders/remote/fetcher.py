@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from penstock.loaders.remote.object_store import ObjectStore
@@ -23,6 +24,7 @@ class Range(NamedTuple):
         start: offset of its bytes there.
         size: number of bytes.
         version: of the object, as ObjectStore names it.
+        again: place in the stream at which the sample is needed after this time; 0 if nobody asks.
     """
 
     sample: int
@@ -30,6 +32,7 @@ class Range(NamedTuple):
     start: int
     size: int
     version: int
+    again: int = 0
 
 
 Keep = Callable[[Range, memoryview], object]
@@ -53,6 +56,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with how often it is wanted
         self._ahead = 0
+        _open_fetchers.add(self)
 
     @property
     def has_room(self) -> bool:
@@ -76,7 +80,7 @@ class Fetcher:
                 self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
         for request in _join_neighbours(new):
             assert self._pool is not None
-            self._pool.submit(self._fetch, request)
+            self._pool.submit(self._begin, request)
 
     def take(self, wanted: Range) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
@@ -85,15 +89,26 @@ class Fetcher:
         if known is None:
             self.announce([wanted])
             with self._lock:
-                known = self._coming[wanted.sample]
+                known = self._coming.get(wanted.sample)
+            if known is None:  # forget() came between
+                return self.take(wanted)
         try:
             return known[1].result()
+        except CancelledError:  # by forget()
+            return self.take(wanted)
         finally:
-            self._let_go(wanted.sample)
+            self._let_go(wanted.sample, known[1])
+
+    def are_coming(self, samples: Sequence[int]) -> list[bool]:
+        """Return which samples are announced and not yet taken."""
+        with self._lock:
+            return [sample in self._coming for sample in samples]
 
     def forget(self) -> None:
-        """Forget what was announced and not taken; requests under way end by themselves."""
+        """Forget what was announced and not taken; requests under way end by themselves, others do not begin."""
         with self._lock:
+            for _, future, _ in self._coming.values():
+                future.cancel()
             self._coming.clear()
             self._ahead = 0
 
@@ -104,16 +119,21 @@ class Fetcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _let_go(self, sample: int) -> None:
+    def _let_go(self, sample: int, future: Future[memoryview]) -> None:
         with self._lock:
             known = self._coming.get(sample)
-            if known is None:
+            if known is None or known[1] is not future:  # forgotten, and perhaps announced again
                 return
-            if known[2] > 1:
+            if known[2] > 1 and not (future.done() and future.exception()):  # a failure may heal until the next time
                 self._coming[sample] = (*known[:2], known[2] - 1)
                 return
             del self._coming[sample]
             self._ahead -= known[0].size
+
+    def _begin(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
+        wanted = [one for one in request if one[1].set_running_or_notify_cancel()]
+        if wanted:
+            self._fetch(wanted)
 
     def _fetch(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
         first, last = request[0][0], request[-1][0]
@@ -133,9 +153,12 @@ class Fetcher:
             return
         for wanted, future in request:
             own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
-            if self._keep is not None:
-                self._keep(wanted, own)
-            future.set_result(own)
+            try:
+                if self._keep is not None:
+                    self._keep(wanted, own)
+                future.set_result(own)
+            except BaseException as error:  # such as a warning that is an error here: nobody must wait for ever
+                future.set_exception(error)
 
 
 def _join_neighbours(wanted: list[tuple[Range, Any]]) -> list[list[tuple[Range, Any]]]:
@@ -151,3 +174,15 @@ def _join_neighbours(wanted: list[tuple[Range, Any]]) -> list[list[tuple[Range, 
                 continue
         joined.append([one])
     return joined
+
+
+_open_fetchers: weakref.WeakSet[Fetcher] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for fetcher in list(_open_fetchers):
+        fetcher.forget()
+
+
+# The interpreter ends only after all that was given to a pool: without this it would first fetch what nobody takes.
+threading._register_atexit(_forget_all)  # type: ignore[attr-defined]

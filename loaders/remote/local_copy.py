@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import mmap
 import os
+import threading
 import warnings
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.cache.format import crc32
+from penstock.loaders.remote.victims import Index, Victims
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.pipelines.errors import LoaderError, printable, size_text
 
-Index = npt.NDArray[np.int64]
-NextUse = Callable[[Index], Index]  # samples -> when each is needed next, in samples served until then
-
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
-_CANDIDATES = 4096  # samples that are looked at to find some to drop
-_DROPPED_AT_ONCE = 64
+_PAGE = mmap.PAGESIZE
 _RECORD = np.dtype([("crc", "<u4"), ("present", "u1")])
 
 
@@ -31,14 +29,15 @@ class LocalCopy:
     A table holds for each sample its CRC-32 and whether it is there; it is written after the bytes, so that a process
     that is killed leaves at most bytes that nobody uses. Every read checks the CRC. When the limit is reached, the
     sample is dropped that is needed last (Belady, "A study of replacement algorithms", IBM Systems Journal 1966), found
-    among random candidates; where the future is not known, a random one.
+    among random candidates; where the future is not known, a random one. Threads and processes may share a folder.
 
     Args:
         folder: where the copy of this data set lies; made if missing.
         limit: bytes on disk, about.
 
     Attributes:
-        fd: descriptor of the file with the samples.
+        fd: descriptor of the file with the samples, open while this object lives.
+        victims: decides what is dropped.
     """
 
     def __init__(self, folder: bytes, index: RangeIndex, limit: int) -> None:
@@ -47,19 +46,19 @@ class LocalCopy:
         self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._index = index
         self._is_full = False
-        self.next_use: NextUse | None = None
+        self._lock = threading.Lock()
+        self.victims = Victims(len(index), self.has)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self.fd = os.open(os.path.join(folder, b"samples"), flags, 0o600)
-            table = os.open(os.path.join(folder, b"table"), flags, 0o600)
-            os.ftruncate(table, max(1, len(index)) * _RECORD.itemsize)
-            with open(table, "r+b") as file:
+            self.fd = _open(os.path.join(folder, b"samples"))
+            weakref.finalize(self, os.close, self.fd).atexit = False
+            with os.fdopen(_open(os.path.join(folder, b"table")), "r+b") as file:
+                # On a full disk, to write to a mapped page that has no block yet would kill the process.
+                os.posix_fallocate(file.fileno(), 0, len(index) * _RECORD.itemsize)
                 self._table: npt.NDArray[Any] = np.memmap(file, _RECORD, "r+", shape=(len(index),))
         except OSError as error:
-            fix = "pass another local_cache folder, on a local disk"
+            fix = "free disk space, or pass another local_cache folder, on a local disk"
             raise LoaderError("E-NOSPC", f"cannot keep a local copy: {error.strerror}", fix=fix, path=folder) from error
-        self._random = np.random.default_rng(os.getpid())
 
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
         """Return which of `samples` (int64 [n]) are there."""
@@ -78,72 +77,85 @@ class LocalCopy:
         return found
 
     def read(self, sample: int) -> bytes | None:
-        """Return the bytes of a sample; None if they are not there, or not as they were stored."""
+        """Return the bytes of a sample; None if they are not there, or damaged, in which case they are dropped."""
         one = np.array([sample], np.int64)
         if not self.has(one)[0]:
             return None
         try:
             data = os.pread(self.fd, int(self._index.sizes[sample]), int(self.offsets(one)[0]))
         except OSError:
-            return None
-        return data if crc32(data, 0) == int(self.crcs(one)[0]) else None
+            data = b""
+        if crc32(data, 0) == int(self.crcs(one)[0]):
+            return data
+        with self._lock:
+            self._drop(sample)  # damaged: the next time it is fetched it is stored again
+        return None
 
-    def keep(self, sample: int, data: memoryview) -> None:
-        """Store the bytes of a sample, unless another one that is there is needed earlier."""
+    def keep(self, sample: int, data: memoryview, again: int = 0) -> None:
+        """Store the bytes of a sample that is needed at place `again`, unless all that is there is needed earlier."""
         one = np.array([sample], np.int64)
-        if self._is_full or self.has(one)[0] or not self._make_room(sample, data.nbytes):
+        if self._is_full or self.has(one)[0]:
             return
-        try:
-            offset, done = int(self.offsets(one)[0]), 0
-            while done < data.nbytes:
-                done += os.pwrite(self.fd, data[done:], offset + done)
-        except OSError as error:
-            self._is_full = True  # the stream goes on without
-            warnings.warn(
-                f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}", stacklevel=2
-            )
-            return
-        self._table["crc"][sample] = crc32(data, 0)
-        self._table["present"][sample] = 1
+        crc = crc32(data, 0)
+        with self._lock:
+            if self._is_full or self.has(one)[0] or not self._make_room(data.nbytes, again):
+                return
+            try:
+                offset, done = int(self.offsets(one)[0]), 0
+                while done < data.nbytes:
+                    done += os.pwrite(self.fd, data[done:], offset + done)
+            except OSError as error:
+                self._is_full = True  # the stream goes on without
+                self._drop(sample)
+                reason = f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}"
+            else:
+                self._table["crc"][sample] = crc
+                self._table["present"][sample] = 1
+                return
+        warnings.warn(reason, stacklevel=2)
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the copy takes on disk, those of other processes included."""
         return os.fstat(self.fd).st_blocks * 512
 
-    def _make_room(self, sample: int, size: int) -> bool:
-        """Drop samples until `size` bytes fit; False if `sample` is needed later than any that could be dropped."""
+    @property
+    def is_limited(self) -> bool:
+        """Whether the limit is below the size of the data, so that samples are dropped."""
+        return self._limit < int(self._bases[-1])
+
+    def _make_room(self, size: int, again: int) -> bool:
+        """Drop samples until `size` bytes fit; return whether they do."""
         while self.num_bytes + size > self._limit:
-            drawn = np.unique(self._random.integers(0, len(self._index), _CANDIDATES))
-            candidates = drawn[self.has(drawn)]
-            if not len(candidates):
+            dropped = self.victims.take(again)
+            if dropped is None or self._is_full:
                 return False
-            if self.next_use is not None:
-                when = self.next_use(np.append(candidates, sample))
-                candidates = candidates[np.argsort(when[:-1])[::-1]]
-                if when[-1] >= when[:-1].max():
-                    return False
-            for dropped in candidates[: min(_DROPPED_AT_ONCE, max(1, len(candidates) // 8))].tolist():
-                self._drop(dropped)
+            self._drop(dropped)
         return True
 
     def _drop(self, sample: int) -> None:
+        """Take a sample out of the table, and give its blocks back."""
         self._table["present"][sample] = 0
-        offset = int(self.offsets(np.array([sample], np.int64))[0])
-        if _fallocate(self.fd, _KEEP_SIZE | _PUNCH_HOLE, offset, int(self._index.sizes[sample])):
+        begin = int(self.offsets(np.array([sample], np.int64))[0])
+        end = begin + int(self._index.sizes[sample])
+        if _punch_hole(self.fd, begin, end - begin):
             self._is_full = True
+            return
+        for page in {begin // _PAGE, (end - 1) // _PAGE}:  # shared with neighbours, of which none may be there
+            if not any(os.pread(self.fd, _PAGE, page * _PAGE)):
+                _punch_hole(self.fd, page * _PAGE, _PAGE)
 
     def describe(self) -> str:
         """Say in a few words what is there."""
         return f"{int((self._table['present'] == 1).sum()):,} samples, {size_text(self.num_bytes)} on disk"
 
-    def close(self) -> None:
-        """Close the files; what is stored stays."""
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+
+def _open(path: bytes) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _fallocate(fd: int, mode: int, offset: int, size: int) -> int:
+def _punch_hole(fd: int, offset: int, size: int) -> int:
+    """Make a part of a file zeros without blocks on the disk; return 0, or -1 where the disk cannot."""
     function = ctypes.CDLL(None, use_errno=True).fallocate
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return int(function(fd, mode, offset, size))
+    return int(function(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, size))

@@ -23,12 +23,21 @@ _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 REQUEST_TIMEOUT_S = 60.0  # of one request, its retries by the storage client included
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRY_DELAYS_S = (0.2, 1.0, 4.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
+_RIGHTS = "check the storage's credentials (environment, configuration file or role) and what they may read"
+_INDEX_AGAIN = "start again: the data is then indexed again"
+_FAILED = "check the network and the storage; the request failed after retries"
+_NO_RANGES = "the server answers with the whole object instead of the range that was asked for"
 _CODES = {
-    "FileNotFoundError": ("E-MISSING", "no such object"),
-    "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it"),
-    "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired"),
-    "PermissionError": ("E-ACCESS", "the credentials do not allow it"),
-    "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed"),
+    "FileNotFoundError": (
+        "E-MISSING",
+        "no such object",
+        "check the URL; if the data was moved, open it at its new place",
+    ),
+    "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
+    "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired", _RIGHTS),
+    "PermissionError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
+    "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed", _INDEX_AGAIN),
+    "NotSupportedError": ("E-READ", _NO_RANGES, "serve it with support for Range requests, or download it"),
 }
 
 
@@ -97,11 +106,12 @@ class ObjectStore:
         def request() -> Part:
             part: Part = _client(url).read(url, start, size)
             if version is not None and part.found.version != version:
-                raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
+                raise LoaderError("E-CHANGED", "the object was replaced since it was indexed", fix=_INDEX_AGAIN)
             got = memoryview(part.data).nbytes
             if got != size:
                 if part.found.size < start + size:
-                    raise LoaderError("E-CHANGED", f"the object has {part.found.size:,} bytes, fewer than indexed")
+                    cause = f"the object has {part.found.size:,} bytes, fewer than indexed"
+                    raise LoaderError("E-CHANGED", cause, fix=_INDEX_AGAIN)
                 raise OSError(f"{got:,} of {size:,} bytes came")
             return part
 
@@ -122,8 +132,9 @@ class ObjectStore:
             except LoaderError as error:
                 raise error.locate(path=without_secrets(url).encode()) from None
             except Exception as error:
-                if delay_s is None or type(error).__name__ in _CODES:
-                    raise _as_loader_error(error, url) from None  # the original may hold signed URLs
+                found = _as_loader_error(error, url)
+                if delay_s is None or found.code != "E-READ":
+                    raise found from None  # the original may hold signed URLs
             with self._lock:
                 self.retries += 1
             time.sleep(delay_s * random.uniform(0.5, 1.5))  # noqa: S311
@@ -134,11 +145,10 @@ class ObjectStore:
 
 
 def _as_loader_error(error: Exception, url: str) -> LoaderError:
-    code, cause = _CODES.get(type(error).__name__, ("E-READ", ""))
-    if not cause:
-        text = re.sub(r"\S+://\S+", lambda found: without_secrets(found[0]), str(error)).splitlines()
-        cause = f"{type(error).__name__}: {text[0][:200] if text else ''}"
-    return LoaderError(code, cause, path=without_secrets(url).encode())
+    text = re.sub(r"\S+://\S+", lambda found: without_secrets(found[0]), str(error)).splitlines()
+    other = f"{type(error).__name__}: {text[0][:200] if text else ''}"
+    code, cause, fix = _CODES.get(type(error).__name__, ("E-READ", other, _FAILED))
+    return LoaderError(code, cause, fix=fix, path=without_secrets(url).encode())
 
 
 def _version(etag: str | None, modified: Any) -> int:

@@ -24,7 +24,7 @@ class ReadAhead:
     def __init__(self, max_steps: int = _MAX_STEPS) -> None:
         self._max_steps = max_steps
         self._lock = threading.Lock()
-        self._begun = self._next = NOWHERE
+        self._begun = self._next = self._at = NOWHERE
         self._steps_ahead = 0
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
@@ -33,9 +33,10 @@ class ReadAhead:
             return
         assert isinstance(source, FetchingSource)
         with self._lock:
+            self._at = cursor
             if not self._begun <= cursor <= self._next or not self._max_steps:
-                if self._begun != NOWHERE and self._max_steps:
-                    source.forget()
+                if self._max_steps:
+                    source.forget()  # also what an earlier loader over this source left
                 self._begun = self._next = cursor
                 self._show_future(source, schedule)
             ahead = self._max_steps * schedule.global_batch
@@ -51,12 +52,13 @@ class ReadAhead:
         if set_future is None or positions_of is None:
             return
 
-        def next_use(samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            epoch, position = self._next
+        def next_use(samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
+            epoch, position = schedule.after(self._next) if is_past else self._at
             first = positions_of(epoch, samples)
-            later = schedule.n + positions_of(epoch + 1, samples)
-            when: npt.NDArray[np.int64] = np.where(first >= position, first, later)
-            return when
+            when: npt.NDArray[np.int64] = np.where(
+                first >= position, first, schedule.n + positions_of(epoch + 1, samples)
+            )
+            return epoch * schedule.n + when
 
         set_future(next_use)
 

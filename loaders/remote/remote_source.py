@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.remote.fetcher import Fetcher, Range
-from penstock.loaders.remote.local_copy import LocalCopy, NextUse
+from penstock.loaders.remote.local_copy import LocalCopy
 from penstock.loaders.remote.object_store import ObjectStore, is_url
+from penstock.loaders.remote.victims import NextUse
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
-from penstock.loaders.system.saved_columns import reopen_index
+from penstock.loaders.system.saved_columns import drop_index, reopen_index
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Rows
@@ -118,7 +119,12 @@ class RemoteSource(RangeSource):
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy."""
-        self._fetcher.announce([self._range(index) for index in self._absent(indices)])
+        absent = self._absent(indices)
+        again = np.zeros(len(absent), np.int64)
+        if self.local is not None and self.local.is_limited and self.local.victims.next_use is not None:
+            again = self.local.victims.next_use(absent, True)
+        pairs = zip(absent.tolist(), again.tolist(), strict=True)
+        self._fetcher.announce([self._range(index)._replace(again=place) for index, place in pairs])
 
     def forget(self) -> None:
         """Forget what was announced: the stream goes on elsewhere."""
@@ -128,7 +134,7 @@ class RemoteSource(RangeSource):
     def set_future(self, next_use: NextUse) -> None:
         """Tell the local copy when samples are needed next."""
         if self.local is not None:
-            self.local.next_use = next_use
+            self.local.victims.next_use = next_use
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with where images `indices` lie, after waiting for those that are on their way.
@@ -137,14 +143,17 @@ class RemoteSource(RangeSource):
         """
         rows["size"] = self._index.sizes[indices]
         there = np.zeros(len(indices), bool)
+        coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
         if self.local is not None:
-            there = self.local.has(indices)
+            there = self.local.has(indices) & ~coming
             rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
             rows["offset"][there] = self.local.offsets(indices[there])
             rows["crc"][there] = self.local.crcs(indices[there])
+        self.announce(indices[~there & ~coming])  # all at once
         kept: list[memoryview] = []
         for row in np.flatnonzero(~there).tolist():
             index = int(indices[row])
+            self._failed.pop(index, None)  # of an earlier time
             if rows["size"][row] > self._max_file_bytes:
                 continue
             try:
@@ -162,14 +171,16 @@ class RemoteSource(RangeSource):
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         failed = self._failed.pop(index, None)
-        if failed is not None:
-            raise LoaderError(failed.code, failed.cause, fix=failed.fix, sample=index, path=path)
-        local = None if self.local is None else self.local.read(index)
+        local = None if self.local is None or any(self._fetcher.are_coming([index])) else self.local.read(index)
         if local is not None:
             return local
         try:
+            if failed is not None:
+                raise failed
             return bytes(self._fetcher.take(self._range(index)))
         except LoaderError as error:
+            if error.code == "E-CHANGED":
+                drop_index(self._index.file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
 
     def refreshed(self) -> RangeSource:
@@ -180,11 +191,11 @@ class RemoteSource(RangeSource):
         """Drop all requests that have not begun."""
         self._fetcher.close()
 
-    def _absent(self, indices: npt.NDArray[np.int64]) -> list[int]:
+    def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         wanted = indices[self._index.sizes[indices] <= self._max_file_bytes]
         if self.local is not None:
             wanted = wanted[~self.local.has(wanted)]
-        return [int(index) for index in wanted]
+        return wanted
 
     def _range(self, index: int) -> Range:
         container = self._index.container(int(self._index.container_of[index]))
@@ -193,7 +204,7 @@ class RemoteSource(RangeSource):
 
     def _keep(self, fetched: Range, data: memoryview) -> None:
         if self.local is not None:
-            self.local.keep(fetched.sample, data)
+            self.local.keep(fetched.sample, data, fetched.again)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach_remote, (self._index.file.paths, self.content, self._reopen, self.options)

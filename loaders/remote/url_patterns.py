@@ -27,6 +27,7 @@ def expand_url(pattern: bytes) -> list[bytes]:
             )
         found = [name for name in store.list(url.partition("*")[0]) if fnmatch.fnmatchcase(name, url)]
         if not found:
-            raise LoaderError("E-NODATA", "no object matches this pattern", path=without_secrets(url).encode())
+            fix = "check the pattern; * stands for any characters of the objects' names"
+            raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=without_secrets(url).encode())
         urls += [name.encode() for name in found]
     return urls

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import os
 import tarfile
-import zlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from photo_folder import write_folder
 from range_server import RangeServer, serve_ranges
+from remote_photos import PARTS, Row, open_loader, open_remote, serve, write_containers
 
-from penstock.loaders import LoaderError, create_loader, open_source
-from penstock.loaders.loader import Loader
+from penstock.loaders import LoaderError, open_source
 from penstock.loaders.remote import object_store
-from penstock.loaders.remote.object_store import ObjectStore, is_url, without_secrets
-from penstock.loaders.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.remote.object_store import is_url, without_secrets
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
-from penstock.loaders.system.saved_columns import save_in_memory
-from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 37
-PARTS = 3
-Row = tuple[int, int, int]  # index, label, CRC of the pixels
 
 
 @pytest.fixture(scope="module")
@@ -41,52 +32,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 @pytest.fixture
 def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
     """A server of containers that hold the photos one after another."""
-    for part in range(PARTS):
-        samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
-        (tmp_path / f"{part}.bin").write_bytes(b"".join(samples))
+    write_containers(tmp_path, photos)
     with serve_ranges(tmp_path) as served:
         yield served
-
-
-def open_remote(server: RangeServer, photos: ImageFolder, **options: Any) -> RemoteSource:
-    return open_at(server.url, photos, options)
-
-
-def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSource:
-    """Open the containers as a source whose samples are in the folder's order."""
-    store = ObjectStore()
-    urls = [f"{url}/{part}.bin" for part in range(PARTS)]
-    containers = [Container(url.encode(), *store.stat(url)) for url in urls]
-    everything = np.arange(len(photos))
-    sizes = np.array([len(photos.read(index)) for index in everything])
-    starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
-    table = RangeTable(
-        kind="remote files",
-        containers=containers,
-        container_of=everything % PARTS,
-        starts=starts,
-        sizes=sizes,
-        labels=photos.labels(everything),
-        keys=[b"%d.jpg" % index for index in everything],
-        classes=photos.classes,
-    )
-    index = save_in_memory(table.write, RangeIndex)
-    return RemoteSource(index, partial(open_at, url, photos, options), RemoteOptions(**options))
-
-
-def open_loader(source: Any, **settings: Any) -> Loader:
-    settings = {"batch_size": 6, "seed": 2, "workers": 2, "with_index": True, **settings}
-    return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, **settings)
-
-
-def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
-    rows: list[Row] = []
-    for number, (images, labels, index) in enumerate(loader):
-        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
-        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
-        if number + 1 == num_batches:
-            break
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +84,7 @@ def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: I
         assert server.num_bytes == before >= source.num_bytes
         assert loader.stats().fetched_bytes == before
         assert 0 < loader.stats().requests <= server.requests["all"]
+    assert source.has_room  # of what was announced and stored meanwhile, too, nothing is held
     again = open_remote(server, photos, local_cache=tmp_path / "copy")
     assert again.local is not None
     assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process

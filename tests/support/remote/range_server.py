@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-# (path, number of the request, from 1) -> status to answer with instead; 0 for what is usual, -1 to cut the body.
+# (path, number of the request, from 1) -> status to answer with instead, or one of these.
 Fault = Callable[[str, int], int]
+USUAL, CUT, TRICKLE, WHOLE = 0, -1, -2, -3  # half of the body, a byte every 50 ms, the whole object with status 200
 
 
 @dataclass
@@ -27,6 +28,7 @@ class RangeServer:
         etags: path -> ETag to send instead of that of the file's content; "" for none.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
+        stop: closes the port; open connections go on.
     """
 
     root: Path
@@ -37,6 +39,7 @@ class RangeServer:
     num_bytes: int = 0
     most_at_once: int = 0
     url: str = ""
+    stop: Callable[[], None] = lambda: None
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             data = file.read_bytes()
             start, end = 0, len(data)
-            wanted = self.headers.get("Range", "")
+            wanted = "" if status == WHOLE else self.headers.get("Range", "")
             if wanted:
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
                 start, end = int(first), min(len(data), int(last or len(data)) + 1)
@@ -96,15 +99,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Last-Modified", self.date_time_string(int(file.stat().st_mtime)))
             self.end_headers()
             if with_body:
-                body = data[start:end] if status == 0 else data[start : start + (end - start) // 2]
+                body = data[start:end] if status != CUT else data[start : start + (end - start) // 2]
+                if status == TRICKLE:
+                    self._trickle(body)
                 self.wfile.write(body)
                 sent = len(body)
-                if status < 0:
+                if status == CUT:
                     self.close_connection = True
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
             self.state.end(sent)
+
+    def _trickle(self, body: bytes) -> None:
+        for begin in range(len(body)):
+            self.wfile.write(body[begin : begin + 1])
+            time.sleep(0.05)
 
 
 class _Server(ThreadingHTTPServer):
@@ -116,17 +126,22 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve_ranges(root: Path) -> Iterator[RangeServer]:
-    """Serve the files of `root` on a free port of the loopback interface."""
+def serve_ranges(root: Path, port: int = 0) -> Iterator[RangeServer]:
+    """Serve the files of `root` on `port` of the loopback interface, or on a free one."""
     state = RangeServer(root)
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"state": state}))
+    server = _Server(("127.0.0.1", port), type("Handler", (_Handler,), {"state": state}))
     server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
-    try:
-        yield state
-    finally:
+
+    def stop() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+    state.stop = stop
+    try:
+        yield state
+    finally:
+        stop()

@@ -1,0 +1,227 @@
+"""What a loader does while a server is away, slow, wrong or changed: it waits, or ends with one line that helps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from photo_folder import write_folder
+from range_server import CUT, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
+from remote_photos import PARTS, Row, open_loader, open_remote, serve, write_containers
+
+from penstock.loaders import LoaderError, open_source
+from penstock.loaders.remote import object_store, url_patterns
+from penstock.loaders.remote.fetcher import Fetcher, Range
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.sources.image_folder import ImageFolder
+
+NUM_PHOTOS = 37
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS))
+    assert isinstance(source, ImageFolder)
+    return source
+
+
+@pytest.fixture
+def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    write_containers(tmp_path, photos)
+    with serve_ranges(tmp_path) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def expected(photos: ImageFolder) -> list[Row]:
+    with open_loader(photos) as loader:
+        return serve(loader)
+
+
+@pytest.fixture(autouse=True)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05, 0.1))
+
+
+def test_a_server_that_comes_back_is_waited_for(
+    tmp_path: Path, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections are refused from the second batch on, until a new server listens at the port."""
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.5,) * 20)
+    write_containers(tmp_path, photos)
+    with ExitStack() as first, ExitStack() as second:
+        server = first.enter_context(serve_ranges(tmp_path))
+        source = open_remote(server, photos, bytes_ahead=1)
+        loader = first.enter_context(open_loader(source, workers=0))
+        serve(loader, 1)
+        server.fault = lambda path, number: CUT  # of connections that are open already
+        port = int(server.url.rpartition(":")[2])
+        server.stop()
+
+        def come_back() -> None:
+            deadline = time.monotonic() + 60
+            while not source.store.retries and time.monotonic() < deadline:  # until it was missed
+                time.sleep(0.02)
+            second.enter_context(serve_ranges(tmp_path, port))
+
+        thread = threading.Thread(target=come_back)
+        thread.start()
+        assert serve(loader) == expected
+        thread.join()
+    assert source.store.retries > 0
+
+
+def test_a_server_that_stays_away_is_one_line(
+    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: CUT  # of connections that are open already
+    server.stop()
+    with (
+        pytest.raises(LoaderError, match="check the network and the storage") as caught,
+        open_loader(source, workers_are="threads") as loader,
+    ):
+        serve(loader)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(object_store, "REQUEST_TIMEOUT_S", 1.0)
+    yield
+    object_store._open_client.cache_clear()
+    object_store._client.cache_clear()
+
+
+@pytest.mark.usefixtures("short_deadline")
+def test_a_body_that_trickles_ends_by_the_deadline(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: TRICKLE if number == PARTS + 2 else USUAL
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected  # once: it is asked for again
+    assert source.store.retries == 1
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    server.fault = lambda path, number: TRICKLE if path == "/1.bin" else USUAL
+    source = open_remote(server, photos, requests=PARTS)
+    with pytest.raises(LoaderError) as caught, open_loader(source, workers_are="threads") as loader:
+        serve(loader)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 408, 502])
+def test_answers_that_are_wrong_for_a_while_are_asked_for_again(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], fault: int
+) -> None:
+    source = open_remote(server, photos)
+    before = server.requests["all"]
+    server.fault = lambda path, number: fault if number - before in (1, 2, 4) else USUAL
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected
+    assert server.requests["all"] > before + 4
+
+
+def test_a_server_without_ranges_is_refused(server: RangeServer, photos: ImageFolder) -> None:
+    """The whole object is never taken for a range of it, not even for one that begins at 0."""
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: WHOLE
+    with pytest.raises(LoaderError, match="answers with the whole object") as caught:
+        source.read(0)
+    assert "Range requests" in caught.value.fix
+    assert caught.value.code == "E-READ"
+
+
+def test_an_object_that_changes_in_mid_epoch_is_refused(
+    server: RangeServer, photos: ImageFolder, expected: list[Row]
+) -> None:
+    source = open_remote(server, photos, bytes_ahead=1)
+    with open_loader(source, workers=0) as loader:
+        assert serve(loader, 2) == expected[:12]
+        server.etags["/1.bin"] = "another"
+        with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
+            serve(loader)
+    assert caught.value.code == "E-CHANGED"
+    assert "indexed again" in caught.value.fix
+
+
+def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
+    server.etags.update({f"/{part}.bin": "" for part in range(PARTS)})
+    source = open_remote(server, photos)
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected
+    assert source.refreshed() is source
+    os.utime(server.root / "2.bin", (1e9, 1e9))
+    with (
+        pytest.raises(LoaderError, match="replaced since it was indexed"),
+        open_loader(source, workers_are="threads") as loader,
+    ):
+        serve(loader)
+    assert source.refreshed() is not source
+
+
+def test_fixes_are_those_of_urls(server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_remote(server, photos)
+    for status, words in ((404, "check the URL"), (403, "credentials"), (500, "check the network")):
+        server.fault = lambda path, number, status=status: status  # type: ignore[misc]
+        with pytest.raises(LoaderError) as caught:
+            source.read(3)
+        assert words in caught.value.fix
+        assert "folder" not in caught.value.fix
+    monkeypatch.setattr(ObjectStore, "list", lambda self, url: [])
+    with pytest.raises(LoaderError, match="check the pattern") as caught:
+        url_patterns.expand_url(b"s3://bucket/train-*.tar")
+    assert caught.value.code == "E-NODATA"
+
+
+# ---- the fetcher ----
+
+
+def test_what_is_forgotten_does_not_begin(server: RangeServer) -> None:
+    """One waits for a sample while it is forgotten: it is asked for again."""
+    server.delay_s = 0.2
+    version = ObjectStore().stat(f"{server.url}/0.bin").version
+    ranges = [Range(at, f"{server.url}/{at % PARTS}.bin", 0, at + 1, version) for at in range(3, 24)]
+    ranges = [one._replace(url=f"{server.url}/0.bin", start=at) for at, one in enumerate(ranges)]
+    fetcher = Fetcher(ObjectStore(), 1, 1 << 20)
+    before = server.requests["all"]
+    for one in ranges:
+        fetcher.announce([one])
+    taken: list[bytes] = []
+    thread = threading.Thread(target=lambda: taken.append(bytes(fetcher.take(ranges[-1]))))
+    thread.start()
+    fetcher.forget()
+    thread.join()
+    data = (server.root / "0.bin").read_bytes()
+    assert taken == [data[20 : 20 + ranges[-1].size]]
+    assert server.requests["all"] - before <= 3
+    assert fetcher.has_room
+
+
+def test_a_program_does_not_fetch_the_rest_when_it_ends(server: RangeServer) -> None:
+    server.delay_s = 0.1
+    text = (
+        "import sys\n"
+        "from penstock.loaders.remote.fetcher import Fetcher, Range\n"
+        "from penstock.loaders.remote.object_store import ObjectStore\n"
+        "store, url = ObjectStore(), sys.argv[1]\n"
+        "version, fetcher = store.stat(url).version, Fetcher(store, 2, 1 << 20)\n"
+        "for at in range(100):\n"
+        "    fetcher.announce([Range(at, url, at, 10, version)])\n"
+        "fetcher.take(Range(0, url, 0, 10, version))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text, f"{server.url}/0.bin"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 2 <= server.requests["all"] < 50

@@ -1,0 +1,72 @@
+"""Photos in containers on a server, as a source in the order of their class folder, and what loaders serve of them."""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from range_server import RangeServer
+
+from penstock.loaders import create_loader
+from penstock.loaders.loader import Loader
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.pipelines import imagenet_train
+
+PARTS = 3
+Row = tuple[int, int, int]  # index, label, CRC of the pixels
+
+
+def write_containers(root: Path, photos: ImageFolder) -> None:
+    """Write containers that hold the photos one after another; photo i lies in container i % PARTS."""
+    for part in range(PARTS):
+        samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
+        (root / f"{part}.bin").write_bytes(b"".join(samples))
+
+
+def open_remote(server: RangeServer, photos: ImageFolder, **options: Any) -> RemoteSource:
+    return open_at(server.url, photos, options)
+
+
+def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSource:
+    """Open the containers as a source whose samples are in the folder's order."""
+    store = ObjectStore()
+    urls = [f"{url}/{part}.bin" for part in range(PARTS)]
+    containers = [Container(url.encode(), *store.stat(url)) for url in urls]
+    everything = np.arange(len(photos))
+    sizes = np.array([len(photos.read(index)) for index in everything])
+    starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
+    table = RangeTable(
+        kind="remote files",
+        containers=containers,
+        container_of=everything % PARTS,
+        starts=starts,
+        sizes=sizes,
+        labels=photos.labels(everything),
+        keys=[b"%d.jpg" % index for index in everything],
+        classes=photos.classes,
+    )
+    index = save_in_memory(table.write, RangeIndex)
+    return RemoteSource(index, partial(open_at, url, photos, options), RemoteOptions(**options))
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    settings = {"batch_size": 6, "seed": 2, "workers": 2, "with_index": True, **settings}
+    return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, **settings)
+
+
+def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
+    rows: list[Row] = []
+    for number, (images, labels, index) in enumerate(loader):
+        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
+        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
+        if number + 1 == num_batches:
+            break
+    return rows
