@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 _Base = type(Path())  # before Python 3.12 a subclass of Path itself has no flavour
 
@@ -11,11 +12,15 @@ _Base = type(Path())  # before Python 3.12 a subclass of Path itself has no flav
 class DataPath(_Base):  # type: ignore[valid-type, misc]
     """Be a path whose text is what was given, if that is a URL: pathlib would make one slash of two."""
 
-    def __new__(cls, text: str | os.PathLike[str]) -> DataPath:
-        """Return the path for `text`."""
-        path: DataPath = super().__new__(cls, text)
-        path._url = os.fspath(text) if "://" in os.fspath(text) else None
+    def __new__(cls, *parts: str | os.PathLike[str]) -> DataPath:
+        """Return the path for the text that is the one part."""
+        path: DataPath = super().__new__(cls, *parts)
+        path._url = os.fspath(parts[0]) if len(parts) == 1 and "://" in os.fspath(parts[0]) else None
         return path
+
+    def with_segments(self, *parts: Any) -> Path:
+        """Return an ordinary path: what pathlib calls for paths that are derived from this one, since Python 3.12."""
+        return Path(*parts)
 
     def __str__(self) -> str:
         """Return the text."""
