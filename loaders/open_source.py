@@ -26,7 +26,7 @@ from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
 
-SourceLike = str | os.PathLike[Any] | tuple[Any, Any] | list[Any] | Source
+SourceLike = Any  # a path, a list, a table ... or a Source: see open_source
 
 
 class Kind(NamedTuple):
