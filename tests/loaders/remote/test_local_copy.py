@@ -162,9 +162,16 @@ def test_threads_keep_at_a_time(tmp_path: Path) -> None:
     assert max(most) <= copy._limit + SLACK
 
 
-def test_a_full_disk_is_one_warning(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of a file's size ends the writes of a process of its own; threads meet it together."""
     index = index_of(200, 5_000, 30_000)
+    write = os.pwrite
+
+    def write_slowly(fd: int, data: memoryview, offset: int) -> int:
+        time.sleep(0.002)
+        return write(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write_slowly)
 
     def fill(_: object) -> list[int]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.loaders import LoaderError, open_source
 from penstock.loaders.remote import object_store
 from penstock.loaders.remote.object_store import is_url, without_secrets
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.pipelines.native.rows import ROW
 
 NUM_PHOTOS = 37
 
@@ -84,7 +86,6 @@ def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: I
         assert server.num_bytes == before >= source.num_bytes
         assert loader.stats().fetched_bytes == before
         assert 0 < loader.stats().requests <= server.requests["all"]
-    assert source.has_room  # of what was announced and stored meanwhile, too, nothing is held
     again = open_remote(server, photos, local_cache=tmp_path / "copy")
     assert again.local is not None
     assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process
@@ -160,6 +161,23 @@ def test_damage_in_the_local_copy_is_noticed_and_mended(
     again = open_remote(server, photos, local_cache=tmp_path / "copy")
     with open_loader(again) as loader:
         assert serve(loader) + serve(loader) == expected
+    assert again.local is not None
+    assert again.local.read(5) == photos.read(5)
+
+
+def test_what_is_stored_before_it_is_needed_is_let_go(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+    """It is taken from memory, which otherwise would hold it for ever."""
+    source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
+    everything = np.arange(NUM_PHOTOS)
+    source.announce(everything)
+    assert source.local is not None
+    deadline = time.monotonic() + 60
+    while not source.local.has(everything).all() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not source.has_room
+    source.locate(everything, np.zeros(NUM_PHOTOS, ROW))
+    assert source.has_room
+    assert server.requests["all"] < 2 * NUM_PHOTOS
 
 
 def test_urls_are_told_from_paths_and_lose_their_secrets() -> None:

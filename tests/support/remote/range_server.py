@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import socket
 import threading
@@ -56,6 +57,12 @@ class RangeServer:
             self.num_bytes += sent
 
 
+@functools.lru_cache(maxsize=16)
+def _content(file: Path, mtime_ns: int) -> tuple[memoryview, str]:
+    data = file.read_bytes()
+    return memoryview(data), hashlib.md5(data).hexdigest()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: RangeServer
@@ -83,14 +90,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            data = file.read_bytes()
+            data, digest = _content(file, file.stat().st_mtime_ns)
             start, end = 0, len(data)
             wanted = "" if status == WHOLE else self.headers.get("Range", "")
             if wanted:
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
                 start, end = int(first), min(len(data), int(last or len(data)) + 1)
             self.send_response(206 if wanted else 200)
-            etag = self.state.etags.get(path, hashlib.md5(data).hexdigest())
+            etag = self.state.etags.get(path, digest)
             if etag:
                 self.send_header("ETag", f'"{etag}"')
             if wanted:
