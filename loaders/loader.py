@@ -21,7 +21,7 @@ from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Cursor, Engine
@@ -369,6 +369,8 @@ class Loader(DataLoaderAttributes):
         if self._is_parents():
             return  # a thread that held a lock at the fork is not here to release it
         self._engine.close()
+        if is_fetching(self._source):
+            self._source.forget()
         # A thread that waited for a worker has an error by now; one that makes its batch itself may take longer.
         if self._turn.acquire(timeout=_CLOSE_S):
             try:

@@ -223,3 +223,14 @@ def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer,
     assert server.num_bytes == before  # the index was saved; only the ETag was compared
     write(7)
     assert len(open_source(f"{server.url}/a.tar")) == 7
+
+
+def test_a_closed_loader_fetches_no_more(server: RangeServer, photos: ImageFolder) -> None:
+    server.delay_s = 0.05
+    source = open_remote(server, photos, requests=1)
+    with open_loader(source, workers=0, decoder="simplejpeg") as loader:
+        next(iter(loader))
+    time.sleep(0.2)  # what is under way comes
+    before = server.requests["all"]
+    time.sleep(0.3)
+    assert server.requests["all"] == before
