@@ -65,8 +65,8 @@ def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -
             raise LoaderError("E-STALE", reason, path=file.path)
         remove_dead_builds(file.path)
     if encoding is None and coded != Encoding():
-        # The caller of create_loader, which calls prepare_source, which calls this.
-        warnings.warn(_describe_kind(there), UserWarning, stacklevel=4)
+        # The caller of create_loader, which calls prepare_whole, which calls prepare_source, which calls this.
+        warnings.warn(_describe_kind(there), UserWarning, stacklevel=5)
 
 
 def _describe_kind(cache: Hdf5Cache) -> str:

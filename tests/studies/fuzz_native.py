@@ -24,7 +24,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # At a fixed address: elsewhere a kernel may load the program where AddressSanitizer's own memory is to lie.
 PLAIN = ("-std=c11", "-O1", "-g1", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-pie", "-no-pie")
 FLAGS = (*PLAIN, "-Wall", "-Wextra", "-Werror", *SANITIZERS)
-WRAPPED = ("pn_reserve", "read", "pread")
+WRAPPED = ("pn_reserve", "pread")
 
 
 def build(program: Path) -> Path:

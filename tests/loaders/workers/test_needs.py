@@ -132,6 +132,8 @@ def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatc
     source = MemorySource([b""] * 8)
     monkeypatch.setitem(BACKENDS, "hdf5", replace(BACKENDS["hdf5"], prepare_source=None))
     settings: dict[str, Any] = {"batch_size": 4, "workers": 2, "prefetch": 2}
+    if backend != "dali":
+        settings["workers_are"] = "processes"  # a source of one's own gets threads
     with (
         create_loader(source, backend=backend, pipeline=imagenet_train(16), **settings) as loader,
         pytest.raises(LoaderError, match="as asked"),

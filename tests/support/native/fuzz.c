@@ -66,17 +66,13 @@ static void check_memory(void) {
   pn_release(&memory);
 }
 
-/* In the place of read and pread: interrupted, in parts, or of a file that is written to meanwhile. */
+/* In the place of pread: interrupted, in parts, or of a file that is written to meanwhile. */
 static int rewritten;
-ssize_t __real_read(int fd, void *to, size_t size), __real_pread(int fd, void *to, size_t size, off_t offset);
-ssize_t __wrap_read(int fd, void *to, size_t size), __wrap_pread(int fd, void *to, size_t size, off_t offset);
-ssize_t __wrap_read(int fd, void *to, size_t size) {
+ssize_t __real_pread(int fd, void *to, size_t size, off_t offset);
+ssize_t __wrap_pread(int fd, void *to, size_t size, off_t offset);
+ssize_t __wrap_pread(int fd, void *to, size_t size, off_t offset) {
   struct timespec other[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
   if (rewritten) futimens(fd, other);
-  if (draw(4) == 0) return errno = EINTR, -1;
-  return __real_read(fd, to, draw(4) ? size : 1 + draw((uint32_t)size));
-}
-ssize_t __wrap_pread(int fd, void *to, size_t size, off_t offset) {
   if (draw(4) == 0) return errno = EINTR, -1;
   return __real_pread(fd, to, draw(4) ? size : 1 + draw((uint32_t)size), offset);
 }
@@ -263,7 +259,7 @@ static void lie(pn_row *row, int in_memory) {
   static const int64_t lies[] = {0,     1,         -1,        8,          255,       65535,
                                  65536, INT32_MAX, INT32_MIN, UINT32_MAX, INT64_MAX, INT64_MIN};
   int64_t word = draw(3) ? lies[draw(12)] : (int64_t)draw(1u << 30) - 1000;
-  switch (in_memory ? 12 + draw(6) : draw(18)) {
+  switch (in_memory ? 12 + draw(6) : draw(19)) {
     case 0: row->offset = word; break;
     case 1: row->size = word; break;
     case 2: row->mtime_ns = word; break;
@@ -281,6 +277,7 @@ static void lie(pn_row *row, int in_memory) {
     case 14: row->window.y = (int32_t)word; break;
     case 15: row->window.width = (int32_t)word; break;
     case 16: row->window.height = (int32_t)word; break;
+    case 18: row->file_size = word; break;
     default: row->row = 0;
   }
 }
@@ -308,19 +305,23 @@ static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
 static int batch(bytes input, pn_recoder *recoder) {
   static int fd = -1;
   if (fd < 0) fd = memfd_create("fuzz", 0);
-  static const int kinds[] = {PN_FILE, PN_STORED, PN_STRIPS, PN_STRIPS, PN_STRIPS, PN_PIXELS, PN_MEMORY, PN_ELSEWHERE};
-  pn_row row = {.kind = (uint8_t)kinds[draw(8)], .fd = fd, .offset = draw(3), .orientation = (uint8_t)(1 + draw(8))};
+  static const int kinds[] = {PN_FILE,   PN_STORED, PN_STRIPS, PN_STRIPS,   PN_STRIPS,
+                              PN_PIXELS, PN_MEMORY, PN_ENCODED, PN_ELSEWHERE};
+  pn_row row = {.kind = (uint8_t)kinds[draw(9)], .fd = fd, .offset = draw(3), .orientation = (uint8_t)(1 + draw(8))};
   bytes stored = input;
   if (row.kind == PN_STRIPS) stored = as_strips(input, &row, recoder);
-  if (row.kind >= PN_PIXELS) stored = as_pixels(&row);
+  if (row.kind == PN_PIXELS || row.kind == PN_MEMORY) stored = as_pixels(&row);
   if (stored.data == NULL) return 0;
   row.size = (int64_t)stored.size;
   row.name_bytes = (int32_t)sizeof file_name - 1;
   if (row.kind == PN_STORED) row.crc = pn_crc32(stored.data, stored.size, 0);
-  if (row.kind == PN_MEMORY) row.offset = (int64_t)(uintptr_t)(stored.data + row.head);
+  int in_memory = row.kind == PN_MEMORY || row.kind == PN_ENCODED;
+  off_t begin = row.offset; /* of the stored bytes in their file */
+  row.file_size = begin + row.size;
+  if (in_memory) row.offset = (int64_t)(uintptr_t)(stored.data + row.head);
   int out = row.kind == PN_FILE ? open(file_path, O_CREAT | O_TRUNC | O_WRONLY, 0600) : fd;
-  size_t cut = draw(8) ? stored.size : draw((uint32_t)stored.size);
-  if (ftruncate(out, 0) != 0 || pwrite(out, stored.data, cut, out == fd ? row.offset : 0) != (ssize_t)cut) exit(2);
+  size_t cut = draw(8) || in_memory ? stored.size : draw((uint32_t)stored.size);
+  if (ftruncate(out, 0) != 0 || pwrite(out, stored.data, cut, begin) != (ssize_t)cut) exit(2);
   struct timespec far[2] = {{.tv_sec = 12000000000}, {.tv_sec = 12000000000}}; /* in ns not 64 bits */
   struct stat status;
   fstat(out, &status);
@@ -343,7 +344,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   pn_worker *worker = pn_worker_new();
   pn_use_avx2((int)draw(2));
   int honest = draw(4) != 0;
-  if (!honest) lie(&row, row.kind == PN_MEMORY);
+  if (!honest) lie(&row, in_memory);
   if (row.kind >= PN_STRIPS && row.head <= stored.size) row.crc = pn_crc32(stored.data, row.head, 0); /* a sealed lie */
   rewritten = row.kind == PN_FILE && draw(8) == 0;
   if (draw(2)) task.files = malloc(stored.size + (stored.size == 0)), task.files_bytes = (int64_t)stored.size;
