@@ -305,7 +305,7 @@ static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
 static int batch(bytes input, pn_recoder *recoder) {
   static int fd = -1;
   if (fd < 0) fd = memfd_create("fuzz", 0);
-  static const int kinds[] = {PN_FILE,   PN_STORED, PN_STRIPS, PN_STRIPS,   PN_STRIPS,
+  static const int kinds[] = {PN_FILE,   PN_STORED, PN_STRIPS,  PN_STRIPS,   PN_STRIPS,
                               PN_PIXELS, PN_MEMORY, PN_ENCODED, PN_ELSEWHERE};
   pn_row row = {.kind = (uint8_t)kinds[draw(9)], .fd = fd, .offset = draw(3), .orientation = (uint8_t)(1 + draw(8))};
   bytes stored = input;
