@@ -202,7 +202,7 @@ def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
     kind = _find_file_kind(urls)
     if kind is not None and kind.takes_urls:
         return _open_kind(kind, urls, options)
-    known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS if kind.takes_urls)
+    known = ", ".join(_name_files(kind) for kind in FILE_KINDS if kind.takes_urls)
     raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
 
 
@@ -224,5 +224,9 @@ def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | 
 
 
 def _known_kinds() -> str:
-    files = (f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
+    files = map(_name_files, FILE_KINDS)
     return ", ".join([*(kind.name for kind in FOLDER_KINDS), *files, *(kind.name for kind in OBJECT_KINDS)])
+
+
+def _name_files(kind: FileKind) -> str:
+    return f"{kind.name} ({', '.join(kind.suffixes)})"

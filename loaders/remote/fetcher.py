@@ -112,13 +112,6 @@ class Fetcher:
             self._coming.clear()
             self._ahead = 0
 
-    def close(self) -> None:
-        """Drop all requests that have not begun."""
-        self.forget()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-
     def _let_go(self, sample: int, future: Future[memoryview]) -> None:
         with self._lock:
             known = self._coming.get(sample)

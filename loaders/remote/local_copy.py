@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import crc32
 from penstock.loaders.remote.victims import Index, Victims
 from penstock.loaders.sources.range_index import RangeIndex
-from penstock.pipelines.errors import LoaderError, printable, size_text
+from penstock.pipelines.errors import LoaderError, printable
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 _PAGE = mmap.PAGESIZE
@@ -145,10 +147,6 @@ class LocalCopy:
             if not any(os.pread(self.fd, _PAGE, page * _PAGE)):
                 _punch_hole(self.fd, page * _PAGE, _PAGE)
 
-    def describe(self) -> str:
-        """Say in a few words what is there."""
-        return f"{int((self._table['present'] == 1).sum()):,} samples, {size_text(self.num_bytes)} on disk"
-
 
 def _open(path: bytes) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -156,6 +154,11 @@ def _open(path: bytes) -> int:
 
 def _punch_hole(fd: int, offset: int, size: int) -> int:
     """Make a part of a file zeros without blocks on the disk; return 0, or -1 where the disk cannot."""
+    return int(_find_fallocate()(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, size))
+
+
+@functools.cache
+def _find_fallocate() -> Callable[[int, int, int, int], int]:
     function = ctypes.CDLL(None, use_errno=True).fallocate
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return int(function(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, size))
+    return function

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import FetchingSource, Source, is_fetching
+from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.schedule import Schedule
 
@@ -25,13 +25,11 @@ class ReadAhead:
         self._max_steps = max_steps
         self._lock = threading.Lock()
         self._begun = self._next = self._at = NOWHERE
-        self._steps_ahead = 0
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
         """Announce the batch at `cursor` unless it was announced, and batches after it."""
         if not is_fetching(source):
             return
-        assert isinstance(source, FetchingSource)
         with self._lock:
             self._at = cursor
             if not self._begun <= cursor <= self._next or not self._max_steps:

@@ -187,10 +187,6 @@ class RemoteSource(RangeSource):
         """Return this source if its containers are unchanged, otherwise one of their present content."""
         return self if are_remote_unchanged(self._index) else self._reopen()
 
-    def close(self) -> None:
-        """Drop all requests that have not begun."""
-        self._fetcher.close()
-
     def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         wanted = indices[self._index.sizes[indices] <= self._max_file_bytes]
         if self.local is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import drop_index, reopen_index
 from penstock.pipelines.errors import LoaderError
@@ -54,13 +57,8 @@ class ImageFiles:
         size, mtime_ns = self._index.size(index), self._index.mtime_ns(index)
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
-        try:
+        with located_errors(index, path, self._index.file):
             return with_retries(lambda: read_unchanged(path, size, mtime_ns), self._count_retry)
-        except OSError as error:
-            raise read_error(error, path).locate(sample=index) from error
-        except LoaderError as error:
-            drop_index(self._index.file)
-            raise error.locate(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""
@@ -83,6 +81,18 @@ class ImageFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (type(self), self.root, self._index.file.paths, self.content, self._options)
+
+
+@contextlib.contextmanager
+def located_errors(sample: int, path: bytes, index: ColumnFile) -> Iterator[None]:
+    """Turn what a read of an indexed sample raises into LoaderErrors with its place; drop an index that is outdated."""
+    try:
+        yield
+    except OSError as error:
+        raise read_error(error, path).locate(sample=sample) from error
+    except LoaderError as error:
+        drop_index(index)
+        raise error.locate(sample=sample) from None
 
 
 def oversize_error(size: int, limit: int, sample: int, path: bytes) -> LoaderError:

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.folder_scan import skipped_text
-from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES, located_errors, oversize_error
 from penstock.loaders.sources.range_index import RangeIndex
-from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
-from penstock.loaders.system.saved_columns import drop_index, reopen_index
-from penstock.pipelines.errors import LoaderError, size_text
+from penstock.loaders.system.file_read import mtime_ns, read_unchanged, with_retries
+from penstock.loaders.system.saved_columns import reopen_index
+from penstock.pipelines.errors import size_text
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 
 
@@ -60,13 +60,8 @@ class RangeSource:
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         name, file_size, modified_ns = container
-        try:
+        with located_errors(index, path, self._index.file):
             return with_retries(lambda: read_unchanged(name, file_size, modified_ns, start, size), self._count_retry)
-        except OSError as error:
-            raise read_error(error, path).locate(sample=index) from error
-        except LoaderError as error:
-            drop_index(self._index.file)
-            raise error.locate(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the places of images `indices`; one larger than max_file_bytes stays ELSEWHERE."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
+from served_rows import Row, serve
 
 from penstock.loaders import Blocks, LoaderError, create_loader
 from penstock.loaders.loader import Loader
@@ -28,7 +28,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hdf5": {"backend": "hdf5", "workers": 2},
     "dali": {"backend": "dali", "workers": 2, "readers": 2},
 }
-Row = tuple[int, int, int]  # index, label, CRC of the pixels
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +40,6 @@ def open_loader(photos: Path, order: str, **settings: Any) -> Loader:
         settings["cache"] = photos.with_name("photos.h5")
     settings = {"batch_size": 8, "seed": 3, "workers": 0, **ORDERS[order], **settings}
     return create_loader(photos, pipeline=imagenet_train(24), dtype=torch.uint8, with_index=True, **settings)
-
-
-def serve(loader: Loader, num_batches: int | None = None, *, pixels: bool = True) -> list[Row]:
-    rows: list[Row] = []
-    for number, (images, labels, index) in enumerate(loader):
-        crcs = [zlib.crc32(image.numpy().tobytes()) if pixels else 0 for image in images.permute(0, 2, 3, 1)]
-        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
-        if number + 1 == num_batches:
-            break
-    return rows
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 import torch
 from photo_folder import write_folder
 from range_server import serve_ranges
+from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.loader import Loader
@@ -28,7 +28,6 @@ from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS, SHARDS = 41, 3
-Row = tuple[int, int, int]  # index, label, CRC of the pixels
 Made = tuple[Any, dict[str, Any]]  # what create_loader takes: source and options
 
 
@@ -152,16 +151,6 @@ def open_loader(made: Made, **settings: Any) -> Loader:
     source, options = made
     settings = {"batch_size": 6, "seed": 5, "workers": 0, **options, **settings}
     return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, with_index=True, **settings)
-
-
-def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
-    rows: list[Row] = []
-    for number, (images, labels, index) in enumerate(loader):
-        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
-        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
-        if number + 1 == num_batches:
-            break
-    return rows
 
 
 @pytest.fixture(scope="module")

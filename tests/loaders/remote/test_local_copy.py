@@ -9,7 +9,7 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,9 @@ import pytest
 import simplejpeg
 from forked_child import ForkedChild
 from photo_folder import write_folder
-from range_server import RangeServer, serve_ranges
-from remote_photos import Row, open_loader, open_remote, serve, write_containers
+from range_server import RangeServer
+from remote_photos import open_loader, open_remote
+from served_rows import Row, serve
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.remote import fetcher, local_copy
@@ -203,19 +204,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     source = open_source(root)
     assert isinstance(source, ImageFolder)
     return source
-
-
-@pytest.fixture
-def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def expected(photos: ImageFolder) -> list[Row]:
-    with open_loader(photos) as loader:
-        return serve(loader) + serve(loader)
 
 
 def test_the_loader_tells_the_copy_what_is_needed_first(

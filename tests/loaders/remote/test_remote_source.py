@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from photo_folder import write_folder
-from range_server import RangeServer, serve_ranges
-from remote_photos import PARTS, Row, open_loader, open_remote, serve, write_containers
+from range_server import RangeServer
+from remote_photos import PARTS, open_loader, open_remote
+from served_rows import Row, serve
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.remote import object_store
@@ -22,27 +21,6 @@ from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.native.rows import ROW
 
 NUM_PHOTOS = 37
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS))
-    assert isinstance(source, ImageFolder)
-    return source
-
-
-@pytest.fixture
-def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    """A server of containers that hold the photos one after another."""
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def expected(photos: ImageFolder) -> list[Row]:
-    with open_loader(photos) as loader:
-        return serve(loader) + serve(loader)
 
 
 @pytest.mark.parametrize(

@@ -12,31 +12,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from photo_folder import write_folder
 from range_server import CUT, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
-from remote_photos import PARTS, Row, open_loader, open_remote, serve, write_containers
+from remote_photos import PARTS, open_loader, open_remote, write_containers
+from served_rows import Row, serve
 
-from penstock.loaders import LoaderError, open_source
+from penstock.loaders import LoaderError
 from penstock.loaders.remote import object_store, url_patterns
 from penstock.loaders.remote.fetcher import Fetcher, Range
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.sources.image_folder import ImageFolder
 
 NUM_PHOTOS = 37
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS))
-    assert isinstance(source, ImageFolder)
-    return source
-
-
-@pytest.fixture
-def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
-        yield served
 
 
 @pytest.fixture(scope="module")

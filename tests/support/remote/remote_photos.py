@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines import imagenet_train
 
 PARTS = 3
-Row = tuple[int, int, int]  # index, label, CRC of the pixels
 
 
 def write_containers(root: Path, photos: ImageFolder) -> None:
@@ -60,13 +58,3 @@ def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSou
 def open_loader(source: Any, **settings: Any) -> Loader:
     settings = {"batch_size": 6, "seed": 2, "workers": 2, "with_index": True, **settings}
     return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, **settings)
-
-
-def serve(loader: Loader, num_batches: int | None = None) -> list[Row]:
-    rows: list[Row] = []
-    for number, (images, labels, index) in enumerate(loader):
-        crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
-        rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
-        if number + 1 == num_batches:
-            break
-    return rows
