@@ -189,6 +189,12 @@ def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
     return found["code"], found["cause"], found["fix"], place
 
 
+def count_text(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1: "1 class", "1,000 classes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def size_text(num_bytes: int) -> str:
     """Format a number of bytes in GB or MB for people to read."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"

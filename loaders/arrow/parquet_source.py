@@ -22,7 +22,7 @@ from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
-from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 CACHE_BYTES = 512 << 20
@@ -221,8 +221,8 @@ class ParquetSource:
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
-        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
         groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
         return f"{images}, {classes}, {size_text(self.num_bytes)} in {groups}{skipped_text(self.skipped)}"
 

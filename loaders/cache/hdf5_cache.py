@@ -16,7 +16,7 @@ from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, A
 from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.system.shared_memory import SharedArray
-from penstock.pipelines.errors import LoaderError, size_text
+from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.jpeg.header import EOI, parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
@@ -129,8 +129,8 @@ class Hdf5Cache:
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, how they are stored."""
-        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
         num_bytes = sum(about.payload_bytes for about in self.about)
         shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
         return f"{images}, {classes}, {size_text(num_bytes)} (HDF5 cache{shards}: {self.about[0].coded.describe()})"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.system.shared_memory import SharedArray
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
 # Up to this size the fingerprint covers every byte (0.3 s); beyond, this much of whole images at equal distances.
@@ -75,9 +75,9 @@ class ArraySource:
     def describe(self) -> str:
         """Return one line: images, their shape, classes, bytes."""
         n, height, width, channels = self._images.shape
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        classes = count_text(len(self.classes), "class")
         shape = f"{height}x{width}x{channels}"
-        return f"{n:,} image{'s' * (n != 1)} in memory ({shape}), {classes}, {self._images.nbytes / 1e6:,.1f} MB"
+        return f"{count_text(n, 'image')} in memory ({shape}), {classes}, {self._images.nbytes / 1e6:,.1f} MB"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach, (self._shared_images, self._shared_labels, self.classes, self.fingerprint)

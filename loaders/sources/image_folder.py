@@ -22,7 +22,7 @@ from penstock.loaders.sources.saved_index import is_still_valid, load_index, nam
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import save_index
 from penstock.pipelines.checked import checked_bool, checked_int
-from penstock.pipelines.errors import LoaderError, printable, size_text
+from penstock.pipelines.errors import LoaderError, count_text, printable, size_text
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOWN = 5  # names in a warning
@@ -77,8 +77,8 @@ class ImageFolder(ImageFiles):
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, what was skipped."""
-        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
         if self._index.header.flat:
             classes += " (a flat folder counts as one class)"
         return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"

@@ -14,7 +14,7 @@ from penstock.loaders.sources.image_files import MAX_FILE_BYTES, located_errors,
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.system.file_read import mtime_ns, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import reopen_index
-from penstock.pipelines.errors import size_text
+from penstock.pipelines.errors import count_text, size_text
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 
 
@@ -99,8 +99,8 @@ class RangeSource:
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, containers, what was skipped."""
-        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
         count, kind = self._index.num_containers, self._index.header.kind
         containers = f"{count:,} {kind if count != 1 else kind.removesuffix('s')}"
         return f"{images}, {classes}, {size_text(self.num_bytes)} in {containers}{skipped_text(self.skipped)}"

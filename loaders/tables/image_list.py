@@ -13,7 +13,7 @@ from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
-from penstock.pipelines.errors import printable, size_text
+from penstock.pipelines.errors import count_text, printable, size_text
 
 NUM_SAMPLED_FILES = 256
 _CHUNK = 1024  # files that are looked up at once
@@ -71,8 +71,8 @@ class ImageList(ImageFiles):
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes."""
-        images = f"{len(self):,} image{'s' * (len(self) != 1)}"
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
         if self._index.header.flat:
             classes += " (rows without labels count as one class)"
         return f"{images}, {classes}, {size_text(self.num_bytes)}"

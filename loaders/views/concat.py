@@ -21,6 +21,7 @@ from penstock.loaders.sources.contract import (
     sample_name,
 )
 from penstock.loaders.views.joined_names import join_names
+from penstock.pipelines.errors import count_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 
@@ -143,7 +144,7 @@ class Concat:
 
     def describe(self) -> str:
         """Return one line: images, classes, and what the sources are."""
-        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}"
+        classes = count_text(len(self.classes), "class")
         texts = [source.describe() for source in self.sources[:_SHOWN]] + ["..."] * (len(self.sources) > _SHOWN)
         return f"{len(self):,} images, {classes} in {len(self.sources):,} sources ({'; '.join(texts)})"
 
