@@ -129,7 +129,7 @@ def test_a_signal_while_python_exits_says_nothing(tmp_path: Path, number: signal
         f"sys.argv = ['penstock', 'synth', {str(tmp_path)!r}, '--images', '10', '--validation', '0']; "
         f"atexit.register(os.kill, os.getpid(), {number.value}); main()"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -156,7 +156,7 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None
         assert eventually(lambda: waits_for_a_pipe(running.process.pid), 30)
         os.kill(running.process.pid, signal.SIGTERM)
         started = time.monotonic()
-        assert running.process.wait(timeout=240) == 143
+        assert running.process.wait(timeout=600) == 143
         assert in_time(started)
         assert running.leaves_nothing(), running.left_behind()
         assert running.process.stderr is not None
@@ -232,7 +232,7 @@ cli.main()
 def test_a_signal_that_comes_in_a_finalizer_is_heeded(number: signal.Signals) -> None:
     """Python drops what is raised there."""
     command = [sys.executable, "-c", INTERRUPTED_FINALIZER, str(int(number))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     expected = (128 + number, "", f"penstock: stopped by {number.name}\n")
     assert (done.returncode, done.stdout, done.stderr) == expected
 
@@ -245,13 +245,13 @@ def test_signal_in_a_finalizer_reaches_a_later_handler() -> None:
         "    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit('saved'))\n    for _ in range(300):\n",
     )
     command = [sys.executable, "-c", script, str(int(signal.SIGTERM))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (1, "saved\n")
 
 
 def test_other_errors_in_a_finalizer_are_printed() -> None:
     script = INTERRUPTED_FINALIZER.replace("signal.raise_signal(", "raise ValueError(")
-    done = subprocess.run([sys.executable, "-c", script, "7"], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", script, "7"], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr.count("ValueError: 7\n")) == (0, 3)
 
 
@@ -260,7 +260,7 @@ def test_other_errors_in_a_finalizer_are_printed() -> None:
 
 def test_the_output_may_be_cut_off(photos: Path) -> None:
     line = " ".join([*COMMAND, "iterate", str(photos), "--size 32 --batch-size 4 --workers 2 --epochs 20"])
-    done = subprocess.run(f"{line} | head -n 1", shell=True, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(f"{line} | head -n 1", shell=True, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith('{"epoch": 0, "step": 0, "index": [')
     assert done.stdout.count("\n") == 1
@@ -274,7 +274,7 @@ def test_a_script_without_a_main_guard_works_with_workers(photos: Path, tmp_path
         "for epoch in range(2):\n"
         "    print(epoch, sum(len(labels) for images, labels in loader))\n"  # never closed, either
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 60\n1 60\n", "")
 
 

@@ -69,7 +69,7 @@ def submit(
         env={**kept, **slurm, **own, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     return done.returncode, log.read_text().splitlines() if log.exists() else [done.stderr]

@@ -263,7 +263,7 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
         "print(len([labels for _, labels in loader]))\n"
     )
     command = [sys.executable, str(script), str(photos), str(tmp_path / "photos.h5")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     said = [line for line in done.stderr.splitlines() if " of 40 images, " not in line]  # progress, where it is slow
     assert (done.returncode, done.stdout, said) == (0, "once\n5\n", [])
 
@@ -312,7 +312,7 @@ def test_a_missing_pillow_is_reported_before_anything_is_built(photos: Path, tmp
         "except LoaderError as error: print(error.code, 'Pillow' in error.line())\n"
     )
     command = [sys.executable, "-c", code, str(photos), str(tmp_path / "x.h5")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.stdout == "E-DEPENDENCY True\n", done.stderr
     assert not list(tmp_path.glob("x.h5*"))
 

@@ -72,11 +72,11 @@ def test_close_in_another_thread_is_what_a_thread_that_waits_is_told(loader: Loa
     assert eventually(lambda: len(taking.got) == 2, 60)
     closing = threading.Thread(target=loader.close, daemon=True)
     closing.start()
-    closing.join(60)
+    closing.join(600)
     assert not closing.is_alive()  # even if the thread that waits is the one that makes the batch
     if not loader.describe()["workers"]:
         go_on(fifo, taking)
-    taking.join(60)
+    taking.join(600)
     *served, error = taking.got
     assert isinstance(error, LoaderError), error
     assert error.code == "E-MISUSE"
@@ -90,13 +90,13 @@ def test_threads_that_ask_while_another_one_waits_are_told_and_take_nothing_from
     assert eventually(lambda: len(taking.got) == 2, 60)
     others = [Taking(lambda: next(stream)) for _ in range(2)] + [Taking(iter(loader).__next__)]
     for other in others:
-        other.join(60)
+        other.join(600)
         (error,) = other.got
         assert isinstance(error, LoaderError), error
         assert error.code == "E-MISUSE"
         assert "another thread" in error.cause
     go_on(fifo, taking)
-    taking.join(60)
+    taking.join(600)
     *served, error = taking.got
     assert isinstance(error, StopIteration)
     assert [number for batch in served for number in batch] == list(range(24))

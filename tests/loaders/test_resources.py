@@ -74,7 +74,7 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: i
         f"            '--workers', '{workers}', '--dump', '/dev/null']\n"
         "cli.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode in ((7,) if size == 2000 else (0, 5, 7)), done.stderr
     if done.returncode:
         codes = ("LoaderError[E-MEM]", "LoaderError[E-SHM]", "LoaderError[E-WORKER]")

@@ -180,7 +180,7 @@ def _journal_bytes(folder: Path) -> int:
 def test_ranks_of_torchrun_build_a_set(photos: Path, tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command = [*launcher, "-m", "penstock.bench.cli", "cache", "build", str(photos), str(tmp_path / "set")]
-    run = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 0, run.stderr
     assert len(os.listdir(tmp_path / "set")) == 4
     assert json.loads(penstock_here("cache", "info", tmp_path / "set", "--json").stdout)["samples"] == COUNT

@@ -177,7 +177,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], f
 
 
 def small(**more: Any) -> BenchSettings:
-    return BenchSettings(**{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, **more})
+    return BenchSettings(
+        **{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, "tune_seconds": 600, **more}
+    )
 
 
 def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_damage_never_ends_the_process(tmp_path: Path, folder: ImageFolder, suff
     else:
         write_arrow(path, table, stream=suffix == "arrows", rows=4)
     ended = subprocess.run(
-        [sys.executable, "-c", DAMAGE, str(path), "400"], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", DAMAGE, str(path), "400"], capture_output=True, text=True, check=False, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
     opened, refused = map(int, ended.stdout.split())

@@ -74,7 +74,7 @@ def test_another_process_reads_the_same(placed: Any, folder: ImageFolder) -> Non
     source = open_source(placed)
     code = "import pickle, sys; s = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(s.read(7) + s.read(59))"
     ended = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(source), capture_output=True, check=False, timeout=100
+        [sys.executable, "-c", code], input=pickle.dumps(source), capture_output=True, check=False, timeout=600
     )
     assert ended.stdout == folder.read(7) + folder.read(59), ended.stderr
 

@@ -59,7 +59,7 @@ def test_one_thread_loads_and_the_others_wait() -> None:
     time.sleep(0.05)
     go.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert [group is found[0] for group in found] == [True] * 8
     assert cache.loads == 2
 

@@ -112,7 +112,7 @@ def test_threads_share_the_groups(tmp_path: Path, folder: ImageFolder) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert same == [True] * 6
     assert source._cache.loads == 7
 

@@ -83,13 +83,18 @@ def test_a_build_goes_on_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:
     build(tmp_path / "first.h5", Interruption())
     whole = Interruption()
     expected = build(tmp_path / "whole.h5", whole)
-    draw = random.Random(whole.points)
+    draw, struck = random.Random(whole.points), 0
     for trial in range(TRIALS):
         dest, interruption = tmp_path / f"{trial}.h5", Interruption(draw.randrange(1, whole.points))
-        with pytest.raises(KeyboardInterrupt):
+        try:
             build(dest, interruption)
+        except KeyboardInterrupt:
+            struck += 1
+        else:  # a slow machine renews the lock more often, and passes other points
+            assert not interruption.struck
         check_not_locked(os.fsencode(dest))
         assert build(dest, Interruption()) == expected, interruption.struck
+    assert struck > TRIALS / 2
 
 
 def test_one_of_several_is_killed_while_it_builds(

@@ -135,7 +135,7 @@ for loader in loaders:
 def test_a_program_that_ends_in_mid_epoch_ends_well(photos: Path, end: str, code: int, told: str) -> None:
     """With threads and without, both loaders still open; DALI has an atexit handler of its own."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM + end, str(photos)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr.count("Traceback")) == (code, int(code != 0)), done.stderr
     assert (done.stderr.splitlines() or [""])[-1] == told
 

@@ -195,7 +195,7 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(script), str(path)]
     programs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
     for program in programs:
-        _, errors = program.communicate(timeout=240)
+        _, errors = program.communicate(timeout=600)
         assert (program.returncode, errors) == (0, b"")
 
 

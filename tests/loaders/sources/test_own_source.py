@@ -367,6 +367,6 @@ def test_a_script_and_a_notebook_need_no_main_guard(tmp_path: Path, kind: str) -
     arguments = [str(tmp_path / "photo.jpg"), kind]
     for command, text in (([str(tmp_path / "train.py")], None), (["-"], SCRIPT)):  # a notebook has no file either
         run = subprocess.run(
-            [sys.executable, *command, *arguments], input=text, capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, *command, *arguments], input=text, capture_output=True, text=True, timeout=600, check=False
         )
         assert (run.stdout, run.stderr, run.returncode) == ("started\n8\n", "", 0)

@@ -109,7 +109,7 @@ def test_a_started_process_maps_the_same_indices(photos: Path, method: str) -> N
         assert receive.poll(120)
         assert receive.recv() == ([7, 3], part.read(0), 2)
     finally:
-        process.join(60)
+        process.join(600)
     assert process.exitcode == 0
 
 

@@ -89,7 +89,7 @@ def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
@@ -125,7 +125,7 @@ def test_an_interrupted_wait_ends_its_fork_server(before: str, ending: int) -> N
         os._exit(0)
     """)
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
 
 
@@ -156,7 +156,7 @@ def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
     """)
     command, output = [sys.executable, "-c", program], tmp_path / "output"
     with output.open("w") as file:  # the child keeps the resource tracker, which would keep a pipe open
-        subprocess.run(command, stdout=file, stderr=file, timeout=120, check=True)
+        subprocess.run(command, stdout=file, stderr=file, timeout=600, check=True)
     theirs, ours, *servers, child = map(int, output.read_text().split())
     try:
         assert (theirs, ours) == (-signal.SIGKILL, -signal.SIGKILL)

@@ -118,7 +118,7 @@ def test_a_worker_that_still_sends_removes_its_folder(tmp_path: Path, whose: str
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     folders = list(tmp_path.iterdir())

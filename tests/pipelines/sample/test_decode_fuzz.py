@@ -27,7 +27,7 @@ def start(first: int, last: int, folder: Path) -> tuple[subprocess.Popen[str], P
 
 def finish(process: subprocess.Popen[str], progress: Path) -> dict[str, object]:
     try:
-        out, errors = process.communicate(timeout=200)
+        out, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -79,7 +79,7 @@ def terminate_a_program() -> None:
     """What a source may do with a decoder of its own."""
     program = subprocess.Popen(["sleep", "1000"])
     program.terminate()
-    if program.wait(timeout=240) != -signal.SIGTERM:
+    if program.wait(timeout=600) != -signal.SIGTERM:
         raise RuntimeError("it was not terminated")
 
 

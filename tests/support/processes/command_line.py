@@ -36,7 +36,7 @@ def penstock(
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         **options,
     )
@@ -113,7 +113,7 @@ class Running:
     def end(self, number: signal.Signals, *, group: bool) -> tuple[int, str]:
         """Send the signal to the process, or to its whole group as a terminal does; exit code and standard error."""
         (os.killpg if group else os.kill)(self.process.pid, number)
-        _, errors = self.process.communicate(timeout=240)
+        _, errors = self.process.communicate(timeout=600)
         return self.process.returncode, errors
 
     def leaves_nothing(self, within_s: float = CONTRACT_S) -> bool:

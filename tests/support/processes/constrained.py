@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 SMALL_SHM_MIB = 8
 FEW_FILES = 128
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 _MEMORY_V1 = Path("/sys/fs/cgroup/memory")
 _ROOT_V2 = Path("/sys/fs/cgroup")
 

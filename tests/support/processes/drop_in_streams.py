@@ -85,7 +85,7 @@ def run_script(text: str, folder: Path | None, *how: str) -> subprocess.Complete
         input=text,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         env=environment,
         start_new_session=True,
     )
