@@ -63,15 +63,12 @@ def write_frame(fd: int, tables: Tables, about: About) -> None:
     os.truncate(fd, end + frame_bytes(contents))
     frame = os.memfd_create("penstock-frame", os.MFD_CLOEXEC)
     try:
-        size = _lay_out(frame, stored, contents)
+        head, size = _lay_out_around_mark(frame, stored, contents)
         os.truncate(fd, end)  # drops what lies behind the payload
         os.truncate(fd, size)
         for offset, data in _read_frame(frame, end, size):
             write_all(fd, data, offset)
         os.fsync(fd)
-        head = bytearray(os.pread(frame, PAYLOAD_OFFSET, 0))
-        assert not any(head[_MARK_OFFSET:])
-        head[_MARK_OFFSET:] = _MARK
         write_all(fd, head, 0)
         os.fsync(fd)
     finally:
@@ -84,8 +81,26 @@ def _read_frame(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]
         yield offset, os.pread(frame, min(_COPY_BYTES, end - offset), offset)
 
 
-def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
-    """Make `frame` (an empty memory file) an HDF5 file whose payload stays a hole; return its size in bytes."""
+def _lay_out_around_mark(frame: int, payload_bytes: int, contents: Tables) -> tuple[bytes, int]:
+    """Lay out a file in `frame`, as _lay_out; return its first bytes with the mark, and its size in bytes.
+
+    HDF5 puts small tables into the gap before the payload. Where they reach the mark, all go behind the payload.
+    """
+    for fill_gap in (False, True):
+        os.truncate(frame, 0)
+        size = _lay_out(frame, payload_bytes, contents, fill_gap=fill_gap)
+        head = os.pread(frame, PAYLOAD_OFFSET, 0)
+        if not any(head[_MARK_OFFSET:]):
+            break
+    assert not any(head[_MARK_OFFSET:])
+    return head[:_MARK_OFFSET] + _MARK, size
+
+
+def _lay_out(frame: int, payload_bytes: int, contents: Tables, *, fill_gap: bool) -> int:
+    """Make `frame` (an empty memory file) an HDF5 file whose payload stays a hole; return its size in bytes.
+
+    fill_gap: leave no room for tables before the payload.
+    """
     h5py = import_h5py()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
@@ -101,12 +116,26 @@ def _lay_out(frame: int, payload_bytes: int, contents: Tables) -> int:
             file.close()
             version = h5py.version.hdf5_version
             raise LoaderError("E-CACHE", f"HDF5 {version} would place the payload at {payload}, not {PAYLOAD_OFFSET}")
+        fillers = _fill_gap(h5py, file) if fill_gap else []
         places = [(_create_dataset(h5py, file, name, data.dtype, len(data)), data) for name, data in contents.items()]
+        for name in fillers:  # only now, or their room would be used again
+            file.unlink(name.encode())
         file.close()
     for offset, data in places:
         if offset is not None:
             write_all(frame, np.ascontiguousarray(data).view(np.uint8).data, offset)
     return os.fstat(frame).st_size
+
+
+def _fill_gap(h5py: Any, file: Any) -> list[str]:
+    """Take the room before the payload, and return the names of the datasets that do."""
+    names: list[str] = []
+    for size in (1 << power for power in reversed(range(12))):
+        place: int | None = 0
+        while place is not None and place < PAYLOAD_OFFSET:
+            names.append(f"filler {len(names)}")
+            place = _create_dataset(h5py, file, names[-1], np.dtype(np.uint8), size)
+    return names
 
 
 def _create_dataset(h5py: Any, file: Any, name: str, dtype: np.dtype[Any], count: int) -> int | None:

@@ -95,3 +95,19 @@ def test_a_cache_is_known_by_its_mark_also_when_damaged(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
         file["payload"] = np.zeros(9000, np.uint8)
     assert not is_cache_file(os.fsencode(tmp_path / "foreign.h5"))
+
+
+def test_small_tables_leave_the_mark_alone(tmp_path: Path) -> None:
+    """HDF5 puts tables that just do not fit into a block of metadata into the gap before the payload."""
+    datasets = cache_files.tables([cache_files.file_item(b"x")] * 38)
+    for length in range(2030, 2070, 4):
+        names = {"names": np.full(length, ord("n"), np.uint8), "name_ends": np.full(38, length, "<i8")}
+        about = About.unpack(bytes(cache_files.about_of({**datasets, **names})))
+        path = tmp_path / f"{length}.h5"
+        with open(path, "wb+") as file:
+            write_frame(
+                file.fileno(), {name: data for name, data in (datasets | names).items() if name != "payload"}, about
+            )
+        assert is_cache_file(os.fsencode(path))
+        with h5py.File(path, "r") as cache:
+            assert bytes(cache["names"][:]) == b"n" * length
