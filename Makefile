@@ -30,6 +30,8 @@ TORCH = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 # The sample stage in C. Without a compiler a line says so, and images are decoded by the slower path.
 NATIVE := pipelines/native/libpenstock.so
+# A web server for the tests of remote data.
+NGINX := build/nginx/usr/sbin/nginx
 C_FILES := $(wildcard pipelines/native/*.[ch] tests/support/native/*.c)
 
 # Runs $(1) silently and shows what it printed only if it failed.
@@ -38,12 +40,12 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu report-picture image image-test clean distclean FORCE
+.PHONY: help setup system nginx link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu report-picture image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: system $(STAMP) $(NATIVE) ## system libraries and .venv with penstock in it (quick when done)
+setup: system nginx $(STAMP) $(NATIVE) ## system libraries and .venv with penstock in it (quick when done)
 
 # libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes progressive JPEGs. Both are optional, so only a missing
 # `venv` stops here. Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
@@ -68,6 +70,13 @@ system:
 	echo "    sudo apt-get install -y --no-install-recommends $$needed$${needed:+ }$$optional" >&2; \
 	test -z "$$needed" || { echo "setup: cannot make $(VENV) without $$needed" >&2; exit 1; }; \
 	echo 'setup: they are optional, going on: simplejpeg decodes with a libjpeg-turbo of its own' >&2
+
+# Unpacked, not installed: an installed one would begin to serve the machine's port 80. Without it, tests are skipped.
+nginx:
+	@command -v nginx >/dev/null || test -x $(NGINX) || ! command -v apt-get >/dev/null || { \
+	  mkdir -p build/nginx && cd build/nginx && { apt-get download -q nginx || { test "$$(id -u)" = 0 && \
+	  apt-get update -q && apt-get download -q nginx; }; } >../nginx.log 2>&1 && dpkg -x nginx_*.deb .; } || \
+	  echo 'setup: nginx cannot be downloaded, going on: its tests will be skipped' >&2
 
 # An editable install holds absolute paths, so a copied or moved tree is set up again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))

@@ -56,7 +56,7 @@ def _unblock_signals(_: object) -> None:
     """Unblock the signals in a user's process; ours end quietly by Ctrl-C, workers until their handlers are set."""
     process: Any = multiprocessing.current_process()
     ours = process._target is answer_start or any(
-        arg is start_worker or isinstance(arg, WorkerStart) for arg in process._args
+        getattr(arg, "func", arg) is start_worker or isinstance(arg, WorkerStart) for arg in process._args
     )
     if os.getppid() == _SERVER and not ours:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)

@@ -17,6 +17,7 @@ from penstock.loaders.cache.hdf5_cache import Hdf5Cache, find_header_fault, geom
 from penstock.loaders.cache_build.freshness import refresh_source, source_identity
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.sources.contract import Source, sample_name
+from penstock.loaders.sources.source_faults import call_source
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
@@ -204,7 +205,7 @@ class _Comparison:
 
     def __call__(self, index: int) -> str:
         """Say how image `index` differs, "" if it does not."""
-        cached, original = self._cache.read(index), self._source.read(index)
+        cached, original = self._cache.read(index), call_source(self._source.read, index)
         kind = int(self._cache.records["kind"][index])
         if self._encoder.encoding.lossless:
             if kind == FILE:

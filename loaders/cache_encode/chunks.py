@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD
 from penstock.loaders.sources.contract import Source, is_fetching
+from penstock.loaders.sources.source_faults import call_source, name_sample
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
 
@@ -84,13 +85,13 @@ def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[
         source.announce(indices)
     for row, (sample, label) in enumerate(zip(indices.tolist(), source.labels(indices).tolist(), strict=True)):
         working_on(sample)
-        data = source.read(sample)
         try:
+            data = call_source(source.read, sample)
             stored = encoder.encode(data, label)
         except LoaderError as error:
             if error.code == "E-WORKER" and oom_kills() > kills:
                 raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
-            raise error.locate(sample=sample, path=source.path(sample)) from error
+            raise error.locate(sample=sample, path=name_sample(source, sample)) from error
         chunk.records[row] = stored.record
         chunk.source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
         parts.append(stored.data)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from penstock.loaders.sources.source_faults import call_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.crops import plan_batch
@@ -58,7 +59,7 @@ def sample_psnr(
     decoder = ImageDecoder(chosen)
     found = []
     for index in indices:
-        original, stored = source.read(index), cache.read(index - first)
+        original, stored = call_source(source.read, index), cache.read(index - first)
         try:
             expected = _serve(decoder, chosen, original)
             found.append(psnr_db(expected, _serve(decoder, chosen, stored)))

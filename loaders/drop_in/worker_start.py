@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import queues
 from typing import Any
 
@@ -34,14 +34,16 @@ class WorkerStart:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
         places: where the data set continues in each worker; empty at the start of an epoch.
+        environment: of the parent.
     """
 
     user_init: Callable[[int], None] | None
     progress: WorkerProgress
     places: tuple[ProcessState | None, ...] = ()
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def __call__(self, worker_id: int) -> None:
-        start_worker(worker_id)
+        start_worker(worker_id, self.environment)
         row = self.progress.table[worker_id]
         row[PID] = os.getpid()
         _replace_fetchers(row, self.places[worker_id] if self.places else None)

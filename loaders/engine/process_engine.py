@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import current_process
 from typing import Any
 
@@ -154,7 +156,7 @@ class ProcessEngine(EngineStates):
                     num_workers=self._workers,
                     prefetch_factor=self._options.prefetch,
                     multiprocessing_context=context,
-                    worker_init_fn=start_worker,
+                    worker_init_fn=partial(start_worker, environment=dict(os.environ)),
                 )
             )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.object_store import Deadline, ObjectStore
 from penstock.pipelines.errors import LoaderError
 
 MAX_GAP_BYTES = 64 << 10  # between ranges that one request reads: costs less than another request
@@ -126,19 +126,20 @@ class Fetcher:
     def _begin(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
         wanted = [one for one in request if one[1].set_running_or_notify_cancel()]
         if wanted:
-            self._fetch(wanted)
+            self._fetch(wanted, Deadline())
 
-    def _fetch(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
+    def _fetch(self, request: list[tuple[Range, Future[memoryview]]], deadline: Deadline) -> None:
         first, last = request[0][0], request[-1][0]
         try:
-            part = self._store.read(first.url, first.start, last.start + last.size - first.start, first.version)
+            size = last.start + last.size - first.start
+            part = self._store.read(first.url, first.start, size, first.version, deadline)
             data = memoryview(part.data).cast("B")
         except LoaderError as error:
-            if len(request) > 1:  # each for itself, so that one bad sample does not take its neighbours with it
-                for one in request:
-                    self._fetch([one])
-                return
-            request[0][1].set_exception(error)
+            for one in request:  # each for itself, so that one bad sample does not take its neighbours with it
+                if len(request) > 1 and deadline.allows_attempt():
+                    self._fetch([one], deadline)
+                else:
+                    one[1].set_exception(error)
             return
         except BaseException as error:
             for _, future in request:

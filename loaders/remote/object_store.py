@@ -14,31 +14,42 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from penstock.loaders.sources.source_faults import find_status
 from penstock.pipelines.errors import LoaderError
 
 Result = TypeVar("Result")
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-REQUEST_TIMEOUT_S = 60.0  # of one request, its retries by the storage client included
+# What a sample may take, all attempts together. A server that never answers is given up after 0.3 of it, and asked
+# again; an answer that is only slow then has 0.6.
+SAMPLE_TIMEOUT_S = 60.0
+_SHORT, _LONG = 0.3, 0.6
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-_RETRY_DELAYS_S = (0.2, 1.0, 4.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
+_RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
 _RIGHTS = "check the storage's credentials (environment, configuration file or role) and what they may read"
 _INDEX_AGAIN = "start again: the data is then indexed again"
 _FAILED = "check the network and the storage; the request failed after retries"
 _NO_RANGES = "the server answers with the whole object instead of the range that was asked for"
+_NO_CREDENTIALS = "no credentials were found; set them, or AWS_SKIP_SIGNATURE=true for a public bucket"
 _CODES = {
     "FileNotFoundError": (
         "E-MISSING",
-        "no such object",
+        "no such object, or no such bucket",
         "check the URL; if the data was moved, open it at its new place",
     ),
     "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
     "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired", _RIGHTS),
     "PermissionError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
     "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed", _INDEX_AGAIN),
+    "ExpiredToken": ("E-ACCESS", "the storage refuses the credentials' token, which has expired or is wrong", _RIGHTS),
+    "416": ("E-CHANGED", "the object has fewer bytes than indexed", _INDEX_AGAIN),
     "NotSupportedError": ("E-READ", _NO_RANGES, "serve it with support for Range requests, or download it"),
 }
+_STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # in obstore's words
+_S3_CODE = re.compile(r"<Code>(\w+)</Code>")
+_TOKEN_CODES = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+_OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNotFoundError", 416: "416"}
 
 
 class RemoteObject(NamedTuple):
@@ -65,6 +76,22 @@ class Part(NamedTuple):
     found: RemoteObject
 
 
+class Deadline:
+    """Limit the attempts at one read together, from now on, to SAMPLE_TIMEOUT_S."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + SAMPLE_TIMEOUT_S
+
+    def allows_attempt(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that begins `pause_s` from now can end in time."""
+        return self._end - time.monotonic() - pause_s >= SAMPLE_TIMEOUT_S * _SHORT
+
+    def attempt_s(self, number: int) -> float:
+        """Return the seconds that attempt `number`, counted from 0, may take."""
+        long_s = SAMPLE_TIMEOUT_S * _LONG
+        return long_s if number and self._end - time.monotonic() >= long_s else SAMPLE_TIMEOUT_S * _SHORT
+
+
 def is_url(path: bytes) -> bool:
     """Return whether `path` is a URL rather than a file; file:// counts as a file."""
     found = _URL.match(path)
@@ -85,7 +112,7 @@ class ObjectStore:
     Attributes:
         requests: requests that were answered.
         num_bytes: bytes that came.
-        retries: requests that were repeated here, in addition to those that the storage client repeats.
+        retries: requests that were repeated.
     """
 
     def __init__(self) -> None:
@@ -94,17 +121,20 @@ class ObjectStore:
 
     def stat(self, url: str) -> RemoteObject:
         """Return size and version of an object. Raises LoaderError: E-MISSING, E-ACCESS, E-READ."""
-        found: RemoteObject = self._try(url, lambda: _client(url).stat(url))
+        found: RemoteObject = self._try(url, lambda limit_s: _client(url).stat(url, limit_s))
         return found
 
-    def read(self, url: str, start: int, size: int, version: int | None = None) -> Part:
+    def read(
+        self, url: str, start: int, size: int, version: int | None = None, deadline: Deadline | None = None
+    ) -> Part:
         """Read `size` bytes from `start` on of an object that should have `version`.
 
-        Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED for another version or fewer bytes.
+        deadline: of the read that this one is a part of. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED for
+        another version or fewer bytes.
         """
 
-        def request() -> Part:
-            part: Part = _client(url).read(url, start, size)
+        def request(limit_s: float) -> Part:
+            part: Part = _client(url).read(url, start, size, limit_s)
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed", fix=_INDEX_AGAIN)
             got = memoryview(part.data).nbytes
@@ -115,7 +145,7 @@ class ObjectStore:
                 raise OSError(f"{got:,} of {size:,} bytes came")
             return part
 
-        part = self._try(url, request)
+        part = self._try(url, request, deadline)
         with self._lock:
             self.requests += 1
             self.num_bytes += size
@@ -123,21 +153,24 @@ class ObjectStore:
 
     def list(self, url: str) -> list[str]:
         """Return the URLs of the objects whose names begin with that of `url`, sorted."""
-        return self._try(url, lambda: sorted(_client(url).list(url)))
+        return self._try(url, lambda limit_s: sorted(_client(url).list(url, limit_s)))
 
-    def _try(self, url: str, request: Callable[[], Result]) -> Result:
-        for delay_s in (*_RETRY_DELAYS_S, None):
+    def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
+        """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
+        deadline = deadline or Deadline()
+        for number, delay_s in enumerate((*_RETRY_DELAYS_S, None)):
             try:
-                return request()
+                return request(deadline.attempt_s(number))
             except LoaderError as error:
                 raise error.locate(path=without_secrets(url).encode()) from None
             except Exception as error:
                 found = _as_loader_error(error, url)
-                if delay_s is None or found.code != "E-READ":
-                    raise found from None  # the original may hold signed URLs
+            pause_s = (delay_s or 0.0) * random.uniform(0.5, 1.5)  # noqa: S311
+            if delay_s is None or found.code != "E-READ" or not deadline.allows_attempt(pause_s):
+                raise found from None  # the original may hold signed URLs
             with self._lock:
                 self.retries += 1
-            time.sleep(delay_s * random.uniform(0.5, 1.5))  # noqa: S311
+            time.sleep(pause_s)
         raise AssertionError("unreachable")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,10 +178,22 @@ class ObjectStore:
 
 
 def _as_loader_error(error: Exception, url: str) -> LoaderError:
-    text = re.sub(r"\S+://\S+", lambda found: without_secrets(found[0]), str(error)).splitlines()
-    other = f"{type(error).__name__}: {text[0][:200] if text else ''}"
-    code, cause, fix = _CODES.get(type(error).__name__, ("E-READ", other, _FAILED))
+    text = re.sub(r"\S+://\S+", lambda found: without_secrets(found[0]), str(error))
+    line = text.splitlines()[0][:200] if text else ""
+    fix = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
+    known = _CODES.get(type(error).__name__) or _CODES.get(_find_refusal(error, text, url))
+    code, cause, fix = known or ("E-READ", f"{type(error).__name__}: {line}", fix)
     return LoaderError(code, cause, fix=fix, path=without_secrets(url).encode())
+
+
+def _find_refusal(error: Exception, text: str, url: str) -> str:
+    """Return a key of _CODES for an answer that obstore leaves unnamed; "" for others."""
+    found = _STATUS.search(text)
+    status = find_status(error) or (int(found[1]) if found is not None else 0)
+    if status == 400 and url.startswith("s3"):
+        reason = _S3_CODE.search(text)  # a HEAD has none
+        return "ExpiredToken" if reason is None or reason[1] in _TOKEN_CODES else ""
+    return _OF_STATUS.get(status, "")
 
 
 def _version(etag: str | None, modified: Any) -> int:
@@ -179,34 +224,44 @@ class _Obstore:
             fix = "pip install 'penstock-loader[remote]'"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package obstore", fix=fix) from None
         self._obstore: Any = obstore
-        retries: dict[str, Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
-        client: dict[str, Any] = {
-            "timeout": f"{REQUEST_TIMEOUT_S:.0f}s",
-            "connect_timeout": "10s",
-        }
+        self._client: dict[str, Any] = {"connect_timeout": "10s"}
         if scheme == "http" or any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
-            client["allow_http"] = True
-        self._store = self._obstore.store.from_url(f"{scheme}://{host}", client_options=client, retry_config=retries)
+            self._client["allow_http"] = True
         self._prefix = f"{scheme}://{host}/"
+        self._stores: dict[float, Any] = {}
 
-    def stat(self, url: str) -> RemoteObject:
-        return self._describe(self._obstore.head(self._store, _path(url)))
+    def stat(self, url: str, limit_s: float) -> RemoteObject:
+        return self._describe(self._obstore.head(self._open_store(limit_s), _path(url)))
 
-    def read(self, url: str, start: int, size: int) -> Part:
-        answer = self._obstore.get(self._store, _path(url), options={"range": (start, start + size)})
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        wanted = {"range": (start, start + size)}
+        answer = self._obstore.get(self._open_store(limit_s), _path(url), options=wanted)
         found = self._describe(answer.meta)  # first: older versions forget it with the bytes
         return Part(answer.bytes(), found)
 
-    def list(self, url: str) -> list[str]:
+    def list(self, url: str, limit_s: float) -> list[str]:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
-        found = self._obstore.list(self._store, folder or None)
+        found = self._obstore.list(self._open_store(limit_s), folder or None)
         paths = (meta["path"] for chunk in found for meta in chunk)
         return [self._prefix + path for path in paths if path.startswith(prefix)]
+
+    def _open_store(self, limit_s: float) -> Any:
+        """Return the client whose requests last `limit_s` at most, which cannot be said of a single request."""
+        if limit_s not in self._stores:
+            client = {**self._client, "timeout": timedelta(seconds=limit_s)}
+            # Without retries of its own, which would not end in time.
+            self._stores[limit_s] = self._obstore.store.from_url(
+                self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}
+            )
+        return self._stores[limit_s]
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
         return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"]))
+
+
+_TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTime", "created")
 
 
 class _Fsspec:
@@ -216,25 +271,32 @@ class _Fsspec:
         try:
             import fsspec
         except ImportError:
-            fix = "pip install fsspec and its package for this protocol"
+            fix = "pip install fsspec"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package fsspec", fix=fix) from None
         try:
             self._files = fsspec.filesystem(scheme)
         except (ImportError, ValueError) as error:
-            raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix="see the cause") from None
-        self._scheme = scheme
+            fix = "check the scheme of the URL; if it is right, pip install the package that adds it to fsspec"
+            raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
 
-    def stat(self, url: str) -> RemoteObject:
-        about = self._files.info(url)
+    def stat(self, url: str, limit_s: float) -> RemoteObject:
+        about = self._files.info(url, **self._limit(limit_s))
         etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
-        modified = next((about[name] for name in ("mtime", "LastModified", "last_modified") if about.get(name)), "")
+        modified = next((about[name] for name in _TIMES if about.get(name)), "")
         return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified))
 
-    def read(self, url: str, start: int, size: int) -> Part:
-        return Part(self._files.cat_file(url, start=start, end=start + size), self.stat(url))
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
+        return Part(data, self.stat(url, limit_s))
 
-    def list(self, url: str) -> list[str]:
-        return [f"{self._scheme}://{path}" for path in self._files.find(url)]
+    def list(self, url: str, limit_s: float) -> list[str]:
+        prefix = self._files._strip_protocol(f"{url}.")[:-1]  # alone, it would lose a slash at the end
+        found = self._files.find(url[: url.rindex("/") + 1], **self._limit(limit_s))
+        return [url + path[len(prefix) :] for path in found if path.startswith(prefix)]
+
+    def _limit(self, limit_s: float) -> dict[str, float]:
+        """Return the argument that ends a call after so many seconds, where the protocol takes one."""
+        return {"timeout": limit_s} if self._files.async_impl else {}
 
 
 def _path(url: str) -> str:

@@ -7,6 +7,7 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from multiprocessing import current_process
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -107,7 +108,7 @@ class _Pool:
                     num_workers=workers,
                     prefetch_factor=_AHEAD,
                     multiprocessing_context=worker_context("forkserver"),
-                    worker_init_fn=start_worker,
+                    worker_init_fn=partial(start_worker, environment=dict(os.environ)),
                 )
                 self._iterator: Any = iter(loader)
         except BaseException as error:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from types import FrameType
 
 import torch
@@ -24,9 +25,14 @@ OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # signals that a worker leaves to i
 SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # signals that batch systems send to every process, SIGUSR1 on request
 
 
-def start_worker(worker_id: int) -> None:
-    """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request."""
+def start_worker(worker_id: int, environment: Mapping[str, str]) -> None:
+    """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request.
+
+    environment: of the parent now. A worker has that of the fork server, which began before a notebook, for example,
+    set the credentials of a storage.
+    """
     del worker_id
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deferred_signals blocked it
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nginx_server import NGINX, NO_NGINX, serve_by_nginx
 from photo_folder import write_folder
 from range_server import serve_ranges
+from s3_server import serve_s3
 from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
@@ -42,10 +45,13 @@ class Photos:
         self.paths = [os.fsdecode(source.path(index)) for index in range(len(source))]
         self.names = [os.fsdecode(name) for name in source.classes]
         self.data = [source.read(index) for index in range(len(source))]
+        self.servers = contextlib.ExitStack()
         self._made: dict[str, Made] = {}
 
     def get(self, kind: str) -> Made:
         """Return the data in the form `kind`."""
+        if kind == "tars by nginx" and not NGINX:
+            pytest.skip(NO_NGINX)
         if kind not in self._made:
             self._made[kind] = KINDS[kind](self)
         return self._made[kind]
@@ -78,6 +84,20 @@ def as_remote_tars(photos: Photos) -> Made:
 
 def as_copied_tars(photos: Photos) -> Made:
     return f"{photos.url}/{make_tars(photos)}", {"local_cache": photos.scratch / "copy"}
+
+
+def as_tars_by_nginx(photos: Photos) -> Made:
+    url = photos.servers.enter_context(serve_by_nginx(photos.scratch, photos.scratch / "nginx"))
+    return f"{url}/{make_tars(photos)}", {}
+
+
+def as_tars_by_s3(photos: Photos) -> Made:
+    server = photos.servers.enter_context(serve_s3())
+    make_tars(photos)
+    server.client.create_bucket(Bucket="photos")
+    for path in photos.scratch.glob("train-*.tar"):
+        server.client.upload_file(str(path), "photos", path.name)
+    return "s3://photos/train-*.tar", {}
 
 
 def as_csv(photos: Photos) -> Made:
@@ -128,6 +148,8 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "tars over HTTP": as_remote_tars,
     "tars over HTTP, copied": as_copied_tars,
     "subset of tars over HTTP": lambda photos: (as_remote_tars(photos)[0], {"subset": f":{NUM_PHOTOS}"}),
+    "tars by nginx": as_tars_by_nginx,
+    "tars by S3": as_tars_by_s3,
     "list of tars over HTTP": lambda photos: ([as_remote_tars(photos)[0]], {}),
     "subset of all": lambda photos: (photos.folder, {"subset": ":"}),
     "list of folders": lambda photos: ([photos.folder], {}),
@@ -144,7 +166,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Photos]:
     scratch = tmp_path_factory.mktemp("forms")
     with serve_ranges(scratch) as server:
-        yield Photos(tmp_path_factory.mktemp("photos"), scratch, server.url)
+        photos = Photos(tmp_path_factory.mktemp("photos"), scratch, server.url)
+        with photos.servers:
+            yield photos
 
 
 def open_loader(made: Made, **settings: Any) -> Loader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ from penstock.loaders.cache_encode.chunks import Chunk, encode_chunk
 from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.system import file_read
 from penstock.loaders.workers import pool, watch
 from penstock.loaders.workers import processes as worker_processes
 from penstock.pipelines.errors import LoaderError
@@ -151,3 +153,28 @@ def test_other_threads_may_build() -> None:
     thread.start()
     thread.join()
     assert found
+
+
+class Flaky:
+    """Fails as a network does, `times` times."""
+
+    def __init__(self, times: int, error: OSError) -> None:
+        self.times, self.error = times, error
+
+    def __call__(self) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_reads_that_can_heal_are_repeated_as_while_serving(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    monkeypatch.setattr(file_read, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    faults = {5: Flaky(2, ConnectionResetError("reset")), 30: Flaky(1, OSError(errno.EIO, "broken"))}
+    chunks = encode_in_order(FaultySource(50, faults), Encoding(), 0, 50, workers)
+    assert b"".join(chunk.payload for chunk in chunks) == b"".join(
+        chunk.payload for chunk in encode_in_order(FaultySource(50, {}), Encoding(), 0, 50, 0)
+    )
+    with pytest.raises(LoaderError, match="PermissionError") as caught:
+        list(encode_in_order(FaultySource(50, {7: Flaky(9, PermissionError("no"))}), Encoding(), 0, 50, workers))
+    assert (caught.value.code, caught.value.sample) == ("E-ACCESS", 7)

@@ -7,19 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from range_server import CUT, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
+from range_server import CUT, HANG, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
 from remote_photos import PARTS, open_loader, open_remote, write_containers
 from served_rows import Row, serve
 
 from penstock.loaders import LoaderError
 from penstock.loaders.remote import object_store, url_patterns
 from penstock.loaders.remote.fetcher import Fetcher, Range
-from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.object_store import ObjectStore, Part
 from penstock.loaders.sources.image_folder import ImageFolder
 
 NUM_PHOTOS = 37
@@ -81,11 +80,8 @@ def test_a_server_that_stays_away_is_one_line(
 
 
 @pytest.fixture
-def short_deadline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(object_store, "REQUEST_TIMEOUT_S", 1.0)
-    yield
-    object_store._open_client.cache_clear()
-    object_store._client.cache_clear()
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 4.0)
 
 
 @pytest.mark.usefixtures("short_deadline")
@@ -104,6 +100,66 @@ def test_a_body_that_trickles_ends_by_the_deadline(
         serve(loader)
     assert caught.value.code == "E-READ"
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("short_deadline")
+def test_a_server_that_never_answers_is_one_line(server: RangeServer, photos: ImageFolder) -> None:
+    """The samples that one request reads share its deadline: each is not asked for anew."""
+    source = open_remote(server, photos, bytes_ahead=1)
+    before = server.requests["all"]
+    server.fault = lambda path, number: HANG
+    with (
+        pytest.raises(LoaderError, match=r"timed out|error sending request") as caught,
+        open_loader(source, workers=0, shuffle=False, batch_size=12) as loader,
+    ):
+        serve(loader, 1)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+    assert PARTS < server.requests["all"] - before <= 2 * PARTS  # neighbours come in one request, repeated once
+
+
+class Clock:
+    """A clock that runs when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class DeadClient:
+    """Every request lasts as long as it may, or `seconds`, and fails."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.requests = clock, seconds, 0
+
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        self.clock.sleep(min(self.seconds, limit_s))
+        self.requests += 1
+        raise TimeoutError("dead")
+
+
+@pytest.mark.parametrize("seconds", [1e9, 20.0, 1.0])
+def test_all_attempts_at_a_sample_and_its_neighbours_end_in_a_minute(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.undo()  # the delays are those of users
+    clock = Clock()
+    client = DeadClient(clock, seconds)
+    monkeypatch.setattr(object_store, "time", clock)
+    monkeypatch.setattr(object_store, "_client", lambda url: client)
+    fetcher = Fetcher(ObjectStore(), 1, 1 << 20)
+    ranges = [Range(at, "http://host/a.bin", at, 1, 7) for at in range(50)]
+    fetcher.announce(ranges)
+    for one in ranges:
+        with pytest.raises(LoaderError, match="dead"):
+            fetcher.take(one)
+    assert 30 < clock.now - 1000 <= object_store.SAMPLE_TIMEOUT_S
+    assert client.requests >= 2
 
 
 @pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 408, 502])

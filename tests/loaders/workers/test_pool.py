@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,10 @@ from penstock.pipelines.errors import LoaderError
 def square(item: int, working_on: Callable[[int], None]) -> int:
     working_on(item)
     return item * item
+
+
+def look_up(item: str, working_on: Callable[[int], None]) -> str | None:
+    return os.environ.get(item)
 
 
 def fail_at_seven(item: int, working_on: Callable[[int], None]) -> int:
@@ -59,6 +64,14 @@ def test_an_error_and_a_death_name_the_sample() -> None:
         assert eventually(lambda: not child_pids())
     with pytest.raises(ZeroDivisionError):
         list(map_in_workers(fail_at_seven, iter(range(20)), 0))
+
+
+def test_workers_have_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server runs before a notebook sets the credentials of a storage."""
+    monkeypatch.delenv("AWS_TEST", raising=False)
+    assert list(map_in_workers(look_up, iter(["AWS_TEST"]), 1)) == [None]
+    monkeypatch.setenv("AWS_TEST", "now")
+    assert list(map_in_workers(look_up, iter(["AWS_TEST"]), 1)) == ["now"]
 
 
 def test_work_that_does_not_pickle_is_refused_and_no_process_is_left() -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 # (path, number of the request, from 1) -> status to answer with instead, or one of these.
 Fault = Callable[[str, int], int]
-USUAL, CUT, TRICKLE, WHOLE = 0, -1, -2, -3  # half of the body, a byte every 50 ms, the whole object with status 200
+# Half of the body, a byte every 50 ms, the whole object with status 200, no answer before the server stops.
+USUAL, CUT, TRICKLE, WHOLE, HANG = 0, -1, -2, -3, -4
 
 
 @dataclass
@@ -26,21 +27,25 @@ class RangeServer:
     Attributes:
         delay_s: seconds that each answer waits.
         fault: decides which requests fail.
+        error_body: body of the answers that fail.
         etags: path -> ETag to send instead of that of the file's content; "" for none.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
         stop: closes the port; open connections go on.
+        stopped: whether it was.
     """
 
     root: Path
     delay_s: float = 0.0
     fault: Fault | None = None
+    error_body: bytes = b""
     etags: dict[str, str] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     num_bytes: int = 0
     most_at_once: int = 0
     url: str = ""
     stop: Callable[[], None] = lambda: None
+    stopped: threading.Event = field(default_factory=threading.Event)
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,13 +87,19 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(self.state.delay_s)
             path = self.path.partition("?")[0]
             status = self.state.fault(path, number) if self.state.fault is not None else 0
+            if status == HANG:
+                self.state.stopped.wait()
+                self.close_connection = True
+                return
             file = self.state.root / path.lstrip("/")
             if status <= 0 and not file.is_file():
                 status = 404
             if status > 0:
                 self.send_response(status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(self.state.error_body)))
                 self.end_headers()
+                if with_body:
+                    self.wfile.write(self.state.error_body)
                 return
             data, digest = _content(file, file.stat().st_mtime_ns)
             start, end = 0, len(data)
@@ -143,6 +154,7 @@ def serve_ranges(root: Path, port: int = 0) -> Iterator[RangeServer]:
     thread.start()
 
     def stop() -> None:
+        state.stopped.set()
         server.shutdown()
         server.server_close()
         thread.join()
