@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.pipelines.errors import LoaderError
 
 Result = TypeVar("Result")
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_HTTP = ("http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 REQUEST_TIMEOUT_S = 60.0  # of one request, its retries by the storage client included
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
@@ -65,6 +66,10 @@ class Part(NamedTuple):
     found: RemoteObject
 
 
+Folder = tuple[list[str], dict[str, RemoteObject]]  # folders, objects by URL
+Listed = tuple[list[str], list[tuple[str, RemoteObject]]]  # folders, objects
+
+
 def is_url(path: bytes) -> bool:
     """Return whether `path` is a URL rather than a file; file:// counts as a file."""
     found = _URL.match(path)
@@ -104,7 +109,8 @@ class ObjectStore:
         """
 
         def request() -> Part:
-            part: Part = _client(url).read(url, start, size)
+            # No storage takes a request for nothing.
+            part: Part = _client(url).read(url, start, size) if size else Part(b"", _client(url).stat(url))
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed", fix=_INDEX_AGAIN)
             got = memoryview(part.data).nbytes
@@ -121,9 +127,18 @@ class ObjectStore:
             self.num_bytes += size
         return part
 
-    def list(self, url: str) -> list[str]:
-        """Return the URLs of the objects whose names begin with that of `url`, sorted."""
-        return self._try(url, lambda: sorted(_client(url).list(url)))
+    def list_folder(self, url: str) -> Folder:
+        """Return the folders directly below `url`, each with a slash at its end, and the objects there, both sorted."""
+
+        def request() -> Folder:
+            folders, objects = _client(url).list_folder(url)
+            return sorted(folders), dict(sorted(objects))
+
+        return self._try(url, request)
+
+    def list(self, url: str) -> dict[str, RemoteObject]:
+        """Return the objects whose names begin with that of `url`, by URL, sorted."""
+        return self._try(url, lambda: dict(sorted(_client(url).list(url))))
 
     def _try(self, url: str, request: Callable[[], Result]) -> Result:
         for delay_s in (*_RETRY_DELAYS_S, None):
@@ -152,17 +167,16 @@ def _as_loader_error(error: Exception, url: str) -> LoaderError:
 
 
 def _version(etag: str | None, modified: Any) -> int:
-    identity = etag or str(modified)
+    identity = etag.strip('"') if etag else str(modified)  # in listings Azure leaves out the quotes
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
 
-@functools.cache
 def _client(url: str) -> Any:
-    scheme, host = urlsplit(url)[:2]
-    return _open_client(scheme.lower(), host)
+    scheme, host, _, query, _ = urlsplit(url)
+    return _open_client(scheme.lower(), f"{host}/?{query}" if query and scheme.lower() in _HTTP else host)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # one per host; with signed URLs one for each signature
 def _open_client(scheme: str, host: str) -> Any:
     kind = _Obstore if scheme in _OBSTORE_SCHEMES else _Fsspec
     return kind(scheme, host)
@@ -197,12 +211,19 @@ class _Obstore:
         found = self._describe(answer.meta)  # first: older versions forget it with the bytes
         return Part(answer.bytes(), found)
 
-    def list(self, url: str) -> list[str]:
+    def list(self, url: str) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
         found = self._obstore.list(self._store, folder or None)
-        paths = (meta["path"] for chunk in found for meta in chunk)
-        return [self._prefix + path for path in paths if path.startswith(prefix)]
+        named = (meta for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        return list(map(self._name, named))
+
+    def list_folder(self, url: str) -> Listed:
+        found = self._obstore.list_with_delimiter(self._store, _path(url).rstrip("/") or None)
+        return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], list(map(self._name, found["objects"]))
+
+    def _name(self, meta: Any) -> tuple[str, RemoteObject]:
+        return self._prefix + meta["path"], self._describe(meta)
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
@@ -222,20 +243,39 @@ class _Fsspec:
             self._files = fsspec.filesystem(scheme)
         except (ImportError, ValueError) as error:
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix="see the cause") from None
-        self._scheme = scheme
 
     def stat(self, url: str) -> RemoteObject:
-        about = self._files.info(url)
+        return self._describe(self._files.info(url))
+
+    @staticmethod
+    def _describe(about: dict[str, Any]) -> RemoteObject:
         etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
-        modified = next((about[name] for name in ("mtime", "LastModified", "last_modified") if about.get(name)), "")
+        modified = next(
+            (about[name] for name in ("mtime", "LastModified", "last_modified", "created") if about.get(name)), ""
+        )
         return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified))
 
     def read(self, url: str, start: int, size: int) -> Part:
         return Part(self._files.cat_file(url, start=start, end=start + size), self.stat(url))
 
-    def list(self, url: str) -> list[str]:
-        return [f"{self._scheme}://{path}" for path in self._files.find(url)]
+    def list(self, url: str) -> list[tuple[str, RemoteObject]]:
+        folder = url.rpartition("/")[0]
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = self._files.find(folder, detail=True).items()
+        named = ((folder + path[len(base) :], about) for path, about in found)
+        return [(name, self._describe(about)) for name, about in named if name.startswith(url)]
+
+    def list_folder(self, url: str) -> Listed:
+        folder = url.rstrip("/")
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = [
+            (folder + about["name"].rstrip("/")[len(base) :], about) for about in self._files.ls(folder, detail=True)
+        ]
+        objects = [(name, self._describe(about)) for name, about in found if about["type"] == "file"]
+        return [f"{name}/" for name, about in found if about["type"] == "directory"], objects
 
 
 def _path(url: str) -> str:
-    return urlsplit(url).path.lstrip("/")
+    """Return the name of an object: in HTTP it is quoted and ends at a query, elsewhere it may hold any character."""
+    scheme, _, rest = url.partition("://")
+    return unquote(urlsplit(url).path).lstrip("/") if scheme.lower() in _HTTP else rest.partition("/")[2].lstrip("/")

@@ -97,6 +97,50 @@ def as_json_lines(photos: Photos) -> Made:
     return path, {"image": "file", "label": "kind"}
 
 
+def as_urls(photos: Photos) -> list[str]:
+    """Serve the files of the folder; return their URLs."""
+    if not (photos.scratch / "files").exists():
+        (photos.scratch / "files").symlink_to(photos.folder)
+    return [f"{photos.url}/files/{os.path.relpath(path, photos.folder)}" for path in photos.paths]
+
+
+def as_remote_table(photos: Photos) -> Made:
+    as_urls(photos)
+    path, _ = as_csv(photos)
+    text = path.read_text().replace(os.path.relpath(photos.folder, photos.scratch) + "/", "files/")
+    (photos.scratch / "urls.csv").write_text(text)
+    return f"{photos.url}/urls.csv", {"requests": 3}
+
+
+def as_table_of_urls(photos: Photos) -> Made:
+    as_remote_table(photos)
+    return photos.scratch / "urls.csv", {"root": photos.url, "local_cache": photos.scratch / "images"}
+
+
+def as_remote(photos: Photos, kind: str, **options: Any) -> Made:
+    """Serve the files of a kind that is a path or a pattern, by URL."""
+    path, _ = photos.get(kind)
+    number = SHARDS - 1
+    name = os.path.basename(path).replace("*", f"{{0..{number}}}")
+    return f"{photos.url}/{name}", options
+
+
+def as_saved_dataset(photos: Photos) -> Made:
+    import datasets
+
+    images = [{"bytes": data, "path": None} for data in photos.data]
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=photos.names)})
+    data = datasets.Dataset.from_dict({"image": images, "label": photos.labels}, features=kinds)
+    data.save_to_disk(photos.scratch / "saved", num_shards=SHARDS)
+    return f"{photos.url}/saved/", {}
+
+
+def as_remote_cache(photos: Photos) -> Made:
+    with open_loader((photos.folder, {}), backend="hdf5", cache=photos.scratch / "made.h5"):
+        pass
+    return f"{photos.url}/made.h5", {"local_cache": photos.scratch / "caches"}
+
+
 def as_arrow(photos: Photos) -> Made:
     import pyarrow as pa
 
@@ -127,6 +171,14 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "Parquet": as_parquet,
     "tars over HTTP": as_remote_tars,
     "tars over HTTP, copied": as_copied_tars,
+    "list of pairs over HTTP": lambda photos: (list(zip(as_urls(photos), photos.labels, strict=True)), {}),
+    "CSV over HTTP": as_remote_table,
+    "CSV of images over HTTP, copied": as_table_of_urls,
+    "Arrow over HTTP": lambda photos: as_remote(photos, "Arrow"),
+    "Parquet over HTTP": lambda photos: as_remote(photos, "Parquet"),
+    "Parquet over HTTP, copied": lambda photos: as_remote(photos, "Parquet", local_cache=photos.scratch / "groups"),
+    "saved dataset over HTTP": as_saved_dataset,
+    "HDF5 over HTTP": as_remote_cache,
     "subset of tars over HTTP": lambda photos: (as_remote_tars(photos)[0], {"subset": f":{NUM_PHOTOS}"}),
     "list of tars over HTTP": lambda photos: ([as_remote_tars(photos)[0]], {}),
     "subset of all": lambda photos: (photos.folder, {"subset": ":"}),
