@@ -59,12 +59,14 @@ class Footer(NamedTuple):
         schema: its pyarrow schema.
         group_rows: rows of each row group, int64.
         group_bytes: bytes of each, uncompressed, int64.
+        metadata: what pyarrow read of it.
     """
 
     container: Container
     schema: Any
     group_rows: npt.NDArray[np.int64]
     group_bytes: npt.NDArray[np.int64]
+    metadata: Any
 
 
 class ImageGroup(NamedTuple):
@@ -121,7 +123,7 @@ def read_footer(path: bytes) -> Footer:
         sizes = np.array([group.total_byte_size for group in groups], np.int64)
         if (rows < 0).any() or (sizes < 0).any() or rows.sum() != about.num_rows:
             raise ValueError("the footer contradicts itself")
-        return Footer(container, file.schema_arrow, rows, sizes)
+        return Footer(container, file.schema_arrow, rows, sizes, about)
 
 
 def read_schema(path: bytes) -> Any:
@@ -132,7 +134,7 @@ def read_schema(path: bytes) -> Any:
 
 def read_column(footer: Footer, name: str) -> Any:
     """Return a whole column as a pyarrow chunked array."""
-    with _opened(footer.container.name, footer.container) as (file, _):
+    with _opened(footer.container.name, footer.container, footer.metadata) as (file, _):
         column = file.read(columns=[name], use_threads=False).column(name)
         if len(column) != footer.group_rows.sum():
             raise ValueError("a column has more or fewer values than rows")

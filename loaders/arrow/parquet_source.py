@@ -22,7 +22,6 @@ from penstock.loaders.arrow.arrow_parquet import (
     read_column,
     read_footer,
     read_group,
-    read_schema,
 )
 from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.image_rows import NO_LABEL
@@ -81,10 +80,10 @@ class ParquetSource:
             "max_file_bytes": max_file_bytes,
         }
         self._reopen = Reopening(functools.partial(type(self), paths, **options))
-        schema = read_schema(paths[0])
+        footers = self._map(read_footer, paths)
+        schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image
-        footers = self._map(read_footer, paths)
         labels, classes = self._read_labels(footers, columns.label, LabelCollector(columns.classes))
         self.classes, self.retries = tuple(classes), 0
         self._take_rows(labels, footers)

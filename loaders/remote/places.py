@@ -6,7 +6,9 @@ import os
 
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
 from penstock.loaders.system.file_read import read_error
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, hide_secrets
+
+HTTP = (b"http://", b"https://")
 
 
 def absolute(place: bytes) -> bytes:
@@ -22,6 +24,17 @@ def join(folder: bytes, name: bytes) -> bytes:
 def folder_of(place: bytes) -> bytes:
     """Return the folder of a path or URL."""
     return os.path.dirname(place.partition(b"?")[0] if is_url(place) else place)
+
+
+def without_key(place: bytes) -> bytes:
+    """Return a place without the user of a URL, and without the query of HTTP, where a signed address has its key."""
+    if place.lower().startswith(HTTP):
+        return hide_secrets(place)
+    if not is_url(place):
+        return place
+    protocol, _, rest = place.partition(b"://")
+    host, slash, below = rest.partition(b"/")
+    return protocol + b"://" + host.rpartition(b"@")[2] + slash + below
 
 
 def is_file(place: bytes) -> bool:

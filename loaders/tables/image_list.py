@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.loaders.remote.places import without_key
 from penstock.loaders.remote.remote_source import FetchedRanges, RemoteOptions
 from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
 from penstock.loaders.sources.folder_scan import skipped_text
@@ -18,7 +19,7 @@ from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
-from penstock.pipelines.errors import count_text, hide_secrets, printable, size_text
+from penstock.pipelines.errors import count_text, printable, size_text
 
 NUM_SAMPLED_FILES = 256
 _CHUNK = 1024  # files that are looked up at once
@@ -47,7 +48,7 @@ class ImageList(ImageFiles):
         base: bytes | None = None,
         **options: Any,
     ) -> None:
-        known = {"max_file_bytes": max_file_bytes, "reopen": reopen, "base": base and hide_secrets(base)}
+        known = {"max_file_bytes": max_file_bytes, "reopen": reopen, "base": base and without_key(base)}
         super().__init__(index.root, index, {**known, **options})
         self._warn_of_missing()
 
@@ -73,7 +74,7 @@ class ImageList(ImageFiles):
     def name(self, index: int) -> bytes:
         """Return the path of image `index` relative to the folder of its table, whatever else the table lists."""
         base: bytes | None = self._options["base"]
-        path = hide_secrets(self.path(index))
+        path = without_key(self.path(index))
         return path if base is None else path.removeprefix(as_prefix(base))
 
     def describe(self) -> str:
@@ -81,7 +82,7 @@ class ImageList(ImageFiles):
         images = count_text(len(self), "image")
         classes = count_text(len(self.classes), "class")
         if self._index.header.flat:
-            classes += " (images without labels count as one class)"
+            classes += " (rows without labels count as one class)"
         return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _warn_of_missing(self) -> None:
@@ -97,7 +98,7 @@ class RemoteImageList(FetchedRanges, ImageList):
 
     def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
         super()._take(root, index, options)
-        self.root = hide_secrets(root)
+        self.root = without_key(root)
         self._begin_fetching(FileRanges(index), options["remote"], index.file)
 
 

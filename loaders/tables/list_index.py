@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from penstock.loaders.remote.object_store import RemoteObject, is_url
+from penstock.loaders.remote.places import HTTP
 from penstock.loaders.sources.folder_index import IndexHeader, as_prefix, write_index
 from penstock.loaders.system.column_file import DIGEST_BYTES, join_names, narrowest
 from penstock.loaders.tables.file_stats import MISSING, stat_files
@@ -54,7 +55,7 @@ class ListIndexWriter:
         self._labels = numbers[np.frombuffer(packer.label_of, np.uint32)]
         self.root = _find_root(min(packer.folders), max(packer.folders))
         prefix = as_prefix(self.root)
-        self._is_remote = is_url(prefix)
+        self._has_keys = prefix.lower().startswith(HTTP)  # queries, which may change while the image does not
         self._folders = [folder[len(prefix) :] for folder in packer.folders]
         self._arrange_entries()
         self._names, self._offsets = bytearray(), array("Q", [0])
@@ -90,7 +91,7 @@ class ListIndexWriter:
         kept = [b"" if carries else folder for folder, carries in zip(self._folders, self._carries, strict=True)]
         for folders, names in self._packer.chunks():
             paths = [self._folders[folder] + name for folder, name in zip(folders, names, strict=True)]
-            named = [path.partition(b"?")[0] for path in paths] if self._is_remote else paths  # no signatures
+            named = [path.partition(b"?")[0] for path in paths] if self._has_keys else paths
             self._paths.update(b"\0".join(named) + b"\0")
             own = [path[len(kept[folder]) :] for folder, path in zip(folders, paths, strict=True)]
             self._offsets.extend(list(accumulate(map(len, own), initial=len(self._names)))[1:])

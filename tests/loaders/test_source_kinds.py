@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
-from range_server import serve_ranges
+from range_server import s3_environment, serve_ranges
 from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
@@ -125,6 +125,11 @@ def as_remote(photos: Photos, kind: str, **options: Any) -> Made:
     return f"{photos.url}/{name}", options
 
 
+def as_s3(photos: Photos, pattern: str) -> Made:
+    as_urls(photos)
+    return f"s3://files{pattern}", {}
+
+
 def as_saved_dataset(photos: Photos) -> Made:
     import datasets
 
@@ -174,6 +179,8 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "list of pairs over HTTP": lambda photos: (list(zip(as_urls(photos), photos.labels, strict=True)), {}),
     "CSV over HTTP": as_remote_table,
     "CSV of images over HTTP, copied": as_table_of_urls,
+    "folder in S3": lambda photos: as_s3(photos, ""),
+    "pattern of images in S3": lambda photos: as_s3(photos, "/*.jpg"),
     "Arrow over HTTP": lambda photos: as_remote(photos, "Arrow"),
     "Parquet over HTTP": lambda photos: as_remote(photos, "Parquet"),
     "Parquet over HTTP, copied": lambda photos: as_remote(photos, "Parquet", local_cache=photos.scratch / "groups"),
@@ -195,7 +202,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Photos]:
     scratch = tmp_path_factory.mktemp("forms")
-    with serve_ranges(scratch) as server:
+    with serve_ranges(scratch) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment(server.url).items():
+            patch.setenv(name, value)
         yield Photos(tmp_path_factory.mktemp("photos"), scratch, server.url)
 
 

@@ -85,7 +85,6 @@ def short_deadline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(object_store, "REQUEST_TIMEOUT_S", 1.0)
     yield
     object_store._open_client.cache_clear()
-    object_store._client.cache_clear()
 
 
 @pytest.mark.usefixtures("short_deadline")
