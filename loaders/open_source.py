@@ -273,7 +273,8 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
     """Open files of one kind; `named` is what the user called them."""
     kind = _find_file_kind(list(paths), options.get("image"))
     if kind is None:
-        raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
+        hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
+        raise ValueError(f"{printable(named)} is not a source{hint}: pass {_known_kinds()}")
     return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
 
 

@@ -76,10 +76,10 @@ def _list_bucket(bucket: Path, query: dict[str, list[str]]) -> bytes:
     folders = sorted({prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in inner})
     text = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
     for key in keys:
-        if key not in inner:
+        if key not in inner:  # its ETag without quotes, as Azure lists it
             file = bucket / key
             data, digest = _content(file, file.stat().st_mtime_ns)
-            text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>&quot;{digest}&quot;</ETag>"
+            text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{digest}</ETag>"
             text += "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>".encode()
 
