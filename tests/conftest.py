@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from processes import note_leftovers
 
@@ -26,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # of nohup
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _stderr = os.dup(2)  # before what tests print is captured
+    faulthandler.register(signal.SIGUSR2, file=_stderr)  # of forked workers, too
     is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
     _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)
     # A forked child would wait for the limit's thread, which it does not have, when it takes the limit away or exits.
@@ -53,8 +57,22 @@ def pytest_runtest_logreport() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact() -> None:
-    """Report what a test raised, after which pytest has taken the limit away."""
+    """Report what a test raised, after which pytest has taken the limit away; print where its forked workers are."""
     _end_unless_something_happens()
+    for worker in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if _prints_stacks(worker.pid):
+                worker.send_signal(signal.SIGUSR2)
+
+
+def _prints_stacks(pid: int) -> bool:
+    """Say whether a process has a handler of SIGUSR2, which would end any other."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:")).split()[1]
+    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
