@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.loaders.arrow.arrow_files import open_arrow_files
 from penstock.loaders.arrow.arrow_parquet import has_image_bytes
 from penstock.loaders.arrow.dataset_object import is_dataset, open_dataset
-from penstock.loaders.arrow.parquet_source import ParquetSource
+from penstock.loaders.arrow.parquet_url import open_parquet
 from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
-from penstock.loaders.remote.object_store import is_url, without_secrets
-from penstock.loaders.remote.url_patterns import expand_url
+from penstock.loaders.cache.shards import MANIFEST, shard_paths
+from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.places import is_file
+from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
+from penstock.loaders.remote.url_patterns import expand_url, is_url_pattern
+from penstock.loaders.remote.whole_files import copy_whole
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.tables import open_lists
 from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
+from penstock.loaders.tables.url_folder import open_url_folder
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.subset import PART_OPTIONS, take_part
@@ -53,7 +61,6 @@ class FileKind(NamedTuple):
         suffixes: of the files' names, in small letters.
         open: takes the paths (list of bytes) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
-        takes_urls: whether the paths may be URLs.
         is_this: takes the first path and the option `image`, and returns whether its content is of this kind.
     """
 
@@ -61,12 +68,14 @@ class FileKind(NamedTuple):
     suffixes: tuple[str, ...]
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
-    takes_urls: bool = False
     is_this: Callable[[bytes, str | None], bool] = lambda path, image: True
 
 
-def _open_caches(paths: list[bytes], **options: Any) -> Source:
-    caches = [open_cache(path, **options) for path in paths]
+def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_options: Any) -> Source:
+    remote = check_remote(paths, **remote_options)
+    if remote is not None:
+        paths = [copy_whole(url, remote) for url in paths]
+    caches = [open_cache(path, any_owner=any_owner) for path in paths]
     if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
         raise ValueError("shards are not one source each: pass the folder of their set")
     return concat_sources(caches)
@@ -77,17 +86,32 @@ def _is_list_of_data(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(isinstance(part, kinds) for part in spec)
 
 
+def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
+    """Copy the set of cache shards below a URL, and open the copy."""
+    remote = check_remote([url], **remote_options)
+    assert remote is not None
+    folder = os.path.dirname(copy_whole(url + b"/" + MANIFEST, remote))
+    for path in shard_paths(folder):
+        copy_whole(url + b"/" + os.path.basename(path), remote, folder)
+    return open_cache(folder)
+
+
 def _open_list(specs: list[Any], **options: Any) -> Source:
     """Open data sets as one: files of one kind together, others each by itself."""
-    if not any(isinstance(spec, Source) or os.path.isdir(spec) for spec in specs):
-        files = [file for spec in specs for file in _expand(os.fsencode(spec))]
+    paths = [] if any(isinstance(spec, Source) for spec in specs) else list(map(os.fsencode, specs))
+    if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
+
+        def find() -> list[bytes]:
+            return [file for path in paths for file in _expand(path)]
+
+        files = find()
         kind = _find_file_kind(files)
-        if kind is not None and all(kind.takes_urls if is_url(file) else os.path.exists(file) for file in files):
-            return _open_kind(kind, files, options)
+        if kind is not None and all(is_url(file) or os.path.exists(file) for file in files):
+            return _open_found(find, lambda found: _open_kind(kind, found, options))
     return concat_sources([_open_data(spec, options) for spec in specs])
 
 
-def _expand(path: bytes) -> list[bytes]:
+def _expand(path: bytes) -> Collection[bytes]:
     if is_url(path):
         return expand_url(path)
     return expand_pattern(path) if is_pattern(path) else [path]
@@ -98,16 +122,21 @@ def _is_array_pair(spec: Any) -> bool:
 
 
 _COLUMNS = ("image", "label")
+_TABLE_OPTIONS = (*_COLUMNS, "root", "classes", *REMOTE_OPTIONS)
 FILE_KINDS = [
-    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches),
+    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches, REMOTE_OPTIONS),
     FileKind(
-        "Parquet files of images", (".parquet",), ParquetSource, (*_COLUMNS, "cache_bytes"), is_this=has_image_bytes
+        "Parquet files of images",
+        (".parquet",),
+        open_parquet,
+        (*_COLUMNS, "cache_bytes", *REMOTE_OPTIONS),
+        is_this=has_image_bytes,
     ),
-    FileKind("a table of images", TABLE_SUFFIXES, open_tables, ("image", "label", "root", "classes")),
-    FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes",)),
-    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS, takes_urls=True),
+    FileKind("a table of images", TABLE_SUFFIXES, open_tables, _TABLE_OPTIONS),
+    FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes", *REMOTE_OPTIONS)),
+    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS),
     FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
-    FileKind("Arrow files", (".arrow", ".arrows", ".feather"), open_arrow_files, _COLUMNS),
+    FileKind("Arrow files", (".arrow", ".arrows", ".feather"), open_arrow_files, (*_COLUMNS, *REMOTE_OPTIONS)),
 ]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
@@ -115,10 +144,22 @@ FOLDER_KINDS = [
     Kind("a folder of Hugging Face's save_to_disk", is_saved_dataset, open_saved_dataset, (*_COLUMNS, "split")),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
+# Of folders by URL: what is looked for by name comes first, because HTTP cannot list.
+URL_FOLDER_KINDS = [
+    Kind("a set of cache shards", lambda url: is_file(url + b"/" + MANIFEST), _open_cache_url, REMOTE_OPTIONS),
+    Kind(
+        "a folder of Hugging Face's save_to_disk",
+        is_saved_dataset,
+        open_saved_dataset,
+        (*_COLUMNS, "split", *REMOTE_OPTIONS),
+    ),
+    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
+    Kind("a folder of images", lambda url: True, open_url_folder, REMOTE_OPTIONS),
+]
 OBJECT_KINDS = [
     Kind("a Dataset of Hugging Face", is_dataset, open_dataset, (*_COLUMNS, "split")),
-    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes")),
-    Kind("a data frame", open_lists.is_frame, open_lists.open_frame, ("image", "label", "root", "classes")),
+    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes", *REMOTE_OPTIONS)),
+    Kind("a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
     Kind("a list of these", _is_list_of_data, _open_list),
     Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options)),
@@ -126,7 +167,7 @@ OBJECT_KINDS = [
 # Options of create_loader that belong to the source, whatever the backend.
 SOURCE_OPTIONS = frozenset(
     name
-    for options in (*(kind.options for kind in FILE_KINDS), *(kind.options for kind in FOLDER_KINDS + OBJECT_KINDS))
+    for options in (kind.options for kinds in (FILE_KINDS, FOLDER_KINDS, OBJECT_KINDS) for kind in kinds)
     for name in options
 ) | frozenset(PART_OPTIONS)
 
@@ -142,8 +183,8 @@ def open_source(
 ) -> Source:
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
-    spec: a path of a folder, file or cache; a pattern of paths with wildcards or braces; a pair (images, labels) of
-    arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
+    spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
+    of arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
     max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
@@ -188,7 +229,7 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     if path.startswith(b"file://"):
         path = path[len(b"file://") :]
     if is_pattern(path):
-        return _open_files(expand_pattern(path), path, options)
+        return _open_found(partial(expand_pattern, path), lambda found: _open_files(found, path, options))
     for kind in FOLDER_KINDS:
         if kind.is_this(path):
             return _open_kind(kind, path, options)
@@ -198,27 +239,50 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
 
 
 def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
-    urls = expand_url(url)
-    kind = _find_file_kind(urls)
-    if kind is not None and kind.takes_urls:
-        return _open_kind(kind, urls, options)
-    known = ", ".join(_name_files(kind) for kind in FILE_KINDS if kind.takes_urls)
-    raise ValueError(f"{without_secrets(url.decode())} cannot be read in place: URLs may name {known}; download others")
+    if _is_url_folder(url):
+        url = url.rstrip(b"/")
+        kind = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(url))
+        return _open_kind(kind, url, options)
+    return _open_found(partial(expand_url, url), lambda found: _open_files(found, url, options))
 
 
-def _open_files(paths: list[bytes], named: bytes, options: dict[str, Any]) -> Source:
+def _is_url_folder(path: bytes) -> bool:
+    """Return whether a URL is one of a folder: it ends with a slash, or its last name has no dot."""
+    name = path.rpartition(b"/")[2]
+    return is_url(path) and not (b"." in name or b"?" in path or is_url_pattern(path))
+
+
+def _open_found(find: Callable[[], Collection[bytes]], open_files: Callable[[Any], Source]) -> Source:
+    """Open files that a pattern stands for; whenever the source is refreshed they are looked for again."""
+    found = find()
+    source: Any = open_files(found)
+    refresh: Callable[[Any], Source] | None = getattr(type(source), "refreshed", None)
+    if refresh is None:
+        return source  # type: ignore[no-any-return]
+    opened = weakref.ref(source)
+
+    def refreshed() -> Source:
+        assert refresh is not None
+        return refresh(opened()) if find() == found else _open_found(find, open_files)
+
+    source.refreshed = Reopening(refreshed)
+    return source  # type: ignore[no-any-return]
+
+
+def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any]) -> Source:
     """Open files of one kind; `named` is what the user called them."""
-    kind = _find_file_kind(paths, options.get("image"))
+    kind = _find_file_kind(list(paths), options.get("image"))
     if kind is None:
-        raise ValueError(f"{printable(named)} is not a source: pass {_known_kinds()}")
-    return _open_kind(kind, paths, options)
+        hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
+        raise ValueError(f"{printable(named)} is not a source{hint}: pass {_known_kinds()}")
+    return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
 
 
 def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | None:
     """Return the kind that all files are of by their names; None if there is none. image: the option of that name."""
     names = [os.fsdecode(path.partition(b"?")[0] if is_url(path) else path).lower() for path in paths]
     for kind in FILE_KINDS:
-        if all(name.endswith(kind.suffixes) for name in names) and (is_url(paths[0]) or kind.is_this(paths[0], image)):
+        if all(name.endswith(kind.suffixes) for name in names) and kind.is_this(paths[0], image):
             return kind
     return None
 

@@ -88,9 +88,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
 
 
 def printable(path: bytes | str) -> str:
-    """Quote a path as one line of ASCII, as `repr` does, with undecodable bytes and control characters escaped."""
-    text = os.fsdecode(path) if isinstance(path, bytes) else path
-    return ascii(text)
+    """Quote a path as one line of ASCII, as `repr` does, with undecodable bytes and control characters escaped.
+
+    Of an address it leaves out what hide_secrets hides.
+    """
+    return ascii(hide_secrets(os.fsdecode(path) if isinstance(path, bytes) else path))
 
 
 def one_line(text: str) -> str:

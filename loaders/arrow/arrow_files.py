@@ -7,6 +7,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,27 +17,29 @@ import numpy.typing as npt
 from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
 from penstock.loaders.arrow.arrow_labels import LabelCollector
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
+from penstock.loaders.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
 from penstock.loaders.arrow.arrow_values import locate_values
 from penstock.loaders.arrow.image_rows import ImageRows
+from penstock.loaders.remote.object_store import ObjectStore, is_url
+from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.remote.remote_source import RemoteSource, are_unchanged, check_remote
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
-from penstock.loaders.sources.range_source import RangeSource, are_unchanged
+from penstock.loaders.sources.range_source import RangeSource
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
 from penstock.loaders.system.saved_columns import load_saved, save_index
-from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 
 FORMAT = 1  # the rules by which rows are ordered, skipped and labelled
-_FILE_MAGIC = b"ARROW1"
+_REMOTE_FILES = 64  # by URL that are looked at side by side
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_UNCOMPRESSED = (
-    "write it uncompressed: pyarrow.ipc.new_file(path, schema), write_feather(..., compression='uncompressed'), or "
-    "datasets' save_to_disk"
-)
 
 
 class ArrowFile:
     """Map a file of Arrow's IPC format, file or stream, and read its record batches without copying.
+
+    Of a file by URL (`store` reads it) only what chunks() needs is fetched: the bytes of images are zeros.
 
     Attributes:
         container: name, size and time of the file.
@@ -44,24 +47,31 @@ class ArrowFile:
         address: address of the mapping.
     """
 
-    def __init__(self, path: bytes) -> None:
-        pyarrow = import_pyarrow()
-        try:
-            fd = open_regular(path)
-        except OSError as error:
-            raise read_error(error, path) from error
-        try:
-            status = os.fstat(fd)
-            self.container = Container(path, status.st_size, mtime_ns(status))
-            if not status.st_size:
-                raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=path)
-            self._memory = pyarrow.py_buffer(mmap.mmap(fd, status.st_size, prot=mmap.PROT_READ))
-        finally:
-            os.close(fd)
-        self.address = self._memory.address
-        self._is_stream = self._memory[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC
+    def __init__(self, path: bytes, store: ObjectStore | None = None) -> None:
+        self._sparse = None if store is None else SparseArrow(path, store)
+        if self._sparse is not None:
+            self.container = self._sparse.container
+            self._map(self._sparse.fd)
+        else:
+            try:
+                fd = open_regular(path)
+            except OSError as error:
+                raise read_error(error, path) from error
+            try:
+                status = os.fstat(fd)
+                self.container = Container(path, status.st_size, mtime_ns(status))
+                self._map(fd)
+            finally:
+                os.close(fd)
         with arrow_errors(path, "E-FORMAT", "neither an Arrow file nor an Arrow stream"):
-            self.schema = self._open(pyarrow.BufferReader(self._memory)).schema
+            self.schema = self._open(import_pyarrow().BufferReader(self._memory)).schema
+
+    def _map(self, fd: int) -> None:
+        if not self.container.size:
+            raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=self.container.name)
+        self._memory = import_pyarrow().py_buffer(mmap.mmap(fd, self.container.size, prot=mmap.PROT_READ))
+        self.address = self._memory.address
+        self._is_stream = self._memory[: len(MAGIC)].to_pybytes() != MAGIC
 
     def chunks(self, names: list[str]) -> Iterator[list[Any]]:
         """Yield the columns `names` of each record batch. Raises LoaderError E-FORMAT, E-CORRUPT, E-TRUNC."""
@@ -70,6 +80,7 @@ class ArrowFile:
         if -1 in fields:
             cause = f"it has no column {names[fields.index(-1)]!r}, or more than one, unlike the file before it"
             raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
+        self.fetch(names)
         file = pyarrow.BufferReader(self._memory)
         with arrow_errors(path):
             # Not included_fields of IpcReadOptions: with it the reader of files copies what it reads.
@@ -84,6 +95,12 @@ class ArrowFile:
         if self._memory[max(end - len(_END_OF_STREAM), 0) : end].to_pybytes() != _END_OF_STREAM:
             cause = "the stream has no end mark: it was cut off, or its writer was not closed"
             raise LoaderError("E-TRUNC", cause, fix="write or download the file again", path=path)
+
+    def fetch(self, names: list[str]) -> None:
+        """Fetch what chunks(names) needs of a file by URL."""
+        if self._sparse is not None:
+            with arrow_errors(self.container.name):
+                self._sparse.fetch_columns(self.schema, names)
 
     def _open(self, file: Any) -> Any:
         ipc = import_pyarrow().ipc
@@ -110,71 +127,92 @@ class ArrowFiles:
     @property
     def identity(self) -> str:
         """Hex digest of all this."""
-        parts = (FORMAT, self.image, self.label, self.info, *map(os.path.realpath, (*self.paths, b"", *self.indices)))
+        parts = (FORMAT, self.image, self.label, self.info, *map(_real, (*self.paths, b"", *self.indices)))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def locate(self) -> RangeTable:
         """Locate all images. Raises LoaderError for files that are damaged, missing or compressed; ValueError."""
-        rows, columns = ImageRows(), None
-        labels = LabelCollector()
-        for path in self.paths:
-            file = ArrowFile(path)
-            if columns is None:
-                features = read_features(file.schema, self.info)
-                columns = choose_columns(file.schema, features, self.image, self.label)
-                labels = LabelCollector(columns.classes)
-            with arrow_errors(path):
-                _locate_rows(file, columns.image, columns.label, rows, labels)
+        store = ObjectStore() if is_url(self.paths[0]) else None
+        rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
+        columns = choose_columns(first.schema, read_features(first.schema, self.info), self.image, self.label)
+        names = [columns.image] if columns.label is None else [columns.image, columns.label]
+        labels = LabelCollector(columns.classes)
+
+        def fetch(path: bytes) -> ArrowFile:
+            file = first if path == self.paths[0] else ArrowFile(path, store)
+            file.fetch(names)
+            return file
+
+        with ThreadPoolExecutor(_REMOTE_FILES) as pool:
+            for begin in range(0, len(self.paths), _REMOTE_FILES):  # so many are open at a time
+                some = self.paths[begin : begin + _REMOTE_FILES]
+                for file in map(fetch, some) if store is None else pool.map(fetch, some):
+                    with arrow_errors(file.container.name):
+                        _locate_rows(file, names, rows, labels)
         order = self._read_indices(rows) if self.indices else None
         return rows.finish("Arrow files", *labels.finish(), order, self.identity)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
         parts = [np.zeros(0, np.int64)]
         for path in self.indices:
-            file = ArrowFile(path)
+            file = ArrowFile(path, ObjectStore() if is_url(path) else None)
             rows.add_container(file.container)  # so that a change of it is noticed
             with arrow_errors(path):
                 parts += [column.to_numpy().astype(np.int64) for (column,) in file.chunks(file.schema.names[:1])]
         return np.concatenate(parts)
 
 
-def _locate_rows(file: ArrowFile, image: str, label: str | None, rows: ImageRows, labels: LabelCollector) -> None:
+def _locate_rows(file: ArrowFile, names: list[str], rows: ImageRows, labels: LabelCollector) -> None:
     pyarrow, path = import_pyarrow(), file.container.name
     container, first_row, label_chunks = rows.add_container(file.container), 0, []
-    for column, *labelled in file.chunks([image] if label is None else [image, label]):
+    for column, *labelled in file.chunks(names):
         values = locate_values(column)
         offset = 0 if values.buffer is None else values.buffer.address - file.address
         if values.sizes.any() and not 0 <= offset <= file.container.size - values.buffer.size:
-            raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=_UNCOMPRESSED, path=path)
-        rows.add(values, container, offset, first_row, os.path.dirname(path))
+            raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=UNCOMPRESSED, path=path)
+        rows.add(values, container, offset, first_row, folder_of(path))
         first_row += len(values.sizes)
         label_chunks += labelled
-    if label is None:
+    if len(names) == 1:
         labels.add_unlabelled(first_row)
     else:
-        labels.add(pyarrow.chunked_array(label_chunks, file.schema.field(label).type))
+        labels.add(pyarrow.chunked_array(label_chunks, file.schema.field(names[1]).type))
 
 
 def open_arrow_files(
-    paths: list[bytes], *, image: str | None = None, label: str | None = AUTO, max_file_bytes: int = MAX_FILE_BYTES
+    paths: list[bytes],
+    *,
+    image: str | None = None,
+    label: str | None = AUTO,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    **remote_options: Any,
 ) -> RangeSource:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
 
-    image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of files (relative ones to the
-    folder of the Arrow file). label: the column of class numbers or names; None for images of one class. Rows without
-    an image or label (null, or a negative number) are skipped and counted. Raises ValueError for columns, LoaderError.
+    paths: of files, or URLs. image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of
+    files (relative ones to the folder of the Arrow file). label: the column of class numbers or names; None for images
+    of one class. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image or label (null, or
+    a negative number) are skipped and counted. Raises ValueError for columns, LoaderError.
     """
-    files = ArrowFiles(paths=tuple(map(os.path.abspath, paths)), image=image, label=label)
-    reopen = functools.partial(open_arrow_files, paths, image=image, label=label, max_file_bytes=max_file_bytes)
-    return open_described(files, reopen, max_file_bytes)
+    files = ArrowFiles(paths=tuple(map(absolute, paths)), image=image, label=label)
+    options = {"image": image, "label": label, "max_file_bytes": max_file_bytes, **remote_options}
+    reopen = functools.partial(open_arrow_files, paths, **options)
+    return open_described(files, reopen, max_file_bytes, **remote_options)
 
 
-def open_described(files: ArrowFiles, reopen: Callable[[], RangeSource], max_file_bytes: int) -> RangeSource:
+def open_described(
+    files: ArrowFiles, reopen: Callable[[], RangeSource], max_file_bytes: int, **remote_options: Any
+) -> RangeSource:
     """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
-    checked_int("max_file_bytes", max_file_bytes, 1)
+    remote = check_remote(files.paths, max_file_bytes, **remote_options)
     identity = files.identity
     name = identity.encode() + b".index"
     index = load_saved(name, RangeIndex)
     if index is None or index.header.made_by != identity or not are_unchanged(index):
         index = save_index(name, files.locate().write, RangeIndex)
-    return RangeSource(index, reopen, max_file_bytes)
+    again = Reopening(reopen)
+    return RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
+
+
+def _real(path: bytes) -> bytes:
+    return path if is_url(path) else os.path.realpath(path)

@@ -5,19 +5,50 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import choose_columns, holds_bytes, read_features
-from penstock.loaders.arrow.arrow_labels import LabelCollector
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_values import Values, locate_values
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
 from penstock.pipelines.errors import LoaderError
+
+ReadAt = Callable[[int, int], Any]  # (start, bytes) -> an object with the buffer protocol
+
+
+class UrlFile:
+    """Let pyarrow read an object by ranges, as a file."""
+
+    def __init__(self, container: Container, read_at: ReadAt) -> None:
+        self._size, self._read_at = container.size, read_at
+        self._at, self.closed = 0, False
+
+    def read(self, count: int = -1) -> bytes:
+        """Return up to `count` bytes, or all that follow."""
+        left = max(0, self._size - self._at)
+        count = left if count < 0 else min(count, left)
+        data = bytes(self._read_at(self._at, count)) if count else b""
+        self._at += count
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to `offset`."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return where the next byte is read."""
+        return self._at
+
+    def close(self) -> None:
+        """Close the file."""
+        self.closed = True
 
 
 class Footer(NamedTuple):
@@ -28,12 +59,14 @@ class Footer(NamedTuple):
         schema: its pyarrow schema.
         group_rows: rows of each row group, int64.
         group_bytes: bytes of each, uncompressed, int64.
+        metadata: what pyarrow read of it.
     """
 
     container: Container
     schema: Any
     group_rows: npt.NDArray[np.int64]
     group_bytes: npt.NDArray[np.int64]
+    metadata: Any
 
 
 class ImageGroup(NamedTuple):
@@ -90,7 +123,7 @@ def read_footer(path: bytes) -> Footer:
         sizes = np.array([group.total_byte_size for group in groups], np.int64)
         if (rows < 0).any() or (sizes < 0).any() or rows.sum() != about.num_rows:
             raise ValueError("the footer contradicts itself")
-        return Footer(container, file.schema_arrow, rows, sizes)
+        return Footer(container, file.schema_arrow, rows, sizes, about)
 
 
 def read_schema(path: bytes) -> Any:
@@ -99,18 +132,21 @@ def read_schema(path: bytes) -> Any:
         return file.schema_arrow
 
 
-def add_labels(footer: Footer, name: str, labels: LabelCollector) -> None:
-    """Add a whole column to `labels`."""
-    with _opened(footer.container.name, footer.container) as (file, _):
+def read_column(footer: Footer, name: str) -> Any:
+    """Return a whole column as a pyarrow chunked array."""
+    with _opened(footer.container.name, footer.container, footer.metadata) as (file, _):
         column = file.read(columns=[name], use_threads=False).column(name)
         if len(column) != footer.group_rows.sum():
             raise ValueError("a column has more or fewer values than rows")
-        labels.add(column)
+        return column
 
 
-def read_group(container: Container, group: int, image: str) -> ImageGroup:
-    """Decode the images of one row group. Raises LoaderError E-CHANGED if the file has changed."""
-    with _opened(container.name, container, _read_metadata(container)) as (file, _):
+def read_group(container: Container, group: int, image: str, read_at: ReadAt | None = None) -> ImageGroup:
+    """Decode the images of one row group. Raises LoaderError E-CHANGED if the file has changed.
+
+    read_at: how to read bytes of a file by URL, by start and count; by requests of its own unless given.
+    """
+    with _opened(container.name, container, _read_metadata(container), read_at) as (file, _):
         column = file.read_row_group(group, columns=[image], use_threads=False).column(image)
         chunks = tuple(locate_values(chunk) for chunk in column.chunks)
         ends = np.cumsum([len(values.sizes) for values in chunks], dtype=np.int64)
@@ -126,9 +162,23 @@ def _read_metadata(container: Container) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(path: bytes, expected: Container | None = None, metadata: Any = None) -> Iterator[tuple[Any, Container]]:
+def _opened(
+    path: bytes, expected: Container | None = None, metadata: Any = None, read_at: ReadAt | None = None
+) -> Iterator[tuple[Any, Container]]:
     """Open a Parquet file with pyarrow. Raises LoaderError, E-CHANGED if it is not `expected` before and after."""
     pyarrow = import_pyarrow()
+    if is_url(path):  # whose version is compared with each answer
+        store, url = ObjectStore(), path.decode()
+        container = expected or Container(path, *store.stat(url))
+        version = container.mtime_ns
+        remote = UrlFile(container, read_at or (lambda start, count: store.read(url, start, count, version).data))
+        with arrow_errors(path, "E-FORMAT", "not a Parquet file"):
+            file = pyarrow.parquet.ParquetFile(
+                pyarrow.PythonFile(remote, "r"), metadata=metadata, pre_buffer=True, page_checksum_verification=True
+            )
+        with file, arrow_errors(path):
+            yield file, container
+        return
     try:
         fd = open_regular(path)
     except OSError as error:

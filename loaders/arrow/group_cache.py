@@ -42,6 +42,9 @@ class GroupCache(Generic[Group]):
         self.loads = self.evictions = self._num_bytes = 0
         self._groups: OrderedDict[Hashable, Future[Group]] = OrderedDict()
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._groups
+
     def get(self, key: Hashable, load: Callable[[], Group]) -> Group:
         """Return the group `key`, loaded with `load` unless it is here. Raises what `load` raises."""
         if os.getpid() != self._pid:  # a thread that does not exist here may have held the lock

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_values import Values
+from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.places import absolute, find_object, join
 from penstock.loaders.sources.range_index import Container, RangeTable
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
@@ -15,16 +19,21 @@ from penstock.pipelines.errors import LoaderError
 NO_IMAGE, NO_LABEL = "row without an image", "row without a label"
 _NOWHERE = -1  # container of a row without an image
 _COMPARED_BYTES = 64
+_REQUESTS = 64
 
 
 class ImageRows:
     """Collect rows: the container of each image, its offset and bytes there, and a key.
 
+    Args:
+        store: looks at objects that rows name, if the table lies at a URL.
+
     Attributes:
         containers: the files that hold images, in the order in which they were found.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self._store, self._named = store, list[int]()  # containers that rows name by URL
         self.containers: list[Container] = []
         self._numbers: dict[bytes, int] = {}
         self._parts: list[tuple[npt.NDArray[np.int64], ...]] = []
@@ -60,7 +69,7 @@ class ImageRows:
             if name:
                 path = name.encode("utf-8", "surrogateescape")
                 if where[row] == _NOWHERE:
-                    where[row], sizes[row] = self._add_file(os.path.join(folder, path))
+                    where[row], sizes[row] = self._add_file(folder, path)
                     starts[row] = 0
                 else:
                     text += b" (" + path + b")"
@@ -80,6 +89,8 @@ class ImageRows:
         Raises LoaderError E-NODATA without any, E-MISSING if rows name files of which none is there.
         """
         where, starts, sizes = (np.concatenate([np.zeros(0, np.int64), *part]) for part in self._columns())
+        if self._named:
+            sizes = np.where(np.isin(where, self._named), self._find_named()[where], sizes)
         rows = np.arange(len(where)) if order is None else order
         if len(rows) and (rows.min() < 0 or rows.max() >= len(where)):
             raise LoaderError("E-CORRUPT", f"indices must be below {len(where):,}, got {int(rows.max()):,}")
@@ -111,11 +122,14 @@ class ImageRows:
     def _columns(self) -> list[list[npt.NDArray[np.int64]]]:
         return [[part[column] for part in self._parts] for column in range(3)]
 
-    def _add_file(self, path: bytes) -> tuple[int, int]:
+    def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""
-        path = os.path.abspath(path)
+        path = absolute(join(folder, path if self._store is None else path.lstrip(b"/")))
         number = self._numbers.get(path)
-        if number is None:
+        if number is None and self._store is not None:
+            number = self.add_container(Container(path, 0, 0))
+            self._named.append(number)  # its size is looked up with those of all others
+        elif number is None:
             try:
                 status = os.stat(path)
                 self._has_files = True
@@ -125,10 +139,22 @@ class ImageRows:
                 number = self.add_container(Container(path, 0, 0))
         return number, self.containers[number].size
 
+    def _find_named(self) -> npt.NDArray[np.int64]:
+        """Look up the objects that rows name by URL; return the bytes of all containers."""
+        assert self._store is not None
+        urls = [self.containers[number].name for number in self._named]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            found = list(pool.map(partial(find_object, self._store), urls))
+        self._has_files = any(found)
+        self._missing = [url for url, about in zip(urls, found, strict=True) if about is None]
+        for number, url, about in zip(self._named, urls, found, strict=True):
+            self.containers[number] = Container(url, *(about or (0, 0)))
+        return np.array([container.size for container in self.containers], np.int64)
+
     def _compare_first(self, values: Values, container: int, starts: npt.NDArray[np.int64]) -> None:
         """Compare the beginning of one image per container with the file, in case the memory is of another file."""
         rows = np.flatnonzero(values.present & (values.sizes > 0))
-        if container in self._compared or not len(rows):
+        if container in self._compared or not len(rows) or self._store is not None:
             return
         self._compared.add(container)
         path, expected = self.containers[container].name, bytes(values.bytes_of(int(rows[0]))[:_COMPARED_BYTES])

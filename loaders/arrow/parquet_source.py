@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,23 @@ import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
 from penstock.loaders.arrow.arrow_labels import LabelCollector
-from penstock.loaders.arrow.arrow_parquet import Footer, ImageGroup, add_labels, read_footer, read_group, read_schema
+from penstock.loaders.arrow.arrow_package import arrow_errors
+from penstock.loaders.arrow.arrow_parquet import (
+    Footer,
+    ImageGroup,
+    ReadAt,
+    read_column,
+    read_footer,
+    read_group,
+)
 from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.image_rows import NO_LABEL
+from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
 from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
-from penstock.loaders.sources.range_index import Container
+from penstock.loaders.sources.range_source import are_unchanged
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
@@ -60,24 +72,40 @@ class ParquetSource:
     ) -> None:
         self._cache = GroupCache[ImageGroup](checked_int("cache_bytes", cache_bytes, 1))
         self._max_file_bytes = checked_int("max_file_bytes", max_file_bytes, 1)
-        paths = list(map(os.path.abspath, paths))
+        paths = list(map(absolute, paths))
         options: dict[str, Any] = {
             "image": image,
             "label": label,
             "cache_bytes": cache_bytes,
             "max_file_bytes": max_file_bytes,
         }
-        self._reopen = functools.partial(ParquetSource, paths, **options)
-        schema = read_schema(paths[0])
+        self._reopen = Reopening(functools.partial(type(self), paths, **options))
+        footers = self._map(read_footer, paths)
+        schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image
-        footers = list(map(read_footer, paths))
-        labels, classes = _read_labels(footers, columns.label, LabelCollector(columns.classes))
+        labels, classes = self._read_labels(footers, columns.label, LabelCollector(columns.classes))
         self.classes, self.retries = tuple(classes), 0
         self._take_rows(labels, footers)
         self.fingerprint, self.content = self._digest(footers)
         self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
         self._reads, self._has_warned = 0, False
+
+    def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """Call a function that reads a file for each of `items`."""
+        return list(map(function, items))
+
+    def _read_labels(
+        self, footers: list[Footer], label: str | None, labels: LabelCollector
+    ) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+        if label is None:
+            labels.add_unlabelled(int(sum(footer.group_rows.sum() for footer in footers)))
+            return labels.finish()
+        columns = self._map(functools.partial(read_column, name=label), footers)
+        for footer, column in zip(footers, columns, strict=True):
+            with arrow_errors(footer.container.name):
+                labels.add(column)
+        return labels.finish()
 
     def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:
         """Share labels and places of the rows that have a label."""
@@ -95,6 +123,7 @@ class ParquetSource:
         self._containers = [footer.container for footer in footers]
         self._file_groups = np.cumsum([0, *(len(footer.group_rows) for footer in footers)])  # first group of each file
         self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
+        self._group_bytes = np.concatenate([footer.group_bytes for footer in footers])
         self._block_starts = np.searchsorted(kept, self._group_starts)
 
     def _digest(self, footers: list[Footer]) -> tuple[str, str]:
@@ -157,13 +186,20 @@ class ParquetSource:
         container = self._containers[file]
 
         def load() -> ImageGroup:
-            return with_retries(lambda: read_group(container, group, self._image), self._count_retry)
+            read_at = self._reader(file)
+            return with_retries(lambda: read_group(container, group, self._image, read_at), self._count_retry)
 
         return self._cache.get((file, group), load)
 
+    def _reader(self, file: int) -> ReadAt | None:
+        """Return how row groups of a file are read; None for a file on a disk."""
+        return None
+
     def _read_file(self, file: int, name: bytes) -> bytes:
         """Read the file that a row names."""
-        path = os.path.join(os.path.dirname(self._containers[file].name), name)
+        path = join(folder_of(self._containers[file].name), name)
+        if is_url(path):
+            return read_whole(path)
         try:
             status = os.stat(path)
             return with_retries(lambda: read_unchanged(path, status.st_size, mtime_ns(status)), self._count_retry)
@@ -217,7 +253,7 @@ class ParquetSource:
 
     def refreshed(self) -> ParquetSource:
         """Return this source if its files are unchanged, otherwise one of their present content."""
-        return self if all(map(_is_unchanged, self._containers)) else self._reopen()
+        return self if are_unchanged(self._containers) else self._reopen()
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
@@ -228,22 +264,3 @@ class ParquetSource:
 
     def _count_retry(self) -> None:
         self.retries += 1
-
-
-def _read_labels(
-    footers: list[Footer], label: str | None, labels: LabelCollector
-) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-    for footer in footers:
-        if label is None:
-            labels.add_unlabelled(int(footer.group_rows.sum()))
-        else:
-            add_labels(footer, label, labels)
-    return labels.finish()
-
-
-def _is_unchanged(container: Container) -> bool:
-    try:
-        status = os.stat(container.name)
-    except OSError:
-        return False
-    return (status.st_size, mtime_ns(status)) == (container.size, container.mtime_ns)

@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.loaders.arrow.arrow_columns import AUTO
 from penstock.loaders.arrow.arrow_files import ArrowFiles, open_described
+from penstock.loaders.remote.places import absolute, is_file, read_whole
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_source import RangeSource
-from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -21,7 +21,7 @@ _INDICES = ("_indices_files", "_indices_data_files")  # of older versions, which
 
 def is_saved_dataset(path: bytes) -> bool:
     """Return whether `path` is a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote."""
-    there = [os.path.isfile(os.path.join(path, name)) for name in (STATE, INFO, SPLITS)]
+    there = [is_file(os.path.join(path, name)) for name in (STATE, INFO, SPLITS)]
     return (there[0] and there[1]) or there[2]
 
 
@@ -32,18 +32,18 @@ def open_saved_dataset(
     image: str | None = None,
     label: str | None = AUTO,
     max_file_bytes: int = MAX_FILE_BYTES,
+    **remote_options: Any,
 ) -> RangeSource:
-    """Open such a folder; samples are numbered as `datasets.load_from_disk` numbers rows.
+    """Open such a folder, or one below a URL; samples are numbered as `datasets.load_from_disk` numbers rows.
 
     split: which one, of a folder with several. image, label: as open_arrow_files takes them. Raises ValueError for
     splits and columns, LoaderError.
     """
-    path = os.path.abspath(path)
-    reopen = functools.partial(
-        open_saved_dataset, path, split=split, image=image, label=label, max_file_bytes=max_file_bytes
-    )
+    path = absolute(path)
+    options = {"image": image, "label": label, "max_file_bytes": max_file_bytes, **remote_options}
+    reopen = functools.partial(open_saved_dataset, path, split=split, **options)
     folder = _find_split(path, split)
-    state, info = _read_object(os.path.join(folder, STATE)), _read_text(os.path.join(folder, INFO))
+    state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
     if split is not None and folder == path and state.get("_split") != split:
         raise ValueError(f"split must be the one that was saved, {state.get('_split')!r}, got {split!r}")
     indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
@@ -56,11 +56,11 @@ def open_saved_dataset(
     )
     if not files.paths:
         raise LoaderError("E-NODATA", "the saved data set has no files", path=folder)
-    return open_described(files, reopen, max_file_bytes)
+    return open_described(files, reopen, max_file_bytes, **remote_options)
 
 
 def _find_split(path: bytes, split: str | None) -> bytes:
-    if not os.path.isfile(os.path.join(path, SPLITS)):
+    if not is_file(os.path.join(path, SPLITS)):
         return path
     listed = _read_object(os.path.join(path, SPLITS)).get("splits")
     splits = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -84,17 +84,9 @@ def _checked_name(name: Any, folder: bytes) -> bytes:
 
 def _read_object(path: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(_read_text(path))
+        found = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
         raise LoaderError("E-CORRUPT", f"not JSON: {error}", fix="save the data set again", path=path) from error
     if not isinstance(found, dict):
         raise LoaderError("E-CORRUPT", "not a JSON object", fix="save the data set again", path=path)
     return found
-
-
-def _read_text(path: bytes) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise read_error(error, path) from error

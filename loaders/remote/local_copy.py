@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock.loaders.cache.format import crc32
 from penstock.loaders.remote.victims import Index, Victims
-from penstock.loaders.sources.range_index import RangeIndex
+from penstock.loaders.sources.range_index import Ranges
 from penstock.pipelines.errors import LoaderError, printable
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
@@ -42,10 +42,9 @@ class LocalCopy:
         victims: decides what is dropped.
     """
 
-    def __init__(self, folder: bytes, index: RangeIndex, limit: int) -> None:
+    def __init__(self, folder: bytes, index: Ranges, limit: int) -> None:
         self.folder, self._limit = folder, limit
-        sizes = np.array([index.container(number).size for number in range(index.num_containers)], np.int64)
-        self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(index.container_sizes, dtype=np.int64)])
         self._index = index
         self._is_full = False
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.loaders.sources.source_faults import find_status
 from penstock.pipelines.errors import LoaderError
@@ -20,6 +20,7 @@ from penstock.pipelines.errors import LoaderError
 Result = TypeVar("Result")
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_HTTP = ("http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # What a sample may take, all attempts together. A server that never answers is given up after 0.3 of it, and asked
 # again; an answer that is only slow then has 0.6.
@@ -74,6 +75,10 @@ class Part(NamedTuple):
 
     data: Any
     found: RemoteObject
+
+
+Folder = tuple[list[str], dict[str, RemoteObject]]  # folders, objects by URL
+Listed = tuple[list[str], list[tuple[str, RemoteObject]]]  # folders, objects
 
 
 class Deadline:
@@ -134,7 +139,9 @@ class ObjectStore:
         """
 
         def request(limit_s: float) -> Part:
-            part: Part = _client(url).read(url, start, size, limit_s)
+            # No storage takes a request for nothing.
+            client = _client(url)
+            part: Part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed", fix=_INDEX_AGAIN)
             got = memoryview(part.data).nbytes
@@ -151,9 +158,18 @@ class ObjectStore:
             self.num_bytes += size
         return part
 
-    def list(self, url: str) -> list[str]:
-        """Return the URLs of the objects whose names begin with that of `url`, sorted."""
-        return self._try(url, lambda limit_s: sorted(_client(url).list(url, limit_s)))
+    def list_folder(self, url: str) -> Folder:
+        """Return the folders directly below `url`, each with a slash at its end, and the objects there, both sorted."""
+
+        def request(limit_s: float) -> Folder:
+            folders, objects = _client(url).list_folder(url, limit_s)
+            return sorted(folders), dict(sorted(objects))
+
+        return self._try(url, request)
+
+    def list(self, url: str) -> dict[str, RemoteObject]:
+        """Return the objects whose names begin with that of `url`, by URL, sorted."""
+        return self._try(url, lambda limit_s: dict(sorted(_client(url).list(url, limit_s))))
 
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
         """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
@@ -197,17 +213,16 @@ def _find_refusal(error: Exception, text: str, url: str) -> str:
 
 
 def _version(etag: str | None, modified: Any) -> int:
-    identity = etag or str(modified)
+    identity = etag.strip('"') if etag else str(modified)  # in listings Azure leaves out the quotes
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
 
-@functools.cache
 def _client(url: str) -> Any:
-    scheme, host = urlsplit(url)[:2]
-    return _open_client(scheme.lower(), host)
+    scheme, host, _, query, _ = urlsplit(url)
+    return _open_client(scheme.lower(), f"{host}/?{query}" if query and scheme.lower() in _HTTP else host)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # one per host; with signed URLs one for each signature
 def _open_client(scheme: str, host: str) -> Any:
     kind = _Obstore if scheme in _OBSTORE_SCHEMES else _Fsspec
     return kind(scheme, host)
@@ -239,12 +254,19 @@ class _Obstore:
         found = self._describe(answer.meta)  # first: older versions forget it with the bytes
         return Part(answer.bytes(), found)
 
-    def list(self, url: str, limit_s: float) -> list[str]:
+    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
         found = self._obstore.list(self._open_store(limit_s), folder or None)
-        paths = (meta["path"] for chunk in found for meta in chunk)
-        return [self._prefix + path for path in paths if path.startswith(prefix)]
+        named = (meta for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        return list(map(self._name, named))
+
+    def list_folder(self, url: str, limit_s: float) -> Listed:
+        found = self._obstore.list_with_delimiter(self._open_store(limit_s), _path(url).rstrip("/") or None)
+        return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], list(map(self._name, found["objects"]))
+
+    def _name(self, meta: Any) -> tuple[str, RemoteObject]:
+        return self._prefix + meta["path"], self._describe(meta)
 
     def _open_store(self, limit_s: float) -> Any:
         """Return the client whose requests last `limit_s` at most, which cannot be said of a single request."""
@@ -280,7 +302,10 @@ class _Fsspec:
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
 
     def stat(self, url: str, limit_s: float) -> RemoteObject:
-        about = self._files.info(url, **self._limit(limit_s))
+        return self._describe(self._files.info(url, **self._limit(limit_s)))
+
+    @staticmethod
+    def _describe(about: dict[str, Any]) -> RemoteObject:
         etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
         modified = next((about[name] for name in _TIMES if about.get(name)), "")
         return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified))
@@ -289,10 +314,22 @@ class _Fsspec:
         data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
         return Part(data, self.stat(url, limit_s))
 
-    def list(self, url: str, limit_s: float) -> list[str]:
-        prefix = self._files._strip_protocol(f"{url}.")[:-1]  # alone, it would lose a slash at the end
-        found = self._files.find(url[: url.rindex("/") + 1], **self._limit(limit_s))
-        return [url + path[len(prefix) :] for path in found if path.startswith(prefix)]
+    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
+        folder = url.rpartition("/")[0]
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = self._files.find(folder, detail=True, **self._limit(limit_s)).items()
+        named = ((folder + path[len(base) :], about) for path, about in found)
+        return [(name, self._describe(about)) for name, about in named if name.startswith(url)]
+
+    def list_folder(self, url: str, limit_s: float) -> Listed:
+        folder = url.rstrip("/")
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = [
+            (folder + about["name"].rstrip("/")[len(base) :], about)
+            for about in self._files.ls(folder, detail=True, **self._limit(limit_s))
+        ]
+        objects = [(name, self._describe(about)) for name, about in found if about["type"] == "file"]
+        return [f"{name}/" for name, about in found if about["type"] == "directory"], objects
 
     def _limit(self, limit_s: float) -> dict[str, float]:
         """Return the argument that ends a call after so many seconds, where the protocol takes one."""
@@ -300,4 +337,6 @@ class _Fsspec:
 
 
 def _path(url: str) -> str:
-    return urlsplit(url).path.lstrip("/")
+    """Return the name of an object: in HTTP it is quoted and ends at a query, elsewhere it may hold any character."""
+    scheme, _, rest = url.partition("://")
+    return unquote(urlsplit(url).path).lstrip("/") if scheme.lower() in _HTTP else rest.partition("/")[2].lstrip("/")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ from penstock.loaders.remote.fetcher import Fetcher, Range
 from penstock.loaders.remote.local_copy import LocalCopy
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.victims import NextUse
+from penstock.loaders.sources import range_source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
-from penstock.loaders.sources.range_index import RangeIndex
+from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.sources.range_source import RangeSource
+from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.saved_columns import drop_index, reopen_index
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
@@ -54,14 +56,16 @@ _NUM_CHECKED = 256  # containers that are compared when a saved index is opened;
 
 
 def check_remote(
-    paths: Sequence[bytes],
-    requests: int | None,
-    bytes_ahead: int | None,
-    local_cache: str | os.PathLike[Any] | None,
-    local_bytes: int | None,
+    paths: Collection[bytes],
     max_file_bytes: int = MAX_FILE_BYTES,
+    *,
+    requests: int | None = None,
+    bytes_ahead: int | None = None,
+    local_cache: str | os.PathLike[Any] | None = None,
+    local_bytes: int | None = None,
 ) -> RemoteOptions | None:
     """Return the options of a source whose containers are URLs; None for one of files. Raises ValueError."""
+    checked_int("max_file_bytes", max_file_bytes, 1)
     values = (requests, bytes_ahead, local_cache, local_bytes)
     given = {name: value for name, value in zip(REMOTE_OPTIONS, values, strict=True) if value is not None}
     num_urls = sum(map(is_url, paths))
@@ -74,9 +78,12 @@ def check_remote(
     return None
 
 
-def are_remote_unchanged(index: RangeIndex) -> bool:
-    """Return whether containers of an index are unchanged: all, or a sample of many."""
-    store, count = ObjectStore(), index.num_containers
+def are_unchanged(index: RangeIndex) -> bool:
+    """Return whether containers of an index, files or URLs, are unchanged; of many URLs a sample is looked at."""
+    count = index.num_containers
+    if not count or not is_url(index.container(0).name):
+        return range_source.are_unchanged(index.containers())
+    store = ObjectStore()
     some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
 
     def is_unchanged(number: int) -> bool:
@@ -87,23 +94,30 @@ def are_remote_unchanged(index: RangeIndex) -> bool:
         return all(pool.map(is_unchanged, some))
 
 
-class RemoteSource(RangeSource):
-    """Read the samples of an index whose containers are URLs.
+class FetchedRanges:
+    """Read the samples of an index whose containers are URLs: the base of sources by URL.
 
     `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
     indexed is refused (E-CHANGED).
 
     Attributes:
+        options: how they are fetched.
         store: counts requests, bytes and retries.
+        local: the local copy, if there is one.
     """
 
-    def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
-        super().__init__(index, reopen, options.max_file_bytes)
-        self.options, self.store = options, ObjectStore()
+    if TYPE_CHECKING:  # the other base class has them
+        content: str
+
+        def path(self, index: int) -> bytes: ...
+
+    def _begin_fetching(self, ranges: Ranges, options: RemoteOptions, file: ColumnFile) -> None:
+        """Serve `ranges`, whose index is `file`."""
+        self._ranges, self.options, self._file, self.store = ranges, options, file, ObjectStore()
         self.local: LocalCopy | None = None
         if options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
-            self.local = LocalCopy(folder, index, options.local_bytes or 1 << 62)
+            self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
         self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep)
         self._failed: dict[int, LoaderError] = {}
 
@@ -141,7 +155,7 @@ class RemoteSource(RangeSource):
 
         One that cannot be had stays ELSEWHERE; read() raises why.
         """
-        rows["size"] = self._index.sizes[indices]
+        rows["size"] = self._ranges.sizes[indices]
         there = np.zeros(len(indices), bool)
         coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
         if self.local is not None:
@@ -154,7 +168,7 @@ class RemoteSource(RangeSource):
         for row in np.flatnonzero(~there).tolist():
             index = int(indices[row])
             self._failed.pop(index, None)  # of an earlier time
-            if rows["size"][row] > self._max_file_bytes:
+            if not 0 < rows["size"][row] <= self.options.max_file_bytes:
                 continue
             try:
                 data = self._fetcher.take(self._range(index))
@@ -167,9 +181,9 @@ class RemoteSource(RangeSource):
 
     def read(self, index: int) -> bytes:
         """Return the encoded image `index`. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED, E-BOMB."""
-        path, size = self.path(index), int(self._index.sizes[index])
-        if size > self._max_file_bytes:
-            raise oversize_error(size, self._max_file_bytes, index, path)
+        path, size = self.path(index), int(self._ranges.sizes[index])
+        if size > self.options.max_file_bytes:
+            raise oversize_error(size, self.options.max_file_bytes, index, path)
         failed = self._failed.pop(index, None)
         local = None if self.local is None or any(self._fetcher.are_coming([index])) else self.local.read(index)
         if local is not None:
@@ -180,27 +194,44 @@ class RemoteSource(RangeSource):
             return bytes(self._fetcher.take(self._range(index)))
         except LoaderError as error:
             if error.code == "E-CHANGED":
-                drop_index(self._index.file)
+                drop_index(self._file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
 
-    def refreshed(self) -> RangeSource:
-        """Return this source if its containers are unchanged, otherwise one of their present content."""
-        return self if are_remote_unchanged(self._index) else self._reopen()
-
     def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        wanted = indices[self._index.sizes[indices] <= self._max_file_bytes]
+        sizes = self._ranges.sizes[indices]
+        wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
         if self.local is not None:
             wanted = wanted[~self.local.has(wanted)]
         return wanted
 
     def _range(self, index: int) -> Range:
-        container = self._index.container(int(self._index.container_of[index]))
-        start, size = int(self._index.starts[index]), int(self._index.sizes[index])
+        container = self._ranges.container(int(self._ranges.container_of[index]))
+        start, size = int(self._ranges.starts[index]), int(self._ranges.sizes[index])
         return Range(index, container.name.decode(), start, size, container.mtime_ns)
 
     def _keep(self, fetched: Range, data: memoryview) -> None:
-        if self.local is not None:
+        if self.local is not None and data.nbytes:
             self.local.keep(fetched.sample, data, fetched.again)
+
+
+class RemoteSource(FetchedRanges, RangeSource):
+    """Read the samples of a RangeIndex whose containers are URLs."""
+
+    def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
+        super().__init__(index, reopen, options.max_file_bytes)
+        self._begin_fetching(index, options, index.file)
+
+    def refreshed(self) -> RangeSource:
+        """Return this source if its containers are unchanged, otherwise one of their present content."""
+        return self if self.is_unchanged() else self._reopen()
+
+    def containers(self) -> Iterator[Container]:
+        """Return the objects that hold the samples."""
+        return self._index.containers()
+
+    def is_unchanged(self) -> bool:
+        """Return whether its containers are those that were indexed."""
+        return are_unchanged(self._index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach_remote, (self._index.file.paths, self.content, self._reopen, self.options)

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import fnmatch
 
-from penstock.loaders.remote.object_store import ObjectStore, without_secrets
+from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.sources.path_patterns import expand_braces
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 
 
-def expand_url(pattern: bytes) -> list[bytes]:
+def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
     """Return the URLs that `pattern` stands for: those of braces in their order, those of a * sorted.
 
-    Raises LoaderError E-NODATA if a * finds nothing, ValueError for a * in an HTTP URL, which cannot be listed.
+    Each with what the storage's listing says of it; None for those of braces. Raises LoaderError E-NODATA if a * finds
+    nothing, ValueError for a * in an HTTP URL, which cannot be listed.
     """
-    urls: list[bytes] = []
+    urls: dict[bytes, RemoteObject | None] = {}
     store = ObjectStore()
     for one in expand_braces(pattern):
         url = one.decode()
-        if "*" not in url:
-            urls.append(one)
+        if not is_url_pattern(one):
+            urls[one] = None
             continue
-        if url.startswith(("http:", "https:")):
-            raise ValueError(
-                f"HTTP cannot list files: name them with braces, such as train-{{0000..0127}}.tar, got {url!r}"
-            )
-        found = [name for name in store.list(url.partition("*")[0]) if fnmatch.fnmatchcase(name, url)]
+        refuse_http(url)
+        listed = store.list(url.partition("*")[0]).items()
+        found = {name.encode(): about for name, about in listed if fnmatch.fnmatchcase(name, url)}
         if not found:
             fix = "check the pattern; * stands for any characters of the objects' names"
-            raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=without_secrets(url).encode())
-        urls += [name.encode() for name in found]
+            raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=one)
+        urls |= found
     return urls
+
+
+def is_url_pattern(url: bytes) -> bool:
+    """Return whether the storage must be listed for a URL."""
+    return b"*" in url.partition(b"?")[0]
+
+
+def refuse_http(url: str) -> None:
+    """Raise ValueError for a URL whose storage cannot list what there is."""
+    if url.lower().startswith(("http:", "https:")):
+        raise ValueError(
+            "HTTP cannot list files: name them with braces, such as train-{0000..0127}.tar, or pass a list or a table "
+            f"of images, got {printable(url)}"
+        )

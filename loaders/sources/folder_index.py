@@ -125,6 +125,11 @@ class FolderIndex:
         return labels
 
 
+def as_prefix(root: bytes) -> bytes:
+    """Return what the names of an index are appended to: the root and a slash, if it does not end with one."""
+    return root if root.endswith(b"/") else root + b"/"
+
+
 def write_index(file: BinaryIO, header: IndexHeader, columns: Columns) -> None:
     """Write an index: its header, and the arrays for COLUMNS. Raises OSError."""
     write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, COLUMNS)

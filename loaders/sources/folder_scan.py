@@ -148,7 +148,7 @@ class FolderScan:
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
-                if not _is_walked(name):
+                if not is_walked(name):
                     is_lost = folder and (follow or not entry.is_symlink()) and _has_images(self.root, prefix, entry)
                     skipped[HIDDEN_IMAGES if is_lost else HIDDEN] += 1
                 elif not follow and entry.is_symlink():
@@ -196,7 +196,7 @@ class FolderScan:
         above = self._real_root.rstrip(b"/") + b"/"
         if (target.rstrip(b"/") + b"/").startswith(above):
             inside = os.fsdecode(target[len(above) :])
-            return all(_is_walked(part) for part in inside.split("/") if part)
+            return all(is_walked(part) for part in inside.split("/") if part)
         return above.startswith(target.rstrip(b"/") + b"/")
 
 
@@ -227,7 +227,8 @@ def skipped_text(skipped: dict[str, int]) -> str:
     return f", skipped: {reasons}" if reasons else ""
 
 
-def _is_walked(name: str) -> bool:
+def is_walked(name: str) -> bool:
+    """Return whether a folder or file of this name may be part of the data."""
     return not (name.startswith(".") or name in FOREIGN_FOLDERS)
 
 

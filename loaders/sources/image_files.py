@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
 from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import drop_index, reopen_index
@@ -36,9 +36,12 @@ class ImageFiles:
     """
 
     def __init__(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
+        self._take(root, index, options)
+
+    def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
         self.root, self._index, self._options = root, index, options
         self._max_file_bytes: int = options["max_file_bytes"]
-        self._prefix = root.rstrip(b"/") + b"/"
+        self._prefix = as_prefix(root)
         self._num_files = index.num_files
         self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
         self.content, self.num_bytes = index.header.content, index.header.num_bytes
@@ -108,5 +111,5 @@ def _reopen(
     """Open the source in another process. Raises LoaderError E-STALE if the index of these files is gone."""
     files = kind.__new__(kind)
     index = reopen_index(index_paths, FolderIndex, lambda found: found.header.content == content)
-    ImageFiles.__init__(files, root, index, options)
+    files._take(root, index, options)
     return files

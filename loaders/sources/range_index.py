@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,33 @@ class Container(NamedTuple):
     mtime_ns: int
 
 
+class Ranges(Protocol):
+    """Look up the ranges of samples, as RangeIndex does.
+
+    Attributes:
+        num_containers: number of containers.
+        container_sizes: bytes of each.
+        starts, sizes: of each sample the offset in its container and its bytes.
+        container_of: of each sample the number of its container.
+    """
+
+    container_sizes: npt.NDArray[Any]
+    starts: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+    container_of: npt.NDArray[Any]
+
+    @property
+    def num_containers(self) -> int:
+        """Return the number of containers."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def container(self, number: int) -> Container:
+        """Return container `number`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RangeHeader:
     """Describe an index; stored in the file as JSON.
@@ -84,7 +111,7 @@ class RangeIndex:
         file: the mapped file.
         header: what it says of itself.
         classes: class names, by class number.
-        containers: the files that hold the samples.
+        container_sizes: bytes of the files that hold the samples.
         starts, sizes: of each sample the offset in its container and its bytes.
         container_of, labels: of each sample the number of its container and its class number.
     """
@@ -104,9 +131,9 @@ class RangeIndex:
         self.starts, self.sizes = columns["sample_starts"], columns["sample_sizes"]
         self._keys, self._key_offsets = columns["key_names"], columns["key_offsets"]
         self._containers, self._container_offsets = columns["container_names"], columns["container_offsets"]
-        self._container_sizes, self._container_mtimes = columns["container_sizes"], columns["container_mtimes"]
+        self.container_sizes, self._container_mtimes = columns["container_sizes"], columns["container_mtimes"]
         lengths = {len(self.labels), len(self.starts), len(self.sizes), len(self._key_offsets) - 1}
-        if lengths != {len(self.container_of)} or len(self._container_sizes) != len(self._container_offsets) - 1:
+        if lengths != {len(self.container_of)} or len(self.container_sizes) != len(self._container_offsets) - 1:
             raise DamagedIndexError("columns of one table differ in length")
 
     def __len__(self) -> int:
@@ -115,12 +142,16 @@ class RangeIndex:
     @property
     def num_containers(self) -> int:
         """Return the number of containers."""
-        return len(self._container_sizes)
+        return len(self.container_sizes)
 
     def container(self, number: int) -> Container:
         """Return container `number`."""
         name = self._containers[self._container_offsets[number] : self._container_offsets[number + 1]].tobytes()
-        return Container(name, int(self._container_sizes[number]), int(self._container_mtimes[number]))
+        return Container(name, int(self.container_sizes[number]), int(self._container_mtimes[number]))
+
+    def containers(self) -> Iterator[Container]:
+        """Return all containers."""
+        return map(self.container, range(self.num_containers))
 
     def key(self, index: int) -> bytes:
         """Return the key of a sample: its name within its container."""
@@ -132,7 +163,7 @@ class RangeIndex:
         begin = self._container_offsets[containers].astype(np.int64)
         rows["name"], rows["name_bytes"] = begin, self._container_offsets[containers + 1].astype(np.int64) - begin
         rows["offset"], rows["size"] = self.starts[indices], self.sizes[indices]
-        rows["file_size"], rows["mtime_ns"] = self._container_sizes[containers], self._container_mtimes[containers]
+        rows["file_size"], rows["mtime_ns"] = self.container_sizes[containers], self._container_mtimes[containers]
         return self._containers
 
 

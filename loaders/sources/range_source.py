@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, located_errors, oversize_error
-from penstock.loaders.sources.range_index import RangeIndex
+from penstock.loaders.sources.range_index import Container, RangeIndex
 from penstock.loaders.system.file_read import mtime_ns, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import reopen_index
 from penstock.pipelines.errors import count_text, size_text
@@ -77,7 +77,7 @@ class RangeSource:
 
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""
-        return self if are_unchanged(self._index) else self._reopen()
+        return self if are_unchanged(self._index.containers()) else self._reopen()
 
     def _count_retry(self) -> None:
         self.retries += 1
@@ -109,11 +109,10 @@ class RangeSource:
         return _attach, (self._index.file.paths, self.content, self._reopen, self._max_file_bytes)
 
 
-def are_unchanged(index: RangeIndex) -> bool:
-    """Return whether all containers of an index still have their size and time (2 us each)."""
+def are_unchanged(containers: Iterable[Container]) -> bool:
+    """Return whether all containers still have their size and time (2 us each)."""
     try:
-        for number in range(index.num_containers):
-            name, size, modified_ns = index.container(number)
+        for name, size, modified_ns in containers:
             status = os.stat(name)
             if status.st_size != size or mtime_ns(status) != modified_ns:
                 return False

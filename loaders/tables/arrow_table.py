@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.places import read_whole
 from penstock.loaders.tables.row_packer import NO_LABEL
-from penstock.loaders.tables.table_columns import choose_columns, choose_image_column
+from penstock.loaders.tables.table_columns import choose_columns
 from penstock.loaders.tables.text_table import Row
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -31,12 +33,6 @@ def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
             yield number, found, its_label
 
 
-def holds_paths(path: bytes, image: Any = None) -> bool:
-    """Return whether a Parquet file has a column of image paths, and not of the images themselves."""
-    schema = _open_parquet(path).schema_arrow
-    return _is_text(schema.field(choose_image_column(schema.names, image, printable(path))).type)
-
-
 def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
@@ -51,6 +47,7 @@ def _open_parquet(path: bytes) -> Any:
     except ImportError as error:
         raise LoaderError("E-DEPENDENCY", f"Parquet needs pyarrow ({error})", fix="pip install pyarrow") from error
     try:
-        return parquet.ParquetFile(path.decode("utf-8", "surrogateescape"))
+        place = pa.BufferReader(read_whole(path)) if is_url(path) else path.decode("utf-8", "surrogateescape")
+        return parquet.ParquetFile(place)
     except pa.ArrowInvalid as error:
         raise LoaderError("E-FORMAT", f"not a Parquet file: {error}", fix="write the table again", path=path) from error

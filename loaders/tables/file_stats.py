@@ -6,23 +6,48 @@ import os
 import stat
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import MappingProxyType
 
+from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
+from penstock.loaders.remote.places import find_object
 from penstock.loaders.system.file_read import TRANSIENT, mtime_ns, read_error, with_retries
 
-# The time of a file that is missing, that this user may not look at, or that is not a regular file: reading it raises.
+# The time, or version, of a file that is missing, that this user may not look at, or that is not a regular file:
+# reading it raises.
 MISSING = -(1 << 63)
 THREADS = 32  # for network storage; on a local disk they take no more processor time than one
+REMOTE_THREADS = 64
 Stats = tuple["array[int]", "array[int]"]
 
 
-def stat_files(prefix: bytes, chunks: Iterable[list[bytes]], show: Callable[[int], None] = lambda done: None) -> Stats:
+def stat_files(
+    prefix: bytes,
+    chunks: Iterable[list[bytes]],
+    show: Callable[[int], None] = lambda done: None,
+    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+) -> Stats:
     """Return sizes and modification times (ns) of the files prefix + name, chunk by chunk; MISSING for a missing one.
 
-    show: called with the number of files done. Raises LoaderError for storage that fails.
+    Of URLs it is the version instead of the time. show: called with the number of files done. listed: URLs that are
+    known already. Raises LoaderError for storage that fails.
     """
     sizes, times = array("Q"), array("q")
+    if is_url(prefix):
+        store = ObjectStore()
+        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            for names in chunks:
+                known = {prefix + name: listed.get(prefix + name) for name in names}
+                unknown = [url for url, found in known.items() if found is None]
+                known |= zip(unknown, pool.map(partial(find_object, store), unknown), strict=True)
+                for name in names:
+                    found = known[prefix + name] or RemoteObject(0, MISSING)
+                    sizes.append(found.size)
+                    times.append(found.version)
+                show(len(sizes))
+        return sizes, times
     waiting: deque[Future[Stats]] = deque()
 
     def keep(stats: Stats) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.remote.places import without_key
+from penstock.loaders.remote.remote_source import FetchedRanges, RemoteOptions
+from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
+from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import ImageFiles
+from penstock.loaders.sources.range_index import Container
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.list_index import ListIndexWriter
@@ -40,8 +46,10 @@ class ImageList(ImageFiles):
         max_file_bytes: int,
         reopen: Callable[..., ImageList] | None = None,
         base: bytes | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(index.root, index, {"max_file_bytes": max_file_bytes, "reopen": reopen, "base": base})
+        known = {"max_file_bytes": max_file_bytes, "reopen": reopen, "base": base and without_key(base)}
+        super().__init__(index.root, index, {**known, **options})
         self._warn_of_missing()
 
     def refreshed(self) -> ImageList:
@@ -61,13 +69,13 @@ class ImageList(ImageFiles):
         for number, label in enumerate(self.labels(np.arange(len(self))).tolist()):
             packer.add(self.path(number), NO_LABEL if is_flat else label, number + 1)
         index = save_in_memory(ListIndexWriter(packer).write, FolderIndex)
-        return ImageList(index, self._max_file_bytes, None, self._options["base"])
+        return type(self)(index, **self._options)
 
     def name(self, index: int) -> bytes:
         """Return the path of image `index` relative to the folder of its table, whatever else the table lists."""
         base: bytes | None = self._options["base"]
-        path = self.path(index)
-        return path if base is None else path.removeprefix(base.rstrip(b"/") + b"/")
+        path = without_key(self.path(index))
+        return path if base is None else path.removeprefix(as_prefix(base))
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes."""
@@ -75,7 +83,7 @@ class ImageList(ImageFiles):
         classes = count_text(len(self.classes), "class")
         if self._index.header.flat:
             classes += " (rows without labels count as one class)"
-        return f"{images}, {classes}, {size_text(self.num_bytes)}"
+        return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _warn_of_missing(self) -> None:
         missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING)
@@ -83,6 +91,46 @@ class ImageList(ImageFiles):
             first = printable(self.path(int(missing[0])))
             text = f"{len(missing):,} of {len(self):,} files are not there, the first is {first}"
             warnings.warn(f"{text}; reading them raises E-MISSING, or as on_bad_sample says", stacklevel=3)
+
+
+class RemoteImageList(FetchedRanges, ImageList):
+    """Read images by URL, each an object of its own, as ImageList reads files. `remote`, an option: RemoteOptions."""
+
+    def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
+        super()._take(root, index, options)
+        self.root = without_key(root)
+        self._begin_fetching(FileRanges(index), options["remote"], index.file)
+
+
+class FileRanges:
+    """Show the images of an index as ranges, of which each is a whole container: see Ranges."""
+
+    def __init__(self, index: FolderIndex) -> None:
+        self._index, self.num_containers = index, index.num_files
+        self.sizes = self.container_sizes = index.file.columns["file_sizes"]
+        self.starts = np.broadcast_to(np.zeros(1, np.uint8), index.num_files)
+        self.container_of = np.arange(index.num_files, dtype=np.uint32)
+
+    def __len__(self) -> int:
+        return self.num_containers
+
+    def container(self, number: int) -> Container:
+        """Return image `number` as a container."""
+        path = as_prefix(self._index.root) + self._index.relative_path(number)
+        return Container(path, self._index.size(number), self._index.mtime_ns(number))
+
+
+def open_index(
+    index: FolderIndex,
+    remote: RemoteOptions | None,
+    limit: int,
+    reopen: Callable[..., ImageList] | None,
+    **options: Any,
+) -> ImageList:
+    """Serve the images of an index, files or URLs; `options` of ImageList."""
+    if remote is None:
+        return ImageList(index, limit, reopen, **options)
+    return RemoteImageList(index, limit, None if reopen is None else Reopening(reopen), remote=remote, **options)
 
 
 def are_unchanged(index: FolderIndex, *, every_file: bool = True) -> bool:
@@ -97,6 +145,6 @@ def are_unchanged(index: FolderIndex, *, every_file: bool = True) -> bool:
         some = np.union1d(sampled, missing)
     parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
     chunks = ([index.relative_path(number) for number in numbers] for numbers in parts)
-    stats = stat_files(index.root.rstrip(b"/") + b"/", chunks)
+    stats = stat_files(as_prefix(index.root), chunks)
     known = (index.file.columns[name][some] for name in ("file_sizes", "file_mtimes"))
     return all(np.array_equal(now, then) for now, then in zip(stats, known, strict=True))

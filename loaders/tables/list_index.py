@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
 
-from penstock.loaders.sources.folder_index import IndexHeader, write_index
+from penstock.loaders.remote.object_store import RemoteObject, is_url
+from penstock.loaders.remote.places import HTTP
+from penstock.loaders.sources.folder_index import IndexHeader, as_prefix, write_index
 from penstock.loaders.system.column_file import DIGEST_BYTES, join_names, narrowest
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.row_packer import RowPacker
@@ -30,6 +33,7 @@ class ListIndexWriter:
         packer: the rows.
         made_by: what else decides the content, compared before a saved index is used.
         show: called with the number of files looked up so far.
+        listed: sizes and versions of URLs that are known already.
 
     Attributes:
         root: the deepest folder that contains all files; names are relative to it, so a copy has the same fingerprint.
@@ -37,19 +41,26 @@ class ListIndexWriter:
     Raises LoaderError: E-NODATA without any row or file, E-FORMAT for labels that do not fit together.
     """
 
-    def __init__(self, packer: RowPacker, made_by: str = "", show: Callable[[int], None] = lambda done: None) -> None:
+    def __init__(
+        self,
+        packer: RowPacker,
+        made_by: str = "",
+        show: Callable[[int], None] = lambda done: None,
+        listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+    ) -> None:
         if not len(packer):
             raise LoaderError("E-NODATA", "no rows", fix="pass at least one image")
         self._packer, self._made_by = packer, made_by
         numbers, self._classes = packer.labels.finish()
         self._labels = numbers[np.frombuffer(packer.label_of, np.uint32)]
-        self.root = os.path.commonpath([min(packer.folders), max(packer.folders)])
-        prefix = self.root.rstrip(b"/") + b"/"
+        self.root = _find_root(min(packer.folders), max(packer.folders))
+        prefix = as_prefix(self.root)
+        self._has_keys = prefix.lower().startswith(HTTP)  # queries, which may change while the image does not
         self._folders = [folder[len(prefix) :] for folder in packer.folders]
         self._arrange_entries()
         self._names, self._offsets = bytearray(), array("Q", [0])
         self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        sizes, times = stat_files(prefix, self._name_files(), show)
+        sizes, times = stat_files(prefix, self._name_files(), show, listed)
         self._sizes, self._times = np.frombuffer(sizes, np.uint64), np.frombuffer(times, np.int64)
         if (self._times == MISSING).all():
             folders, names = next(packer.chunks())
@@ -80,7 +91,8 @@ class ListIndexWriter:
         kept = [b"" if carries else folder for folder, carries in zip(self._folders, self._carries, strict=True)]
         for folders, names in self._packer.chunks():
             paths = [self._folders[folder] + name for folder, name in zip(folders, names, strict=True)]
-            self._paths.update(b"\0".join(paths) + b"\0")
+            named = [path.partition(b"?")[0] for path in paths] if self._has_keys else paths
+            self._paths.update(b"\0".join(named) + b"\0")
             own = [path[len(kept[folder]) :] for folder, path in zip(folders, paths, strict=True)]
             self._offsets.extend(list(accumulate(map(len, own), initial=len(self._names)))[1:])
             self._names += b"".join(own)
@@ -128,3 +140,11 @@ class ListIndexWriter:
             skipped={},
             made_by=self._made_by,
         )
+
+
+def _find_root(first: bytes, last: bytes) -> bytes:
+    """Return the deepest folder that holds all of the folders of which these come first and last in order."""
+    if not is_url(first):
+        return os.path.commonpath([first, last])
+    protocol = first[: first.index(b"://") + 3]
+    return protocol + os.path.commonpath([folder[len(protocol) - 1 :] for folder in (first, last)])[1:]

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, repeat
+from types import MappingProxyType
 from typing import Any
 
+from penstock.loaders.remote.object_store import RemoteObject, is_url
+from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import save_in_memory
-from penstock.loaders.tables.image_list import ImageList
-from penstock.loaders.tables.open_tables import SHOW_AFTER_S, index_rows
+from penstock.loaders.tables.image_list import ImageList, open_index
+from penstock.loaders.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
 from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.tables.table_columns import choose_columns
-from penstock.pipelines.checked import checked_int, shown
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
 Path = str | bytes | os.PathLike[Any]
@@ -31,24 +35,23 @@ def is_list(spec: Any) -> bool:
     return _form(spec) is not None
 
 
-def open_list(
-    spec: Any, *, root: Path | None = None, classes: Classes | None = None, max_file_bytes: int = MAX_FILE_BYTES
-) -> ImageList:
+def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = None, **options: Any) -> ImageList:
     """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
 
-    A tuple of two lists of paths and names is a pair, a list of two a list of rows. `root` is the folder to which
-    relative paths belong, unless given the working directory. Raises LoaderError as open_tables, ValueError.
+    A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
+    protocol. `root` is the folder or URL to which relative paths belong, unless given the working directory. `options`:
+    max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as open_tables, ValueError.
     """
     form = _form(spec)
     if form == "rows":
-        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, max_file_bytes)
+        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, **options)
     if form == "paths":
-        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, max_file_bytes)
+        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, **options)
     paths, labels = spec
     if len(paths) != len(labels):
         raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(labels):,}")
     numbers = labels.tolist() if hasattr(labels, "tolist") else labels
-    return _open_rows(zip(paths, numbers, strict=True), root, classes, max_file_bytes)
+    return _open_rows(zip(paths, numbers, strict=True), root, classes, **options)
 
 
 def is_frame(spec: Any) -> bool:
@@ -63,12 +66,12 @@ def open_frame(
     label: Any = None,
     root: Path | None = None,
     classes: Classes | None = None,
-    max_file_bytes: int = MAX_FILE_BYTES,
+    **options: Any,
 ) -> ImageList:
-    """Open a data frame, with columns as those of open_tables and paths as those of open_list."""
+    """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
     image, label = choose_columns(list(frame.columns), image, label, "the data frame")
     labels = repeat(NO_LABEL) if label is None else frame[label]
-    return _open_rows(zip(frame[image], labels, strict=False), root, classes, max_file_bytes)
+    return _open_rows(zip(frame[image], labels, strict=False), root, classes, **options)
 
 
 def is_samples(spec: Any) -> bool:
@@ -83,38 +86,47 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> ImageLis
     if getattr(data, "transform", None) is not None:
         warnings.warn("the data set's transform is not applied: pass pipeline= instead", stacklevel=2)
     classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
-    return _open_rows(data.samples, None, classes, max_file_bytes)
+    return _open_rows(data.samples, None, classes, max_file_bytes=max_file_bytes)
 
 
-def open_images(
-    paths: Sequence[bytes], *, classes: Classes | None = None, max_file_bytes: int = MAX_FILE_BYTES
-) -> ImageList:
-    """Open the image files of a pattern: the class of each is the name of its folder. One folder is one class, b"."."""
-    folders = {os.path.dirname(os.path.abspath(path)) for path in paths}
+def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> ImageList:
+    """Open the image files of a pattern: the class of each is the name of its folder. One folder is one class, b".".
+
+    paths: of the files, or a mapping of URLs to what the storage's listing says of them.
+    """
+    options["listed"] = paths if isinstance(paths, Mapping) else {}
+    folders = {folder_of(absolute(path)) for path in paths}
     if len(folders) == 1:
-        return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, max_file_bytes)
+        return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, **options)
     names = [os.path.basename(folder) for folder in islice(folders, 2)]
     if len({os.path.basename(folder) for folder in folders}) == 1:
         raise ValueError(
             f"images in {len(folders):,} folders that are all called {printable(names[0])} have no class: pass a list "
             "of (path, label), or the folder above the class folders; a list of paths alone is one class"
         )
-    labelled = ((path, os.path.basename(os.path.dirname(os.path.abspath(path)))) for path in paths)
-    return _open_rows(labelled, None, classes, max_file_bytes)
+    labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
+    return _open_rows(labelled, None, classes, **options)
 
 
 def _open_rows(
-    rows: Iterable[tuple[Any, Any]], root: Path | None, classes: Classes | None, max_file_bytes: int
+    rows: Iterable[tuple[Any, Any]],
+    root: Path | None,
+    classes: Classes | None,
+    *,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+    **remote_options: Any,
 ) -> ImageList:
-    limit = checked_int("max_file_bytes", max_file_bytes, 1)
+    base = None if root is None else as_root(root)
     packer = RowPacker(classes)
-    packer.begin(RowOrigin(), None if root is None else os.path.expanduser(os.fsencode(root)))
+    packer.begin(RowOrigin(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
+    remote = check_remote(packer.folders, max_file_bytes, **remote_options)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        writer = index_rows(packer, bar)
-    base = None if root is None else os.path.abspath(os.path.expanduser(os.fsencode(root)))
-    return ImageList(save_in_memory(writer.write, FolderIndex), limit, None, base)
+        writer = index_rows(packer, bar, "", listed)
+    index = save_in_memory(writer.write, FolderIndex)
+    return open_index(index, remote, max_file_bytes, None, base=base)
 
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
@@ -150,5 +162,6 @@ def _is_path(value: Any) -> bool:
 
 def _may_be_image(path: Path) -> bool:
     """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
-    suffix = os.path.splitext(os.fsdecode(path))[1].lower()
+    name = os.fsencode(path)
+    suffix = os.path.splitext(os.fsdecode(name.partition(b"?")[0] if is_url(name) else name))[1].lower()
     return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

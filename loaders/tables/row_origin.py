@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 
 class RowOrigin(NamedTuple):
@@ -21,6 +21,6 @@ class RowOrigin(NamedTuple):
 
     def error(self, row: int, cause: str, fix: str | None = None) -> LoaderError:
         """Return the error of a row that cannot be used: `train.csv line 17: 3 columns, expected 2`."""
-        name = "" if self.table is None else printable(os.path.basename(self.table))[1:-1] + " "
+        name = "" if self.table is None else printable(os.path.basename(hide_secrets(self.table)))[1:-1] + " "
         fix = fix or f"correct this {self.unit}"
         return LoaderError("E-FORMAT", f"{name}{self.unit} {row:,}: {cause}", fix=fix, path=self.table)

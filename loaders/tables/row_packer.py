@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.places import absolute, join
 from penstock.loaders.tables.label_numbers import LabelNumbers
 from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.pipelines.checked import shown
@@ -26,7 +29,7 @@ class RowPacker:
         labels: the numbers of the labels.
         names, offsets: file names one after another, and where each begins.
         folder_of, label_of: of each row the number of its folder in `folders`, and of its label in `labels`.
-        folders: absolute path of each folder, with a slash at its end -> its number.
+        folders: absolute path or URL of each folder, with a slash at its end -> its number.
     """
 
     def __init__(self, classes: Sequence[str | bytes] | None = None, *, untyped: bool = False) -> None:
@@ -34,11 +37,12 @@ class RowPacker:
         self.names, self.offsets = bytearray(), array("Q", [0])
         self.folder_of, self.label_of = array("I"), array("I")
         self.folders: dict[bytes, int] = {}
+        self._begin = b""  # of all folders: a slash, or a protocol
         self.begin(RowOrigin(), None)
 
     def begin(self, origin: RowOrigin, base: bytes | None) -> None:
         """Take the rows that follow from `origin`; their paths are relative to `base` (the working directory)."""
-        self._origin, self._base = origin, os.path.abspath(base or b".")
+        self._origin, self._base = origin, absolute(base or b".")
         self._written: dict[bytes, int] = {}  # folder as the rows write it -> its number
 
     def __len__(self) -> int:
@@ -52,12 +56,13 @@ class RowPacker:
         text = path.encode("utf-8", "surrogateescape") if type(path) is str else self._encode(path, row)
         if text[:1] == b"~" or b":/" in text or b"\0" in text:
             text = self._expand(text, row)
-        cut = text.rfind(b"/") + 1
+        query = text.find(b"?")  # which may hold slashes
+        cut = text.rfind(b"/", 0, query if query >= 0 and is_url(text) else len(text)) + 1
         if cut == len(text):
             cause = f"{printable(text)} is the path of a folder" if text else "no path"
             raise self._origin.error(row, cause, "give every row the path of an image")
         folder = self._written.get(text[:cut])
-        self.folder_of.append(self._add_folder(text[:cut]) if folder is None else folder)
+        self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
         self.label_of.append(0 if label is NO_LABEL else self.labels.number(label, self._origin, row))
         self.names += text[cut:]
         self.offsets.append(len(self.names))
@@ -84,14 +89,21 @@ class RowPacker:
             if host not in (b"", b"localhost"):
                 raise self._origin.error(row, f"{printable(path)} is on another host", "pass file:///path")
             return slash + unquote_to_bytes(below)
-        scheme = path.partition(b"://")[0]
-        if b"://" in path and scheme.isalnum():
-            raise self._origin.error(row, f"{printable(path)} is not a local file", "copy the images to this machine")
         return os.path.expanduser(path)
 
-    def _add_folder(self, written: bytes) -> int:
+    def _add_folder(self, written: bytes, row: int) -> int:
+        path = join(self._base, written)
+        if is_url(path):
+            scheme, _, below = path.partition(b"://")
+            begin, below = scheme.lower() + b"://", posixpath.normpath(below)
+        else:
+            begin, below = b"/", path
+        if self._begin not in (b"", begin):
+            cause = f"{printable(path)} in a list of {'files' if self._begin == b'/' else self._begin.decode()}"
+            raise self._origin.error(row, cause, "make a list for each protocol, open_source each, and pass them all")
+        self._begin = begin
         # Not normpath: a/../b is another folder than b where a is a link.
-        parts = [part for part in os.path.join(self._base, written).split(b"/") if part not in (b"", b".")]
-        path = b"/" + b"".join(part + b"/" for part in parts)
+        parts = [part for part in below.split(b"/") if part not in (b"", b".")]
+        path = begin + b"".join(part + b"/" for part in parts)
         self._written[written] = number = self.folders.setdefault(path, len(self.folders))
         return number

@@ -22,21 +22,15 @@ def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -
     columns: all names. image, label: what the user asked for; None for the first of IMAGE_COLUMNS and LABEL_COLUMNS.
     where: what messages call the table. Raises ValueError. Warns if labels may have been overlooked.
     """
-    paths = choose_image_column(columns, image, where)
+    paths = _choose("image", image, IMAGE_COLUMNS, columns, where)
+    if paths is None:
+        raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
     others = [name for name in columns if name != paths]
     labels = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
     if labels is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
         warnings.warn(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}", stacklevel=2)
     return paths, labels
-
-
-def choose_image_column(columns: Sequence[Any], image: Any, where: str) -> Any:
-    """Return the name of the column of images, as choose_columns does. Raises ValueError."""
-    chosen = _choose("image", image, IMAGE_COLUMNS, columns, where)
-    if chosen is None:
-        raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
-    return chosen
 
 
 def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[Any], where: str) -> Any:

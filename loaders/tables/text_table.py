@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.places import read_whole
 from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL
 from penstock.loaders.tables.table_columns import choose_columns
@@ -25,7 +28,7 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
     """
     origin = RowOrigin(path, "line")
     with _open_text(path) as file:
-        delimiter = "\t" if path.lower().endswith(b".tsv") else ","
+        delimiter = "\t" if path.partition(b"?")[0].lower().endswith(b".tsv") else ","
         reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
         try:
             header = next(reader, None)
@@ -80,4 +83,7 @@ def _parse(line: str, origin: RowOrigin, number: int) -> dict[str, Any]:
 
 def _open_text(path: bytes) -> TextIO:
     """Open UTF-8 text, with or without a byte order mark; other bytes are kept, since names of files may be any."""
+    if is_url(path):
+        file = io.BytesIO(read_whole(path))
+        return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     return open(os.fsdecode(path), encoding="utf-8-sig", errors="surrogateescape", newline="")

@@ -27,7 +27,7 @@ from penstock.loaders.tars.tar_labels import (
     table_labels,
 )
 from penstock.loaders.tars.tar_scan import TarSamples, TarScan
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
 _RULES = b"penstock tars 1"  # the version of the rules by which samples are grouped, ordered and labelled
@@ -120,7 +120,7 @@ def _find_labels(
     if settings.table is not None:
         return _Labels(table_labels(settings.table, names))
     if settings.label == SHARD:
-        shards = [splitext(basename(path))[0] for path in paths]
+        shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
         return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
     firsts: dict[LabelMember | None, TarSamples] = {}
     for tar in tars:
@@ -129,7 +129,7 @@ def _find_labels(
     if len(firsts) > 1:
         (one, first), (other, second), *_ = firsts.items()
         where = [
-            f"{'folder' if m is None else m.describe()} in {printable(basename(t.container.name))}"
+            f"{'folder' if m is None else m.describe()} in {printable(basename(hide_secrets(t.container.name)))}"
             for m, t in ((one, first), (other, second))
         ]
         raise LoaderError("E-FORMAT", f"labels stand in different places: {' and '.join(where)}", fix=_FIX_LABEL)

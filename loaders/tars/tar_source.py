@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.remote_source import (
     REMOTE_OPTIONS,
-    RemoteOptions,
     RemoteSource,
-    are_remote_unchanged,
+    are_unchanged,
     check_remote,
 )
+from penstock.loaders.remote.url_patterns import refuse_http
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
-from penstock.loaders.sources.range_source import RangeSource, are_unchanged
+from penstock.loaders.sources.range_source import RangeSource
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
-from penstock.pipelines.checked import checked_bool, checked_int, shown
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.checked import checked_bool, shown
 
 SUFFIX = ".tar"
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
@@ -36,10 +38,7 @@ def open_tars(
     classes: Sequence[str | bytes] | None = None,
     rescan: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
-    requests: int | None = None,
-    bytes_ahead: int | None = None,
-    local_cache: str | os.PathLike[Any] | None = None,
-    local_bytes: int | None = None,
+    **remote_options: Any,
 ) -> RangeSource:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
 
@@ -58,7 +57,7 @@ def open_tars(
         classes: class names, by class number.
         rescan: make the index again.
         max_file_bytes: a larger image is refused before it is read.
-        requests, bytes_ahead, local_cache, local_bytes: of tars by URL, as RemoteOptions holds them.
+        remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
 
     Raises LoaderError: E-NODATA without samples, E-FORMAT for a compressed tar, another file, or a sample without its
     label, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for
@@ -68,27 +67,24 @@ def open_tars(
     if table is not None and isinstance(label, (str, os.PathLike)):
         label = os.path.abspath(label)
     settings = IndexSettings(image=_checked_image(image), label=label, table=table, classes=_checked_classes(classes))
-    checked_int("max_file_bytes", max_file_bytes, 1)
-    remote = check_remote(paths, requests, bytes_ahead, local_cache, local_bytes, max_file_bytes)
+    remote = check_remote(paths, max_file_bytes, **remote_options)
     paths = [path if remote else os.path.abspath(path) for path in paths]
     name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
     index = None if checked_bool("rescan", rescan) else load_saved(name, RangeIndex)
-    if index is None or index.header.made_by != settings.digest() or not _is_valid(index, remote):
+    if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
         index = save_index(name, make_table(paths, settings).write, RangeIndex)
-    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes}
-    if remote is not None:
-        more = {name: getattr(remote, name) for name in REMOTE_OPTIONS}
-        return RemoteSource(index, _Reopening(paths, {**options, **more}), remote)
-    return RangeSource(index, _Reopening(paths, options), max_file_bytes)
-
-
-def _is_valid(index: RangeIndex, remote: RemoteOptions | None) -> bool:
-    return are_unchanged(index) if remote is None else are_remote_unchanged(index)
+    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
+    reopen = Reopening(partial(open_tars, paths, **options))
+    return RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
 
 
 def is_tar_folder(path: bytes) -> bool:
     """Return whether a folder holds tars, but no image and no folder; it is read up to the first of these."""
     has_tar = False
+    if is_url(path):
+        folders, names = _list_url(path)
+        suffixes = {os.path.splitext(name.lower())[1] for name in names}
+        return not folders and SUFFIX in suffixes and not suffixes & IMAGE_SUFFIXES
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -104,7 +100,9 @@ def is_tar_folder(path: bytes) -> bool:
 
 
 def open_tar_folder(path: bytes, **options: Any) -> RangeSource:
-    """Open the tars in a folder, sorted by name (bytes), as open_tars does."""
+    """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
+    if is_url(path):
+        return open_tars([name.encode() for name in _list_url(path)[1] if name.lower().endswith(SUFFIX)], **options)
     try:
         names = sorted(name for name in os.listdir(path) if name.lower().endswith(SUFFIX.encode()))
     except OSError as error:
@@ -112,20 +110,13 @@ def open_tar_folder(path: bytes, **options: Any) -> RangeSource:
     return open_tars([os.path.join(path, name) for name in names if not name.startswith(b".")], **options)
 
 
-class _Reopening:
-    """Opens the same tars as they are now; pickles as nothing, because workers never do, and a table may be large."""
-
-    def __init__(self, paths: Sequence[bytes], options: dict[str, Any]) -> None:
-        self._paths, self._options = paths, options
-
-    def __call__(self) -> RangeSource:
-        if not self._paths:
-            cause = "tars have changed since they were indexed by another process"
-            raise LoaderError("E-STALE", cause, fix="create the loader again")
-        return open_tars(self._paths, **self._options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Reopening, ((), {})
+def _list_url(url: bytes) -> tuple[list[str], list[str]]:
+    """Return the URLs of folders and objects directly below `url` whose names do not begin with a dot, sorted."""
+    folder = url.decode() + "/"
+    refuse_http(folder)
+    folders, objects = ObjectStore().list_folder(folder)
+    shown = [[name for name in names if name[len(folder)] != "."] for names in (folders, objects)]
+    return shown[0], shown[1]
 
 
 def _checked_image(image: Any) -> tuple[bytes, ...]:

@@ -46,6 +46,7 @@ class Photos:
         self.names = [os.fsdecode(name) for name in source.classes]
         self.data = [source.read(index) for index in range(len(source))]
         self.servers = contextlib.ExitStack()
+        self.bucket: Any = None  # boto3's client
         self._made: dict[str, Made] = {}
 
     def get(self, kind: str) -> Made:
@@ -91,13 +92,15 @@ def as_tars_by_nginx(photos: Photos) -> Made:
     return f"{url}/{make_tars(photos)}", {}
 
 
-def as_tars_by_s3(photos: Photos) -> Made:
-    server = photos.servers.enter_context(serve_s3())
-    make_tars(photos)
-    server.client.create_bucket(Bucket="photos")
-    for path in photos.scratch.glob("train-*.tar"):
-        server.client.upload_file(str(path), "photos", path.name)
-    return "s3://photos/train-*.tar", {}
+def as_s3(photos: Photos, name: str) -> Made:
+    if photos.bucket is None:
+        photos.bucket = photos.servers.enter_context(serve_s3()).client
+        photos.bucket.create_bucket(Bucket="photos")
+        make_tars(photos)
+        for path in (*photos.scratch.glob("train-*.tar"), *photos.folder.rglob("*.jpg")):
+            key = f"images/{path.relative_to(photos.folder)}" if path.suffix == ".jpg" else path.name
+            photos.bucket.upload_file(str(path), "photos", key)
+    return f"s3://photos/{name}", {}
 
 
 def as_csv(photos: Photos) -> Made:
@@ -115,6 +118,50 @@ def as_json_lines(photos: Photos) -> Made:
     lines = [json.dumps({"file": p, "kind": name}) for p, name in zip(photos.paths, names, strict=True)]
     path.write_text("\n".join(lines))
     return path, {"image": "file", "label": "kind"}
+
+
+def as_urls(photos: Photos) -> list[str]:
+    """Serve the files of the folder; return their URLs."""
+    if not (photos.scratch / "files").exists():
+        (photos.scratch / "files").symlink_to(photos.folder)
+    return [f"{photos.url}/files/{os.path.relpath(path, photos.folder)}" for path in photos.paths]
+
+
+def as_remote_table(photos: Photos) -> Made:
+    as_urls(photos)
+    path, _ = as_csv(photos)
+    text = path.read_text().replace(os.path.relpath(photos.folder, photos.scratch) + "/", "files/")
+    (photos.scratch / "urls.csv").write_text(text)
+    return f"{photos.url}/urls.csv", {"requests": 3}
+
+
+def as_table_of_urls(photos: Photos) -> Made:
+    as_remote_table(photos)
+    return photos.scratch / "urls.csv", {"root": photos.url, "local_cache": photos.scratch / "images"}
+
+
+def as_remote(photos: Photos, kind: str, **options: Any) -> Made:
+    """Serve the files of a kind that is a path or a pattern, by URL."""
+    path, _ = photos.get(kind)
+    number = SHARDS - 1
+    name = os.path.basename(path).replace("*", f"{{0..{number}}}")
+    return f"{photos.url}/{name}", options
+
+
+def as_saved_dataset(photos: Photos) -> Made:
+    import datasets
+
+    images = [{"bytes": data, "path": None} for data in photos.data]
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=photos.names)})
+    data = datasets.Dataset.from_dict({"image": images, "label": photos.labels}, features=kinds)
+    data.save_to_disk(photos.scratch / "saved", num_shards=SHARDS)
+    return f"{photos.url}/saved/", {}
+
+
+def as_remote_cache(photos: Photos) -> Made:
+    with open_loader((photos.folder, {}), backend="hdf5", cache=photos.scratch / "made.h5"):
+        pass
+    return f"{photos.url}/made.h5", {"local_cache": photos.scratch / "caches"}
 
 
 def as_arrow(photos: Photos) -> Made:
@@ -147,9 +194,19 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "Parquet": as_parquet,
     "tars over HTTP": as_remote_tars,
     "tars over HTTP, copied": as_copied_tars,
+    "list of pairs over HTTP": lambda photos: (list(zip(as_urls(photos), photos.labels, strict=True)), {}),
+    "CSV over HTTP": as_remote_table,
+    "CSV of images over HTTP, copied": as_table_of_urls,
+    "folder in S3": lambda photos: as_s3(photos, "images/"),
+    "pattern of images in S3": lambda photos: as_s3(photos, "images/*.jpg"),
+    "Arrow over HTTP": lambda photos: as_remote(photos, "Arrow"),
+    "Parquet over HTTP": lambda photos: as_remote(photos, "Parquet"),
+    "Parquet over HTTP, copied": lambda photos: as_remote(photos, "Parquet", local_cache=photos.scratch / "groups"),
+    "saved dataset over HTTP": as_saved_dataset,
+    "HDF5 over HTTP": as_remote_cache,
     "subset of tars over HTTP": lambda photos: (as_remote_tars(photos)[0], {"subset": f":{NUM_PHOTOS}"}),
     "tars by nginx": as_tars_by_nginx,
-    "tars by S3": as_tars_by_s3,
+    "tars in S3": lambda photos: as_s3(photos, "train-*.tar"),
     "list of tars over HTTP": lambda photos: ([as_remote_tars(photos)[0]], {}),
     "subset of all": lambda photos: (photos.folder, {"subset": ":"}),
     "list of folders": lambda photos: ([photos.folder], {}),
@@ -187,7 +244,7 @@ def expected(photos: Photos) -> list[Row]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_stream_is_that_of_the_folder(photos: Photos, expected: list[Row], kind: str, engine: str) -> None:
     settings = dict(ENGINES[engine])
-    if settings.get("backend") == "hdf5":
+    if settings.get("backend") == "hdf5" and kind != "HDF5 over HTTP":
         settings["cache"] = photos.scratch / f"{kind.replace(' ', '-')}.h5"
     with open_loader(photos.get(kind), **settings) as loader:
         served = serve(loader) + serve(loader)

@@ -220,7 +220,7 @@ def test_fixes_are_those_of_urls(server: RangeServer, photos: ImageFolder, monke
             source.read(3)
         assert words in caught.value.fix
         assert "folder" not in caught.value.fix
-    monkeypatch.setattr(ObjectStore, "list", lambda self, url: [])
+    monkeypatch.setattr(ObjectStore, "list", lambda self, url: {})
     with pytest.raises(LoaderError, match="check the pattern") as caught:
         url_patterns.expand_url(b"s3://bucket/train-*.tar")
     assert caught.value.code == "E-NODATA"

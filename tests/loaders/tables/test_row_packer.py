@@ -65,7 +65,7 @@ def test_folders_are_held_once() -> None:
         (None, "a path must be a string, got None"),
         (float("nan"), "a path must be a string, got nan"),
         ("a\0.jpg", "zero byte"),
-        ("s3://bucket/a.jpg", "'s3://bucket/a.jpg' is not a local file"),
+        ("s3://bucket/a.jpg", "'s3://bucket/' in a list of files"),
         ("file://other/a.jpg", "on another host"),
     ],
 )

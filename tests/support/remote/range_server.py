@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, unquote
+from xml.sax.saxutils import escape
 
 # (path, number of the request, from 1) -> status to answer with instead, or one of these.
 Fault = Callable[[str, int], int]
@@ -29,6 +31,7 @@ class RangeServer:
         fault: decides which requests fail.
         error_body: body of the answers that fail.
         etags: path -> ETag to send instead of that of the file's content; "" for none.
+        watch: called with the path and query of each request.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
         stop: closes the port; open connections go on.
@@ -40,6 +43,7 @@ class RangeServer:
     fault: Fault | None = None
     error_body: bytes = b""
     etags: dict[str, str] = field(default_factory=dict)
+    watch: Callable[[str], object] = lambda target: None
     requests: Counter[str] = field(default_factory=Counter)
     num_bytes: int = 0
     most_at_once: int = 0
@@ -68,6 +72,23 @@ def _content(file: Path, mtime_ns: int) -> tuple[memoryview, str]:
     return memoryview(data), hashlib.md5(data).hexdigest()
 
 
+def _list_bucket(bucket: Path, query: dict[str, list[str]]) -> bytes:
+    """Answer ListObjectsV2 of S3 for the files of a folder, all in one page."""
+    prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
+    keys = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
+    keys = [key for key in keys if key.startswith(prefix)]
+    inner = {key for key in keys if delimiter and delimiter in key[len(prefix) :]}
+    folders = sorted({prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in inner})
+    text = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
+    for key in keys:
+        if key not in inner:  # its ETag without quotes, as Azure lists it
+            file = bucket / key
+            data, digest = _content(file, file.stat().st_mtime_ns)
+            text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{digest}</ETag>"
+            text += "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>".encode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: RangeServer
@@ -83,15 +104,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         number, sent = self.state.begin(), 0
+        self.state.watch(self.path)
         try:
             time.sleep(self.state.delay_s)
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
+            path = unquote(path)
             status = self.state.fault(path, number) if self.state.fault is not None else 0
             if status == HANG:
                 self.state.stopped.wait()
                 self.close_connection = True
                 return
             file = self.state.root / path.lstrip("/")
+            if status <= 0 and "list-type=2" in query:
+                body = _list_bucket(file, parse_qs(query))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return
             if status <= 0 and not file.is_file():
                 status = 404
             if status > 0:
@@ -141,6 +171,12 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Stay silent about clients that leave."""
+
+
+def s3_environment(url: str) -> dict[str, str]:
+    """Return variables by which clients of S3 use the server at `url`: a bucket is a folder of its root."""
+    keys = {"AWS_ACCESS_KEY_ID": "name", "AWS_SECRET_ACCESS_KEY": "a-secret-key", "AWS_REGION": "us-east-1"}
+    return {"AWS_ENDPOINT_URL": url, **keys}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,116 @@
+"""Serves a folder of images in object storage: its listing is the scan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, BinaryIO
+
+from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.remote.remote_source import check_remote
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.sources.folder_scan import (
+    BESIDE_CLASSES,
+    FLAT_CLASS,
+    HIDDEN,
+    IMAGE_SUFFIXES,
+    OTHER_SUFFIX,
+    UNREAD_FORMAT,
+    UNREAD_SUFFIXES,
+    is_walked,
+    skipped_text,
+)
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.reopening import Reopening
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.loaders.tables.file_stats import REMOTE_THREADS
+from penstock.loaders.tables.image_list import RemoteImageList
+from penstock.pipelines.errors import LoaderError
+
+
+class UrlFolder(RemoteImageList):
+    """Read the images below a URL, classes and order as of ImageFolder; a copy on a disk has the same fingerprint."""
+
+    def refreshed(self) -> RemoteImageList:
+        """Return this source if its listing is the same, otherwise one of the images that there are now."""
+        again: RemoteImageList = self._options["reopen"]()
+        return self if again.content == self.content else again
+
+
+def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any) -> UrlFolder:
+    """Open the class folders, or the images, below a URL; the storage must be able to list them.
+
+    remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Raises LoaderError E-NODATA, E-EMPTYCLASS.
+    """
+    remote = check_remote([url], max_file_bytes, **remote_options)
+    reopen = Reopening(partial(open_url_folder, url, max_file_bytes=max_file_bytes, **remote_options))
+    root = url.rstrip(b"/")
+    index = save_in_memory(UrlFolderScan(root).write, FolderIndex)
+    return UrlFolder(index, max_file_bytes, reopen, root, remote=remote)
+
+
+class UrlFolderScan:
+    """List the images below a URL by the rules of FolderScan; the listings of class folders run side by side."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root, self._prefix = root, root.decode() + "/"
+        self._builder, self._skipped = FolderIndexBuilder(), Counter[str]()
+        store = ObjectStore()
+        folders, objects = store.list_folder(self._prefix)
+        names = [folder[len(self._prefix) : -1] for folder in folders]
+        classes = sorted(filter(is_walked, names))
+        self._skipped[HIDDEN] += len(names) - len(classes)
+        top = self._take(objects)
+        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            listings = pool.map(store.list, [f"{self._prefix}{name}/" for name in classes])
+            for name, listed in zip(classes, listings, strict=True):
+                label = self._builder.add_class(name.encode())
+                self._builder.add_files(label, self._take(listed))
+        self._flat = len(self._builder) == 0 and len(top) > 0
+        if self._flat:
+            self._refuse_strays(len(top))
+            self._builder.classes, self._builder.class_counts = [FLAT_CLASS], [0]
+            self._builder.add_files(0, top)
+        elif len(self._builder) == 0:
+            raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(+self._skipped)}", path=root)
+        else:
+            self._skipped[BESIDE_CLASSES] += len(top)
+            self._refuse_empty_classes()
+
+    def write(self, file: BinaryIO) -> None:
+        """Write what was found as an index. Raises OSError."""
+        self._builder.write(file, root=self._root, flat=self._flat, skipped=dict(+self._skipped))
+
+    def _take(self, objects: dict[str, RemoteObject]) -> FileTable:
+        """Return the images among `objects`, which are of the latest class."""
+        images, numbers = FileTable(), dict[str, int]()
+        label = max(0, len(self._builder.classes) - 1)
+        for url, found in objects.items():
+            path = url[len(self._prefix) :]
+            suffix = path[path.rfind(".") :].lower()
+            if not all(map(is_walked, path.split("/"))):
+                self._skipped[HIDDEN] += 1
+            elif suffix not in IMAGE_SUFFIXES:
+                self._skipped[UNREAD_FORMAT if suffix in UNREAD_SUFFIXES else OTHER_SUFFIX] += 1
+            else:
+                below = path.rpartition("/")[0]
+                if below not in numbers:
+                    numbers[below] = self._builder.add_folder(below.encode(), label, 0, 0)
+                images.add(path.encode(), numbers[below], *found)
+        return images
+
+    def _refuse_strays(self, num_images: int) -> None:
+        if self._builder.classes and self._skipped[UNREAD_FORMAT]:
+            cause = f"class folders without images that are read (TIFF, PPM), and {num_images:,} images next to them"
+            fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
+            raise LoaderError("E-NODATA", cause, fix=fix, path=self._root)
+
+    def _refuse_empty_classes(self) -> None:
+        empty = [name for name, n in zip(self._builder.classes, self._builder.class_counts, strict=True) if not n]
+        if empty:
+            others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""
+            fix = "remove the class folder that holds no image"
+            path = self._root + b"/" + empty[0]
+            raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)
