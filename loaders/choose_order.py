@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import BlockwiseSource, Source
+from penstock.loaders.stream.block_layout import BlockSizes
 from penstock.loaders.stream.block_order import BlockShuffled
 from penstock.loaders.stream.mixed_order import Mixed
 from penstock.loaders.stream.order import InOrder, Order, Shuffled
@@ -19,6 +20,7 @@ from penstock.loaders.stream.weighted_order import make_weighted
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import printable
 
+_SAMPLES, _GROUP = 64, 256  # of Blocks
 _PAIRS = 1024  # pairs of neighbours whose labels are compared
 _SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 is usual for two classes
 
@@ -28,16 +30,19 @@ class Blocks:
     """Ask for a shuffle by blocks, which suits storage that is slow at random reads.
 
     Attributes:
-        samples: neighbouring samples per block; 64 photos are some MB.
-        group: blocks whose samples are mixed with each other at a time: the more, the better a batch is mixed.
+        samples: neighbouring samples per block; by default 64, which are some MB of photos, or the row groups of
+            Parquet files, whatever their sizes.
+        group: blocks whose samples are mixed with each other at a time: the more, the better a batch is mixed. By
+            default 256; of row groups as many as the source keeps decoded, which depends on `cache_bytes`.
     """
 
-    samples: int = 64
-    group: int = 256
+    samples: int | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
-        checked_int("samples", self.samples, 1)
-        checked_int("group", self.group, 1)
+        for name in ("samples", "group"):
+            if getattr(self, name) is not None:
+                checked_int(name, getattr(self, name), 1)
 
 
 Shuffle = bool | str | Blocks | None
@@ -76,8 +81,18 @@ def choose_order(
         return Mixed(n=epoch_samples or n, seed=seed, sizes=mixture.sizes, shares=mixture.shares)
     if isinstance(shuffle, Blocks):
         _warn_of_sorted_labels(source)
-        return BlockShuffled(n=n, seed=seed, block=min(n, shuffle.samples), group=shuffle.group)
+        return _shuffle_blocks(source, shuffle, seed)
     return Shuffled(n, seed) if shuffle else InOrder(n)
+
+
+def _shuffle_blocks(source: Source, blocks: Blocks, seed: int) -> BlockShuffled:
+    """Return the order by blocks: by the source's own blocks if it has some and no size is asked for."""
+    n, own = len(source), source if isinstance(source, BlockwiseSource) else None
+    if own is None or blocks.samples is not None:
+        return BlockShuffled(n=n, seed=seed, block=min(n, blocks.samples or _SAMPLES), group=blocks.group or _GROUP)
+    sizes = BlockSizes.of(own.block_sizes())
+    mean = -(-n // (len(sizes.starts) - 1))
+    return BlockShuffled(n=n, seed=seed, block=mean, group=blocks.group or own.num_kept_blocks, sizes=sizes)
 
 
 def _warn_of_sorted_labels(source: Source) -> None:

@@ -225,17 +225,22 @@ class ParquetSource:
             return
         self._has_warned = True
         estimate = len(self) * cache.loads // self._reads
-        samples, fitting = int(self.block_sizes().max()), cache.limit_bytes * num_groups // max(1, self.num_bytes)
         warnings.warn(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
-            f"pass shuffle=Blocks(samples={samples}, group={max(1, fitting)}), a larger cache_bytes, or build a cache "
-            "(penstock cache build)",
+            "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that what is mixed is kept, or build a "
+            "cache (penstock cache build)",
             stacklevel=3,
         )
 
     def block_sizes(self) -> npt.NDArray[np.int64]:
         """Return the number of samples in each row group, int64, in the order of the samples."""
         return np.diff(self._block_starts).astype(np.int64)
+
+    @property
+    def num_kept_blocks(self) -> int:
+        """Row groups to mix at a time: half of what `cache_bytes` hold by the mean size, as the next ones need room."""
+        num_groups = len(self._group_starts) - 1
+        return max(1, self._cache.limit_bytes * num_groups // max(1, 2 * self.num_bytes))
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices` (int64)."""

@@ -25,6 +25,7 @@ class Range(NamedTuple):
         size: number of bytes.
         version: of the object, as ObjectStore names it.
         again: place in the stream at which the sample is needed after this time; 0 if nobody asks.
+        is_early: whether it is let go from memory once it is kept, because it is needed much later.
     """
 
     sample: int
@@ -33,9 +34,11 @@ class Range(NamedTuple):
     size: int
     version: int
     again: int = 0
+    is_early: bool = False
 
 
-Keep = Callable[[Range, memoryview], object]
+Keep = Callable[[Range, memoryview], bool]
+Find = Callable[[int], bytes | None]
 
 
 class Fetcher:
@@ -46,11 +49,19 @@ class Fetcher:
         requests: requests under way at a time.
         bytes_ahead: bytes that are announced and not yet taken; more are not accepted, except for a batch that is
             needed now.
-        keep: called in the thread of a request with each sample that came, to store it.
+        keep: called in the thread of a request with each sample that came, to store it; returns whether it did.
+        find: returns the bytes of a sample that was kept, None if they are gone.
     """
 
-    def __init__(self, store: ObjectStore, requests: int, bytes_ahead: int, keep: Keep | None = None) -> None:
-        self._store, self._bytes_ahead, self._keep = store, bytes_ahead, keep
+    def __init__(
+        self,
+        store: ObjectStore,
+        requests: int,
+        bytes_ahead: int,
+        keep: Keep = lambda fetched, data: False,
+        find: Find = lambda sample: None,
+    ) -> None:
+        self._store, self._bytes_ahead, self._keep, self._find = store, bytes_ahead, keep, find
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -87,6 +98,9 @@ class Fetcher:
         with self._lock:
             known = self._coming.get(wanted.sample)
         if known is None:
+            found = self._find(wanted.sample)  # it was let go since the caller looked
+            if found is not None:
+                return memoryview(found)
             self.announce([wanted])
             with self._lock:
                 known = self._coming.get(wanted.sample)
@@ -115,7 +129,7 @@ class Fetcher:
     def _let_go(self, sample: int, future: Future[memoryview]) -> None:
         with self._lock:
             known = self._coming.get(sample)
-            if known is None or known[1] is not future:  # forgotten, and perhaps announced again
+            if known is None or known[1] is not future:  # let go or forgotten, and perhaps announced again
                 return
             if known[2] > 1 and not (future.done() and future.exception()):  # a failure may heal until the next time
                 self._coming[sample] = (*known[:2], known[2] - 1)
@@ -148,9 +162,11 @@ class Fetcher:
         for wanted, future in request:
             own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
             try:
-                if self._keep is not None:
-                    self._keep(wanted, own)
-                future.set_result(own)
+                is_kept = self._keep(wanted, own)
+                # A copy, so that the last sample of a request does not hold the memory of all.
+                future.set_result(own if len(request) == 1 else memoryview(bytes(own)))
+                if is_kept and wanted.is_early:
+                    self._let_go(wanted.sample, future)
             except BaseException as error:  # such as a warning that is an error here: nobody must wait for ever
                 future.set_exception(error)
 

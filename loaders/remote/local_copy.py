@@ -125,6 +125,10 @@ class LocalCopy:
         """Whether the limit is below the size of the data, so that samples are dropped."""
         return self._limit < int(self._bases[-1])
 
+    def can_hold(self, num_bytes: int) -> bool:
+        """Say whether samples of so many bytes may be stored before they are needed: twice as many fit."""
+        return not self._is_full and (not self.is_limited or 2 * num_bytes <= self._limit)
+
     def _make_room(self, size: int, again: int) -> bool:
         """Drop samples until `size` bytes fit; return whether they do."""
         while self.num_bytes + size > self._limit:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils.data import get_worker_info
 
-from penstock.loaders.sources.contract import Source, is_fetching
+from penstock.loaders.remote.block_fetch import BlockFetch
+from penstock.loaders.sources.contract import FetchingSource, Source, is_fetching
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.schedule import Schedule
 
@@ -18,32 +20,41 @@ _MAX_STEPS = 1024  # batches ahead, however small they are
 class ReadAhead:
     """Announces the batches of a schedule to its source, as far ahead as the source has room; shared by all threads.
 
-    A worker process makes some batches only, so in one the batch at hand is announced and no more.
+    A worker process announces the batches that it will make itself: torch deals them to the processes in turn. Where
+    blocks of neighbours are mixed and the source can hold what is mixed at a time, a process that makes all batches
+    announces whole blocks.
     """
 
-    def __init__(self, max_steps: int = _MAX_STEPS) -> None:
-        self._max_steps = max_steps
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun = self._next = self._at = NOWHERE
+        self._blocks: BlockFetch | None = None
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
         """Announce the batch at `cursor` unless it was announced, and batches after it."""
         if not is_fetching(source):
             return
         with self._lock:
+            worker = get_worker_info()
+            stride = 1 if worker is None else worker.num_workers
             self._at = cursor
-            if not self._begun <= cursor <= self._next or not self._max_steps:
-                if self._max_steps:
-                    source.forget()  # also what an earlier loader over this source left
+            is_over = self._blocks is not None and not self._blocks.can_go_on
+            if is_over or not self._begun <= cursor <= self._next:
+                source.forget()  # also what an earlier loader over this source left
                 self._begun = self._next = cursor
+                self._blocks = BlockFetch.of(source, schedule, cursor) if stride == 1 else None
                 self._show_future(source, schedule)
-            ahead = self._max_steps * schedule.global_batch
+            if self._blocks is not None:
+                self._next = self._blocks.advance(cursor)
+                return
+            ahead = _MAX_STEPS * schedule.global_batch
             while self._next <= cursor or (source.has_room and self._distance(schedule, cursor) < ahead):
                 index = schedule.batch(*self._next)
                 source.announce(index[index >= 0])
-                self._next = schedule.after(self._next)
+                for _ in range(stride):
+                    self._next = schedule.after(self._next)
 
-    def _show_future(self, source: Source, schedule: Schedule) -> None:
+    def _show_future(self, source: FetchingSource, schedule: Schedule) -> None:
         """Tell a source that keeps samples when it needs each again, if the order can be computed backwards."""
         set_future = getattr(source, "set_future", None)
         positions_of = getattr(schedule.order, "positions_of", None)
@@ -51,6 +62,8 @@ class ReadAhead:
             return
 
         def next_use(samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
+            # Blocks are stored before they are needed, so what is announced is needed at this pass still.
+            is_past = is_past and self._blocks is None
             epoch, position = schedule.after(self._next) if is_past else self._at
             first = positions_of(epoch, samples)
             when: npt.NDArray[np.int64] = np.where(
@@ -66,4 +79,4 @@ class ReadAhead:
         return epochs * schedule.n + self._next.position - cursor.position
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReadAhead, (0,)
+        return ReadAhead, ()

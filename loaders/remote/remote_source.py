@@ -108,6 +108,9 @@ class FetchedRanges:
 
     if TYPE_CHECKING:  # the other base class has them
         content: str
+        num_bytes: int
+
+        def __len__(self) -> int: ...
 
         def path(self, index: int) -> bytes: ...
 
@@ -118,7 +121,8 @@ class FetchedRanges:
         if options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
             self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
-        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep)
+        find = self.local.read if self.local is not None else lambda sample: None
+        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep, find)
         self._failed: dict[int, LoaderError] = {}
 
     @property
@@ -132,13 +136,27 @@ class FetchedRanges:
         return self.store.requests, self.store.num_bytes
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy."""
+        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""
+        self._announce(indices, is_early=False)
+
+    def can_hold(self, num_samples: int) -> bool:
+        """Say whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
+        num_bytes = num_samples * (self.num_bytes // len(self))
+        if self.local is not None:
+            return self.local.can_hold(num_bytes)
+        return num_bytes <= self.options.bytes_ahead
+
+    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]), neighbours in one request; with a local copy, into that."""
+        self._announce(indices, is_early=True)
+
+    def _announce(self, indices: npt.NDArray[np.int64], *, is_early: bool) -> None:
         absent = self._absent(indices)
         again = np.zeros(len(absent), np.int64)
         if self.local is not None and self.local.is_limited and self.local.victims.next_use is not None:
             again = self.local.victims.next_use(absent, True)
         pairs = zip(absent.tolist(), again.tolist(), strict=True)
-        self._fetcher.announce([self._range(index)._replace(again=place) for index, place in pairs])
+        self._fetcher.announce([self._range(index)._replace(again=place, is_early=is_early) for index, place in pairs])
 
     def forget(self) -> None:
         """Forget what was announced: the stream goes on elsewhere."""
@@ -209,9 +227,11 @@ class FetchedRanges:
         start, size = int(self._ranges.starts[index]), int(self._ranges.sizes[index])
         return Range(index, container.name.decode(), start, size, container.mtime_ns)
 
-    def _keep(self, fetched: Range, data: memoryview) -> None:
-        if self.local is not None and data.nbytes:
-            self.local.keep(fetched.sample, data, fetched.again)
+    def _keep(self, fetched: Range, data: memoryview) -> bool:
+        if self.local is None or not data.nbytes:
+            return False
+        self.local.keep(fetched.sample, data, fetched.again)
+        return bool(self.local.has(np.array([fetched.sample]))[0])
 
 
 class RemoteSource(FetchedRanges, RangeSource):

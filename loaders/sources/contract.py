@@ -90,7 +90,11 @@ class LocatedSource(Source, Protocol):
 
 @runtime_checkable
 class FetchingSource(Source, Protocol):
-    """Fetch samples ahead of their use; one with `set_future` is told when each is needed next."""
+    """Fetch samples ahead of their use.
+
+    One with `set_future` is told when each is needed next. It is given a function (samples int64 [n], whether the batch
+    that is being announced counts as past) -> places in the stream, int64 [n].
+    """
 
     @property
     def has_room(self) -> bool:
@@ -103,6 +107,33 @@ class FetchingSource(Source, Protocol):
 
     def forget(self) -> None:
         """Forget what was announced and not read."""
+        ...
+
+
+@runtime_checkable
+class BlockSource(FetchingSource, Protocol):
+    """Fetch neighbouring samples in few large requests, if they are announced together."""
+
+    def can_hold(self, num_samples: int) -> bool:
+        """Say whether so many samples may be announced before they are needed."""
+        ...
+
+    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]) long before each is read once; return at once."""
+        ...
+
+
+@runtime_checkable
+class BlockwiseSource(Source, Protocol):
+    """Read neighbouring samples together, such as the rows of a row group, and keep some of these blocks."""
+
+    @property
+    def num_kept_blocks(self) -> int:
+        """Number of blocks to mix at a time, at least 1, so that each is read once while it is kept."""
+        ...
+
+    def block_sizes(self) -> npt.NDArray[np.int64]:
+        """Return the number of samples in each block, int64, in the order of the samples."""
         ...
 
 

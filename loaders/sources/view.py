@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import (
+    BlockSource,
     FetchingSource,
     LocatedSource,
     Source,
@@ -105,6 +106,15 @@ class View:
         """Begin to fetch images `indices`."""
         if isinstance(self.source, FetchingSource):
             self.source.announce(self._at(indices))
+
+    def can_hold(self, num_samples: int) -> bool:
+        """Say whether so many samples may be announced before they are needed."""
+        return isinstance(self.source, BlockSource) and self.source.can_hold(num_samples)
+
+    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` long before they are read."""
+        assert isinstance(self.source, BlockSource)
+        self.source.announce_blocks(self._at(indices))
 
     def forget(self) -> None:
         """Forget what was announced and not read."""

@@ -3,113 +3,92 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from penstock.loaders.stream.permutation import Index, Permutation
-from penstock.pipelines.plan.philox import STREAM_ORDER, random_words
+from penstock.loaders.stream.block_layout import BlockSizes, EvenLayout, UnevenLayout
+from penstock.loaders.stream.permutation import Index, Permutation, Permutations
 
-# Numbers of the draws of an epoch; groups follow.
-_BLOCKS, _SHORT, _FIRST_GROUP = 1, 2, 3
+_MAX_LANES = 64
+# Numbers of the draws of an epoch; windows follow.
+_BLOCKS, _FIRST_WINDOW = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockShuffled:
-    """Shuffle blocks of the source; the samples of `group` blocks that follow each other are then shuffled together.
+    """Shuffle blocks of the source, deal them to lanes, and mix the samples of some blocks of a lane at a time.
 
-    Each block is used up before the next group begins, so each is read once per epoch. The last block of the source may
-    be short; its place in the epoch is drawn too. With group = number of blocks every order of the samples is possible.
+    Position p is served by lane p % lanes. All lanes together mix about `group` blocks at a time. Each block is used up
+    before the next ones of its lane begin, so it is read once per epoch, by one rank if a Schedule deals whole lanes to
+    ranks. With group = number of blocks every order of the blocks is possible, and nearly every one of the samples.
 
     Attributes:
         n: number of samples.
         seed: seed of the shuffle.
         block: samples per block.
-        group: blocks that are mixed.
+        group: blocks that are mixed, in all lanes; counted down to a multiple of the lanes.
+        sizes: samples of each block, instead of `block`.
     """
 
     n: int
     seed: int
     block: int
     group: int
+    sizes: BlockSizes | None = None
     repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.block < 1 or self.group < 1:
             raise ValueError(f"n, block and group must be at least 1, got {self.n}, {self.block} and {self.group}")
+        if self.sizes is not None and self.sizes.starts[-1] != self.n:
+            raise ValueError(f"blocks must hold n = {self.n} samples, got {self.sizes.starts[-1]}")
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes, a power of two: 64, or as many as mix at least two blocks each."""
+        return min(_MAX_LANES, 1 << max(0, self.group.bit_length() - 2))
+
+    @property
+    def mixed(self) -> int:
+        """Number of samples that are mixed at a time, about."""
+        return self.group // self.lanes * self.lanes * self.block
 
     @property
     def name(self) -> str:
         """Name the order in saved states."""
-        return f"blocks-1 of {self.block} in groups of {self.group}"
+        blocks = self.block if self.sizes is None else f"sizes {self.sizes.digest}"
+        return f"blocks-2 of {blocks} in groups of {self.group} over {self.lanes} lanes"
 
     def __call__(self, epoch: int, positions: Index) -> Index:
         """Return the sample indices at `positions`, both int64 [k]."""
-        layout = _Layout.of(self, epoch)
-        positions = np.asarray(positions, np.int64)
-        groups = layout.groups_at(positions)
-        indices = np.empty(len(positions), np.int64)
-        for group in np.unique(groups).tolist():
-            here = np.flatnonzero(groups == group)
-            start, end = layout.start(group), layout.start(group + 1)
-            mixed = Permutation.of_epoch(end - start, self.seed, epoch, _FIRST_GROUP + group)(positions[here] - start)
-            indices[here] = layout.samples_at(start + mixed)
-        return indices
+        layout = _layout(self, epoch)
+        places = layout.lanes.places_at(np.asarray(positions, np.int64))
+        return layout.samples_at(self._mix(epoch, places, backwards=False))
+
+    def positions_of(self, epoch: int, samples: Index) -> Index:
+        """Return the positions of `samples`, both int64 [k]."""
+        layout = _layout(self, epoch)
+        places = layout.places_of(np.asarray(samples, np.int64))
+        return layout.lanes.positions_of(self._mix(epoch, places, backwards=True))
+
+    def _mix(self, epoch: int, places: Index, *, backwards: bool) -> Index:
+        windows = _layout(self, epoch).windows_at(places)
+        mix = Permutations.of_epoch(windows.sizes, self.seed, epoch, _FIRST_WINDOW + windows.numbers)
+        return windows.starts + mix(places - windows.starts, backwards=backwards)
+
+    def span_at(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """Return the positions (first, end) that are mixed with `position`; None if these are not one range."""
+        return _layout(self, epoch).span_at(position)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Lay the blocks of an epoch one after another, in their shuffled order.
-
-    Attributes:
-        order: the order.
-        full: number of full blocks.
-        short: samples of the short block; 0 if there is none.
-        short_slot: which place among the blocks it has.
-        permutation: of the full blocks.
-    """
-
-    order: BlockShuffled
-    full: int
-    short: int
-    short_slot: int
-    permutation: Permutation | None
-
-    @classmethod
-    def of(cls, order: BlockShuffled, epoch: int) -> _Layout:
-        full, short = divmod(order.n, order.block)
-        word = int(random_words(order.seed, epoch, np.full(1, _SHORT, np.int64), STREAM_ORDER, 1)[0, 0])
-        short_slot = (word * (full + 1) >> 32) if short else full
-        permutation = Permutation.of_epoch(full, order.seed, epoch, _BLOCKS) if full else None
-        return cls(order, full, short, short_slot, permutation)
-
-    def start(self, group: int) -> int:
-        """Return the position at which `group` begins, or the epoch ends."""
-        slot = min(group * self.order.group, self.full + (self.short > 0))
-        return slot * self.order.block - (self.order.block - self.short) * (self.short > 0 and slot > self.short_slot)
-
-    def groups_at(self, positions: Index) -> Index:
-        """Return the number of the group of each position."""
-        shift = np.where(positions >= self._after_short, self._missing, 0)
-        groups: Index = (positions + shift) // (self.order.block * self.order.group)
-        return groups
-
-    def samples_at(self, places: Index) -> Index:
-        """Return the samples that lie at `places` where blocks follow each other unmixed."""
-        after = places >= self._after_short
-        slots, offsets = np.divmod(places + np.where(after, self._missing, 0), self.order.block)
-        is_short = (slots == self.short_slot) & (self.short > 0)
-        blocks = slots - ((slots > self.short_slot) & (self.short > 0))
-        found = np.full(len(places), self.full, np.int64)  # the short block is the last of the source
-        if self.permutation is not None:
-            found[~is_short] = self.permutation(blocks[~is_short])
-        return found * self.order.block + offsets
-
-    @property
-    def _missing(self) -> int:
-        """Samples that the short block lacks."""
-        return self.order.block - self.short if self.short else 0
-
-    @property
-    def _after_short(self) -> int:
-        """Position at which the block after the short one begins."""
-        return self.short_slot * self.order.block + self.short
+@lru_cache(maxsize=4)
+def _layout(order: BlockShuffled, epoch: int) -> EvenLayout | UnevenLayout:
+    """Return the layout of an epoch."""
+    num_blocks = order.n // order.block if order.sizes is None else len(order.sizes.starts) - 1
+    shuffled = Permutation.of_epoch(num_blocks, order.seed, epoch, _BLOCKS) if num_blocks else None
+    mixed = order.group // order.lanes
+    if order.sizes is None:
+        return EvenLayout(order.n, order.block, order.lanes, mixed, shuffled)
+    assert shuffled is not None
+    return UnevenLayout(order.sizes, order.lanes, mixed, shuffled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,10 @@ from penstock.pipelines.plan.philox import STREAM_ORDER, random_words
 _ROUNDS = 12
 _MIN_BITS = 6  # smaller domains leave a measurable bias over the permutations of a handful of samples
 _MIX1, _MIX2, _SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53), np.uint64(32)
+_ONE, _WORD_BITS = np.uint64(1), np.uint64(64)
 
 Index = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -45,47 +48,73 @@ class Permutation:
 
     def __call__(self, positions: Index) -> Index:
         """Return the sample indices at `positions`, both int64 [k] within [0, n)."""
-        left_bits = self._bits // 2
-        right_bits = self._bits - left_bits
-        values = np.asarray(positions, np.int64).astype(np.uint64)
-        todo = np.arange(values.size)
-        while todo.size:
-            values[todo] = self._network(values[todo], left_bits, right_bits)
-            todo = todo[values[todo] >= np.uint64(self.n)]
-        return values.astype(np.int64)
+        return self._walk(positions, backwards=False)
 
     def inverse(self, indices: Index) -> Index:
         """Return the positions of sample `indices`, both int64 [k] within [0, n)."""
-        left_bits = self._bits // 2
-        right_bits = self._bits - left_bits
-        values = np.asarray(indices, np.int64).astype(np.uint64)
+        return self._walk(indices, backwards=True)
+
+    def _walk(self, numbers: Index, *, backwards: bool) -> Index:
+        bits = max(_MIN_BITS, (self.n - 1).bit_length())
+        right_bits, keys = np.uint64(bits - bits // 2), list(map(np.uint64, self.keys))
+        values = np.asarray(numbers, np.int64).astype(np.uint64)
         todo = np.arange(values.size)
         while todo.size:
-            values[todo] = self._network(values[todo], left_bits, right_bits, backwards=True)
+            values[todo] = _network(values[todo], np.uint64(bits // 2), right_bits, keys, backwards)
             todo = todo[values[todo] >= np.uint64(self.n)]
         return values.astype(np.int64)
 
-    @property
-    def _bits(self) -> int:
-        return max(_MIN_BITS, (self.n - 1).bit_length())
 
-    def _network(
-        self, values: npt.NDArray[np.uint64], left_bits: int, right_bits: int, *, backwards: bool = False
-    ) -> npt.NDArray[np.uint64]:
-        shift, low = np.uint64(right_bits), np.uint64((1 << right_bits) - 1)
-        left, right = values >> shift, values & low
-        rounds = list(enumerate(self.keys))
-        for number, key in reversed(rounds) if backwards else rounds:
-            # The network alternates instead of swapping, which lets the halves differ by one bit.
-            if number % 2 == 0:
-                left = left ^ (_mix(right, key) >> np.uint64(64 - left_bits))
-            else:
-                right = right ^ (_mix(left, key) >> np.uint64(64 - right_bits))
-        return (left << shift) | right
+@dataclass(frozen=True)
+class Permutations:
+    """Map each of k numbers by a permutation of its own, as Permutation does.
+
+    Attributes:
+        sizes: how many numbers each one permutes, int64 [k].
+        keys: uint64 [rounds, k].
+    """
+
+    sizes: Index
+    keys: Words
+
+    @classmethod
+    def of_epoch(cls, sizes: Index, seed: int, epoch: int, numbers: Index) -> Permutations:
+        """Return the permutations that are called `numbers`, int64 [k], as Permutation.of_epoch does for one."""
+        distinct, which = np.unique(numbers, return_inverse=True)
+        words = random_words(seed, epoch, distinct, STREAM_ORDER, 2 * _ROUNDS)
+        return cls(sizes, (words[:, ::2] | words[:, 1::2] << _SHIFT).T[:, which])
+
+    def __call__(self, positions: Index, *, backwards: bool = False) -> Index:
+        """Return what lies at `positions`, each below its size; with `backwards` where that lies. int64 [k]."""
+        exponents = np.frexp((self.sizes - 1).astype(np.float64))[1]  # exact: sizes are far below 2**53
+        bits = np.maximum(_MIN_BITS, exponents).astype(np.uint64)
+        left_bits, sizes = bits // np.uint64(2), self.sizes.astype(np.uint64)
+        values = np.asarray(positions, np.int64).astype(np.uint64)
+        todo = np.arange(values.size)
+        while todo.size:
+            left = left_bits[todo]
+            values[todo] = _network(values[todo], left, bits[todo] - left, list(self.keys[:, todo]), backwards)
+            todo = todo[values[todo] >= sizes[todo]]
+        return values.astype(np.int64)
 
 
-def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
+def _network(values: Words, left_bits: Any, right_bits: Any, keys: list[Any], backwards: bool) -> Words:
+    """Apply the network; bits and keys are one for all values, or one for each: uint64."""
+    low = (_ONE << right_bits) - _ONE
+    left, right = values >> right_bits, values & low
+    rounds = list(enumerate(keys))
+    for number, key in reversed(rounds) if backwards else rounds:
+        # The network alternates instead of swapping, which lets the halves differ by one bit.
+        if number % 2 == 0:
+            left = left ^ (_mix(right, key) >> (_WORD_BITS - left_bits))
+        else:
+            right = right ^ (_mix(left, key) >> (_WORD_BITS - right_bits))
+    joined: Words = (left << right_bits) | right
+    return joined
+
+
+def _mix(values: Words, key: Any) -> Words:
     """Hash each value to 64 keyed pseudo-random bits (multiply, fold, multiply; the best bits are on top)."""
-    mixed = (values + np.uint64(key)) * _MIX1
+    mixed: Words = (values + key) * _MIX1
     mixed ^= mixed >> _SHIFT
     return mixed * _MIX2

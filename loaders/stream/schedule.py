@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +22,10 @@ class Schedule:
     """Decide which samples a rank serves at each step of an epoch.
 
     Step s covers the global positions [start + s*G, start + (s+1)*G), where G = batch_size * world_size is the global
-    batch; rank r serves its contiguous part. So a step holds the same samples for every world size of equal G. Raises
-    ValueError for settings that cannot work.
+    batch; rank r serves its contiguous part. So a step holds the same samples for every world size of equal G. Where
+    the order has lanes (see BlockShuffled), the positions of a step are sorted by lane first: by their remainder modulo
+    the greatest common divisor of G and the number of lanes, which any G positions hold equally often. So a rank serves
+    the same lanes in every step. Raises ValueError for settings that cannot work.
 
     Attributes:
         n: number of samples in an epoch.
@@ -82,8 +85,11 @@ class Schedule:
 
     def served_steps(self, start: int = 0) -> int:
         """Count those of the steps left that serve something on this rank: without padding, fewer on some ranks."""
-        own = self.n - start - self.rank * self.batch_size
-        return self.steps(start) if self.pads else min(self.steps(start), max(0, -(-own // self.global_batch)))
+        steps = self.steps(start)
+        if self.pads or not steps:
+            return steps
+        last = self.positions(np.array([start + (steps - 1) * self.global_batch], np.int64))
+        return steps - (not (last < self.n).any())
 
     def after(self, cursor: Cursor) -> Cursor:
         """Return the place after the step at `cursor`: the next step, or the next epoch."""
@@ -117,15 +123,35 @@ class Schedule:
         They are the rows' positions in the epoch; None if draws are made by sample index.
         """
         assert self.order is not None
-        first = position + self.rank * self.batch_size
-        return first + np.arange(self.batch_size, dtype=np.int64) if self.order.repeats else None
+        return self.positions(np.array([position], np.int64))[0] if self.order.repeats else None
+
+    def positions(self, starts: Index) -> Index:
+        """Return the positions that this rank serves of the steps at `starts` (int64 [steps]): int64 [steps, batch].
+
+        Those past the end of the epoch, which hold no sample, come last.
+        """
+        modulus = math.gcd(getattr(self.order, "lanes", 1), self.global_batch)
+        rows = self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        remainders, turns = np.divmod(rows, self.global_batch // modulus)
+        begins = starts[:, None]
+        positions: Index = begins + (remainders - begins) % modulus + turns * modulus
+        outside = positions >= self.n
+        if modulus > 1 and outside.any():
+            positions = np.take_along_axis(positions, np.argsort(outside, axis=1, kind="stable"), axis=1)
+        return positions
+
+    def positions_between(self, start: int, begin: int, end: int) -> Index:
+        """Return the positions in [begin, end) that this rank serves, int64 [k], where a step begins at `start`."""
+        size = self.global_batch
+        steps = np.arange((begin - start) // size, min(-(-(end - start) // size), self.steps(start)), dtype=np.int64)
+        positions = self.positions(start + steps * size)
+        return positions[(positions >= begin) & (positions < min(end, self.n))]
 
 
 @lru_cache(maxsize=16)
 def _batches(schedule: Schedule, epoch: int, position: int, steps: int) -> Index:
     """Return the sample indices, int64 [steps, batch_size], of the steps from `position` on, as Schedule.batch."""
-    firsts = position + schedule.rank * schedule.batch_size + schedule.global_batch * np.arange(steps, dtype=np.int64)
-    positions = firsts[:, None] + np.arange(schedule.batch_size, dtype=np.int64)
+    positions = schedule.positions(position + schedule.global_batch * np.arange(steps, dtype=np.int64))
     inside = positions < schedule.n
     indices = np.where(inside, positions, -1)
     assert schedule.order is not None

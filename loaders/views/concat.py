@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import (
+    BlockSource,
     FetchingSource,
     LocatedSource,
     Source,
@@ -99,6 +100,25 @@ class Concat:
         for source, _, inner, _ in self._parts(indices):
             if isinstance(source, FetchingSource):
                 source.announce(inner)
+
+    def can_hold(self, num_samples: int) -> bool:
+        """Say whether every source that fetches has room for so many samples."""
+        fetching = [source for source in self.sources if is_fetching(source)]
+        return all(isinstance(source, BlockSource) and source.can_hold(num_samples) for source in fetching)
+
+    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` long before they are read."""
+        for source, _, inner, _ in self._parts(indices):
+            if is_fetching(source):
+                assert isinstance(source, BlockSource)
+                source.announce_blocks(inner)
+
+    def set_future(self, next_use: Callable[[Any, bool], npt.NDArray[np.int64]]) -> None:
+        """Tell the sources when samples are needed next; not one that is here several times, each time with its own."""
+        for source, start in zip(self.sources, self._starts.tolist(), strict=False):
+            set_future = getattr(source, "set_future", None)
+            if set_future is not None and sum(other is source for other in self.sources) == 1:
+                set_future(lambda samples, is_past, start=start: next_use(samples + start, is_past))
 
     def forget(self) -> None:
         """Forget what was announced and not read."""

@@ -17,7 +17,7 @@ from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 40
 ORDERS: dict[str, dict[str, Any]] = {
-    "blocks": {"shuffle": Blocks(samples=4, group=3)},
+    "blocks": {"shuffle": Blocks(samples=4, group=8)},
     "weights": {"weights": np.arange(NUM_PHOTOS) % 5 + 0.5, "epoch_samples": 50},
 }
 ENGINES: dict[str, dict[str, Any]] = {
@@ -85,8 +85,13 @@ def test_a_resume_goes_on_exactly(photos: Path, expected: dict[str, list[Row]], 
 
 def test_a_state_of_another_order_is_refused(photos: Path) -> None:
     with open_loader(photos, "blocks") as blocks, open_loader(photos, "weights") as weights:
-        with pytest.raises(LoaderError, match="sampler='blocks-1 of 4 in groups of 3'"):
+        with pytest.raises(LoaderError, match="sampler='blocks-2 of 4 in groups of 8 over 4 lanes'"):
             weights.load_state_dict(blocks.state_dict())
+        old = {**blocks.state_dict(), "sampler": "blocks-1 of 4 in groups of 8"}
+        with pytest.raises(
+            LoaderError, match=r"E-STATE.*sampler='blocks-1 of 4 in groups of 8', this loader 'blocks-2"
+        ):
+            blocks.load_state_dict(old)
         with pytest.raises(LoaderError, match="weighted-1"):
             blocks.load_state_dict(weights.state_dict())
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from photo_tables import IMAGE, assert_same_samples, photo_table, write_parquet
 
+from penstock.loaders import Blocks, create_loader
 from penstock.loaders.arrow.arrow_parquet import has_image_bytes
 from penstock.loaders.arrow.parquet_source import ParquetSource
 from penstock.loaders.open_source import open_source
@@ -129,12 +130,24 @@ def test_a_random_order_is_warned_of_once(tmp_path: Path, folder: ImageFolder) -
             ParquetSource([bytes(path)]).read(index)
     assert in_order._cache.loads == 70
     jumping = ParquetSource([bytes(path)], cache_bytes=1)
-    text = (
-        r"about 61 row groups, 7 in the order of the files: pass shuffle=Blocks\(samples=10, group=1\), .*cache build"
-    )
+    text = r"about 61 row groups, 7 in the order of the files: pass shuffle='blocks', .*cache build"
     with pytest.warns(UserWarning, match=text) as caught:
         _read_jumping(jumping)
     assert len(caught) == 1
+
+
+def test_a_shuffle_by_blocks_decodes_each_group_once(tmp_path: Path, folder: ImageFolder) -> None:
+    path = write_parquet(tmp_path / "x.parquet", photo_table(folder))
+    loads = {}
+    for shuffle in ("blocks", Blocks(samples=4), True):
+        source = ParquetSource([bytes(path)], cache_bytes=folder.num_bytes * 5 // 7)
+        with warnings.catch_warnings(), create_loader(source, shuffle=shuffle, batch_size=4, workers=0) as loader:
+            warnings.simplefilter("ignore")  # of sorted labels, and of what an epoch decodes
+            for _ in range(3):
+                assert sum(len(batch[1]) for batch in loader) == 60
+        loads[str(shuffle)] = source._cache.loads / 3
+    assert loads.pop("blocks") <= 7, loads  # less by what is still there from the epoch before
+    assert min(loads.values()) > 15, loads
 
 
 def _read_jumping(source: ParquetSource) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
+
 import numpy as np
 import pytest
 
 from penstock.loaders.choose_order import Blocks, choose_order
 from penstock.loaders.sources.arrays import ArraySource
+from penstock.loaders.stream.block_layout import BlockSizes
 from penstock.loaders.stream.block_order import BlockShuffled
 from penstock.loaders.stream.mixed_order import Mixed
 from penstock.loaders.stream.order import Order
 from penstock.loaders.stream.permutation import Index
+from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.weighted_order import make_weighted
 
 
@@ -18,9 +23,17 @@ def epoch_of(order: Order, epoch: int = 0) -> Index:
     return order(epoch, np.arange(order.n))
 
 
+def uneven(n: int, group: int) -> BlockShuffled:
+    """Blocks of 0 to 29 samples."""
+    ends = np.minimum(np.cumsum(np.random.default_rng(n).integers(0, 30, n)), n)
+    sizes = BlockSizes.of(np.diff(ends, prepend=0))
+    return BlockShuffled(n=n, seed=5, block=15, group=group, sizes=sizes)
+
+
 def all_orders() -> list[Order]:
     return [
-        BlockShuffled(n=997, seed=5, block=16, group=4),
+        BlockShuffled(n=997, seed=5, block=16, group=8),
+        uneven(997, group=8),
         make_weighted(np.random.default_rng(0).random(300), 997, 5),
         Mixed(n=997, seed=5, sizes=(40, 300, 7), shares=((0.5, 0.3, 0.2), (0.0, 1.0, 3.0))),
     ]
@@ -41,12 +54,55 @@ def test_a_position_does_not_depend_on_what_is_asked_with_it(order: Order) -> No
 # ---- blocks ----
 
 
-@pytest.mark.parametrize(("block", "group"), [(1, 1), (4, 1), (4, 3), (7, 2), (50, 9), (100, 1)])
+@pytest.mark.parametrize(("block", "group"), [(1, 1), (4, 1), (4, 3), (7, 2), (3, 12), (1, 64), (50, 9), (16, 98)])
 def test_blocks_cover_every_sample_once(block: int, group: int) -> None:
-    for n in (1, 2, 6, 7, 8, 49, 50, 97):
-        order = BlockShuffled(n=n, seed=3, block=block, group=group)
-        for epoch in range(6):
-            assert sorted(epoch_of(order, epoch).tolist()) == list(range(n)), (n, epoch)
+    for n in (1, 2, 6, 7, 8, 49, 50, 97, 300, 2991):
+        for order in (BlockShuffled(n=n, seed=3, block=block, group=group), uneven(n, group)):
+            for epoch in range(6):
+                served = epoch_of(order, epoch)
+                assert sorted(served.tolist()) == list(range(n)), (n, epoch)
+                assert order.positions_of(epoch, served).tolist() == list(range(n)), (n, epoch)
+
+
+def test_what_is_mixed_at_a_time_holds_whole_blocks() -> None:
+    order = BlockShuffled(n=1003, seed=3, block=8, group=16)
+    for epoch in range(4):
+        served, first = epoch_of(order, epoch), 0
+        torn: set[int] = set()
+        while first < order.n:
+            span = order.span_at(epoch, first)
+            assert span is not None
+            assert span[0] == first
+            assert order.span_at(epoch, span[1] - 1) == span
+            counts = np.bincount(served[slice(*span)] // 8)
+            assert np.count_nonzero(counts == 8) == (len(served[slice(*span)]) - counts[(counts < 8)].sum()) / 8 <= 16
+            torn |= set(np.flatnonzero((counts > 0) & (counts < 8)).tolist())
+            first = span[1]
+        assert len(torn) <= 6  # 5 of 125 full blocks are left over by 8 lanes, and the short one
+
+
+def test_a_rank_serves_its_own_blocks_and_a_step_is_the_same_for_all_ranks() -> None:
+    n, order = 16 * 61 + 5, BlockShuffled(n=16 * 61 + 5, seed=8, block=16, group=16)  # 8 lanes, and a tail of 5 blocks
+    for start in (0, 24, 8 * 37):
+        steps: dict[int, list[list[int]]] = {}
+        for world in (1, 2, 3, 4, 6, 8):
+            ranks = [
+                Schedule(n=n, batch_size=24 // world, rank=rank, world_size=world, order=order, drop_last=False)
+                for rank in range(world)
+            ]
+            firsts = range(start, n, 24)
+            batches = [[schedule.batch(2, first).tolist() for first in firsts] for schedule in ranks]
+            joined = [list(chain.from_iterable(own[step] for own in batches)) for step in range(len(firsts))]
+            steps[world] = [[sample for sample in step if sample >= 0] for step in joined]
+            readers = [{sample // 16 for batch in own for sample in batch if sample >= 0} for own in batches]
+            if 8 % world == 0:  # whole lanes
+                shared = sum(map(len, readers)) - len(set().union(*readers))
+                assert shared <= 6 * (world - 1), (world, shared)  # those of the tail
+            unpadded = [replace(schedule, pad=False) for schedule in ranks]
+            for schedule, own in zip(unpadded, batches, strict=True):
+                assert schedule.served_steps(start) == sum(max(batch) >= 0 for batch in own)
+        assert all(steps[world] == steps[1] for world in steps)
+        assert sorted(chain.from_iterable(steps[1])) == sorted(order(2, np.arange(start, n)).tolist())
 
 
 def test_a_block_is_used_up_within_its_group() -> None:
@@ -58,10 +114,15 @@ def test_a_block_is_used_up_within_its_group() -> None:
         assert np.mean(spans) > 30  # mixed with the others of the group, not one after another
 
 
-def test_the_short_block_has_any_place() -> None:
-    order = BlockShuffled(n=43, seed=2, block=10, group=1)
-    places = {int(np.flatnonzero(epoch_of(order, epoch) >= 40)[0]) for epoch in range(60)}
-    assert places == {0, 10, 20, 30, 40}
+def test_what_does_not_fill_the_lanes_is_spread_over_the_epoch() -> None:
+    order = BlockShuffled(n=64 * 10 * 9 + 10 * 30 + 7, seed=2, block=10, group=256)
+    served = epoch_of(order)
+    blocks = served // 10
+    spans = np.array([np.ptp(np.flatnonzero(blocks == block)) for block in range(order.n // 10)])
+    assert np.count_nonzero(spans > 2016) == 30  # a window has 3 blocks of each of 64 lanes
+    places = np.flatnonzero(served >= 64 * 10 * 9 + 10 * 30)  # the short block
+    assert len(places) == 7
+    assert np.ptp(places) > order.n / 3
 
 
 def test_one_group_of_all_blocks_mixes_as_the_full_shuffle_does() -> None:
