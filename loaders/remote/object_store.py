@@ -218,10 +218,11 @@ class _Fsspec:
         except ImportError:
             fix = "pip install fsspec and its package for this protocol"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package fsspec", fix=fix) from None
+        fix = "check the spelling (s3, gs, az, https, hf ...), or install fsspec's package for this protocol"
         try:
             self._files = fsspec.filesystem(scheme)
         except (ImportError, ValueError) as error:
-            raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix="see the cause") from None
+            raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
         self._scheme = scheme
 
     def stat(self, url: str) -> RemoteObject:
