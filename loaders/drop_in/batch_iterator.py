@@ -160,7 +160,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
             if len(starting):
                 self._raise_if_silent(int(starting[0]))
             self._all_started = not len(starting)
-        self._watchdog.restart()
 
     def place_to_save(self) -> Place:
         """Return this iteration's place, with the initial states of workers that have not delivered anything yet."""

@@ -123,7 +123,7 @@ class NativeStage:
         if images is not None:
             assert images.shape[1:] == (self._task.height, self._task.width, 3)
             assert images.flags.c_contiguous
-            assert not len(rows) or 0 <= rows["row"].min() <= rows["row"].max() < len(images)
+            assert ((rows["row"] >= 0) & (rows["row"] < len(images))).all()
         self._task.images = None if images is None else images.ctypes.data
         return self._call(self._library.pn_fill, rows)
 

@@ -117,11 +117,12 @@ def test_a_folder_of_something_else_is_left_alone(photos: Path, tmp_path: Path, 
     assert names(folder) == [other]
 
 
-def test_a_file_where_the_folder_should_be(photos: Path, tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be_or_the_other_way_round(photos: Path, tmp_path: Path) -> None:
     build(photos, tmp_path / "x.h5", 1)
     refused("E-CACHE", photos, tmp_path / "x.h5", 3, replace_stale=True)
     build(photos, tmp_path / "set", 3)
     refused("E-CACHE", photos, tmp_path / "set", 1, replace_stale=True)
+    assert len(open_cache(tmp_path / "x.h5")) == len(open_cache(tmp_path / "set")) == COUNT  # both are left alone
 
 
 @pytest.mark.parametrize("shards", [0, -1, COUNT + 1])

@@ -183,6 +183,7 @@ RANDOM_ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
     "Python's": lambda: {"sampler": Draws(shuffled_by_python)},
     "NumPy's": lambda: {"sampler": Draws(np.random.permutation)},
     "a seed": lambda: {"shuffle": True, "seed": 3},
+    "a seed, unbatched": lambda: {"shuffle": True, "seed": 3, "batch_size": None},
     "a seed, without the rest": lambda: {"shuffle": True, "seed": 3, "drop_last": True},
 }
 FIXED_ORDERS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -99,6 +99,16 @@ def test_the_bytes_on_disk_stay_within_the_limit(tmp_path: Path, num_samples: in
     assert share > 0.2, share
 
 
+def test_a_sample_that_is_dropped_gives_all_its_blocks_back(tmp_path: Path) -> None:
+    size = 3 * 4096 + 1 - 512  # it begins at 512; its last byte is the first of a block
+    index = index_of(1, size, size + 1)
+    copy = hold(tmp_path, index, 1 << 20)
+    copy.keep(0, memoryview(content(index, 0)))
+    assert copy.num_bytes >= size
+    copy._drop(0)
+    assert copy.num_bytes == 0
+
+
 def test_what_is_needed_first_is_kept(tmp_path: Path) -> None:
     """Limited to half of the data, of which blocks of the disk take a tenth; each epoch is shuffled anew.
 

@@ -117,7 +117,8 @@ def test_blocks_of_data_sorted_by_class_are_warned_of() -> None:
     images = np.zeros((3000, 1, 1, 3), np.uint8)
     with pytest.warns(UserWarning, match="few classes"):
         choose_order(ArraySource(images, np.arange(3000) // 100), Blocks(), 0)
-    choose_order(ArraySource(images, np.arange(3000) % 2), Blocks(), 0)  # warnings are errors here
+    for mixed in (np.arange(3000) % 2, np.zeros(3000, np.int64)):  # of two classes, and of one alone
+        choose_order(ArraySource(images, mixed), Blocks(), 0)  # warnings are errors here
 
 
 def test_orders_that_exclude_each_other_are_refused() -> None:

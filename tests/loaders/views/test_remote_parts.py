@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
@@ -73,3 +74,9 @@ def test_remote_and_local_data_are_one_source(server: RangeServer, tmp_path: Pat
     assert found == expected
     assert len(found) == 120
     assert stats.requests > 0
+    server.delay_s = 0.05
+    joined.announce(np.arange(len(joined)))
+    fetchers = [source._fetcher for source in joined.sources if isinstance(source, RemoteSource)]
+    assert all(any(fetcher.are_coming(range(NUM_PHOTOS // 2))) for fetcher in fetchers)
+    joined.forget()
+    assert not any(any(fetcher.are_coming(range(NUM_PHOTOS // 2))) for fetcher in fetchers)

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from penstock.loaders import create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.views.concat import Concat
-from penstock.loaders.views.split import hash_names
+from penstock.loaders.views.split import _fit_thresholds, hash_names
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines.errors import LoaderError
 
@@ -336,3 +337,10 @@ def test_rows_that_are_added_to_a_table_move_no_sample(tmp_path: Path) -> None:
     after = split(tmp_path / "train.csv", 0.7, save=tmp_path / "cut.json")
     for old, new in zip(before, after, strict=True):
         assert {old.path(i) for i in range(len(old))} <= {new.path(i) for i in range(len(new))}
+
+
+def test_thresholds_stay_plain_where_the_samples_that_are_there_allow_it() -> None:
+    """Of one sample no tenth is taken; of ten the first is, though its hash lies above the plain threshold."""
+    hashes, groups = np.array([50, *range(10, 20)], np.uint64), np.array([0, *[1] * 10])
+    shares, plain = (Fraction(1, 10), Fraction(9, 10)), np.array([3], np.uint64)
+    assert _fit_thresholds(hashes, groups, 2, shares, plain).tolist() == [[3], [11]]

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jpeg_parts as jp
@@ -193,6 +194,21 @@ def test_a_window_is_of_the_upright_image(stored: Stored, orientation: int) -> N
     assert stage.fill(rows, images)
     assert rows["result"] == OK
     assert np.array_equal(images[0], upright(stored.pixels, orientation)[y : y + h, x : x + w])
+
+
+def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_stage(native: ctypes.CDLL) -> None:
+    stage = NativeStage(native, (8, 8), 2**62, apply_exif=False)
+    rows, images = np.zeros(1, ROW), np.zeros((1, 8, 8, 3), np.uint8)
+    rows["result"] = UNSUPPORTED  # so that nothing is written if the check should be gone
+    for row in (-1, 1):
+        rows["row"] = row
+        with pytest.raises(AssertionError):
+            stage.fill(rows, images)
+    freed: list[int] = []
+    worker, stage._library = stage._worker, SimpleNamespace(pn_worker_free=freed.append)  # type: ignore[assignment]
+    del stage
+    assert freed == [worker]
+    native.pn_worker_free(worker)
 
 
 def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[np.void, np.ndarray]:
