@@ -15,6 +15,7 @@ from penstock.loaders.arrow.parquet_url import open_parquet
 from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
+from penstock.loaders.foreign_data import cure_by_name, cure_of_object, missing_path
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import is_file
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
@@ -178,6 +179,19 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return of_source, {name: value for name, value in options.items() if name not in of_source}
 
 
+def select_options(path: str | bytes | os.PathLike[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `options` that data of the kind at `path` take."""
+    named = os.fsencode(path)
+    found: Kind | FileKind | None = None
+    if _is_url_folder(named):
+        found = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(named.rstrip(b"/")))
+    elif not is_url(named) and not is_pattern(named):
+        found = next((kind for kind in FOLDER_KINDS if kind.is_this(named)), None)
+    found = found or _find_file_kind(list(_expand(named)), options.get("image"))
+    taken = set(found.options if found else ()) - set(() if is_url(named) else REMOTE_OPTIONS)
+    return {name: value for name, value in options.items() if name in taken}
+
+
 def open_source(
     spec: SourceLike, *, subset: SubsetSpec = None, max_per_class: int | None = None, **options: Any
 ) -> Source:
@@ -203,6 +217,8 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
             return _open_kind(kind, spec, options)
+    if cure := cure_of_object(spec):
+        raise ValueError(f"a source cannot be this {type(spec).__name__}: {cure}")
     raise ValueError(
         f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
         "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
@@ -213,6 +229,11 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
 def _open_kind(kind: Kind | FileKind, what: Any, options: dict[str, Any]) -> Source:
     try:
         return kind.open(what, **options)
+    except LoaderError as error:
+        cure = cure_by_name(what) if error.code == "E-NODATA" and isinstance(what, bytes) else None
+        if cure is None:
+            raise
+        raise LoaderError(error.code, error.cause, fix=cure, path=error.path) from None
     except TypeError as error:
         unsuited = next(
             (name for name in options if name in SOURCE_OPTIONS and f"argument '{name}'" in str(error)), None
@@ -234,7 +255,7 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
         if kind.is_this(path):
             return _open_kind(kind, path, options)
     if not os.path.exists(path):
-        raise LoaderError("E-NODATA", "no such file or folder", path=path)
+        raise missing_path(path)
     return _open_files([path], path, options)
 
 
@@ -272,6 +293,9 @@ def _open_found(find: Callable[[], Collection[bytes]], open_files: Callable[[Any
 def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any]) -> Source:
     """Open files of one kind; `named` is what the user called them."""
     kind = _find_file_kind(list(paths), options.get("image"))
+    cure = cure_by_name(next(iter(paths))) if kind is None else None
+    if cure is not None:
+        raise ValueError(f"{printable(named)} is of a format that is not read: {cure}")
     if kind is None:
         hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
         raise ValueError(f"{printable(named)} is not a source{hint}: pass {_known_kinds()}")

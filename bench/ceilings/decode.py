@@ -10,10 +10,12 @@ from itertools import chain, count, cycle, islice
 import numpy as np
 import torch
 
+from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
+from penstock.bench.data.wrapped_sources import FetchedSource
 from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
 from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
@@ -57,7 +59,9 @@ class DecodeCeiling:
         stride = max(1, len(source) // MAX_SAMPLES)
         spread = np.arange(0, len(source), stride)[:MAX_SAMPLES]
         chance = np.random.default_rng(seed)
-        self.loaded = samples if samples is not None else list(self._readable(chance.permutation(spread).tolist()))
+        self.loaded = (
+            samples if samples is not None else list(self._readable(source, chance.permutation(spread).tolist()))
+        )
         self._samples = list(self.loaded)
         self._ensure_samples()
         height, width = pipeline.size
@@ -139,13 +143,17 @@ class DecodeCeiling:
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
         return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
 
-    def _readable(self, samples: Sequence[int]) -> Iterator[Loaded]:
+    def _readable(self, source: Source, samples: Sequence[int]) -> Iterator[Loaded]:
         watch = Stopwatch()
+        if is_fetching(source):
+            source.announce(np.array(samples, np.int64))
         for number, sample in enumerate(samples):
             if number >= _MIN_SAMPLES and watch.seconds > _LOAD_S:
-                return
+                break
             with suppress(LoaderError):
                 yield self._reader.load(sample)
+        if is_fetching(source):
+            source.forget()
 
     def _ensure_samples(self) -> None:
         if not self._samples:
@@ -155,19 +163,36 @@ class DecodeCeiling:
 class DecodeCeilings:
     """Holds the ceilings of one benchmark run, whose samples are read once for its search and its rounds.
 
-    source(cached=...): the data, as files or as a cache.
+    source(cached=...): the data, as files or as a cache. Remote samples are fetched once and held in memory.
     """
 
     def __init__(self, source: Callable[..., Source], pipeline: ImagePipeline, seed: int) -> None:
         self._source, self._pipeline, self._seed = source, pipeline, seed
         self._made: dict[tuple[str, bool], DecodeCeiling] = {}
+        self._store: StoreCeiling | None = None
+        self._fetched: FetchedSource | None = None
+
+    def store(self, batch_size: int, *, cached: bool) -> StoreCeiling | None:
+        """Return the ceiling of the remote storage that the data come from; None for data on this machine."""
+        if self._store is None and not cached and find_remote(self._source(cached=False)) is not None:
+            self._store = StoreCeiling(self._source(cached=False), batch_size, self._seed)
+        return None if cached else self._store
+
+    def _in_memory(self, source: Source) -> Source:
+        """Return a source that holds what it has fetched once, if that is remote."""
+        if find_remote(source) is None:
+            return source
+        if self._fetched is None:
+            self._fetched = FetchedSource(fetched_apart(source))
+        return self._fetched
 
     def of(self, decoder: str, *, cached: bool) -> DecodeCeiling:
         """Return the ceiling of a decoder. Raises LoaderError where it cannot decode any of the samples."""
         key = decoder, cached
         if key not in self._made:
             loaded = next((made.loaded for (_, of), made in self._made.items() if of == cached), None)
-            self._made[key] = ceiling_of(self._source(cached=cached), self._pipeline, decoder, self._seed, loaded)
+            source = self._in_memory(self._source(cached=cached))
+            self._made[key] = ceiling_of(source, self._pipeline, decoder, self._seed, loaded)
         return self._made[key]
 
     def decoders(self, *, cached: bool) -> list[str]:

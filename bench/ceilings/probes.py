@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, ceiling_of, transfer_rate
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
+from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.data.wrapped_sources import SampledSource
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
@@ -26,6 +27,7 @@ from penstock.bench.record.bench_record import (
     RESIZE,
     BenchSettings,
     decode_name,
+    fetch_name,
 )
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
@@ -58,11 +60,13 @@ def list_ceiling_probes(
     settings: BenchSettings,
     decoders: Mapping[str, DecodeCeiling],
     chosen: str,
+    store: StoreCeiling | None = None,
 ) -> Named:
     """Yield (name, probe) for each stage that a sample passes through, each to be measured alone.
 
     A decoder's probe takes half of a measurement's time, each other one a quarter. decoders: name -> its ceiling;
-    chosen: the name of the loader's decoder. For arrays the stages of reading and of decoding alone are left out.
+    chosen: the name of the loader's decoder. store: of remote data, which are fetched instead of read. For arrays the
+    stages of reading and of decoding alone are left out.
     """
     seconds = settings.seconds / 4
     for name, ceiling in decoders.items():
@@ -71,8 +75,11 @@ def list_ceiling_probes(
     if mine.decodes:
         yield DECODE, partial(mine.decode, seconds)
     yield RESIZE, partial(mine.resize, seconds)
-    reading = ReadCeiling(served, pipeline, settings.seed)
-    if reading.possible:
+    if store is not None:
+        yield fetch_name(store.requests), partial(store.rate, 2 * seconds)
+        if store.more_requests is not None:
+            yield fetch_name(store.more_requests), partial(store.rate_of_more, 2 * seconds)
+    elif (reading := ReadCeiling(served, pipeline, settings.seed)).possible:
         yield READ_WARM, partial(reading.warm, seconds)
         yield READ_COLD, partial(reading.cold, seconds)
         yield READ_MANY, partial(reading.many, seconds)

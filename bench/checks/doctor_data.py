@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.ceilings.store import find_remote
 from penstock.bench.checks.doctor_folders import file_system_of, is_remote
-from penstock.bench.checks.doctor_remote import find_remote, remote_speed
+from penstock.bench.checks.doctor_remote import remote_speed
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.loaders.engine.sample_reader import SampleReader
 from penstock.loaders.open_source import open_source
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.remote.object_store import is_url, without_secrets
+from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.sample.decode import ImageDecoder
 
@@ -39,12 +41,12 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
             source = open_source(path, **(settings.data_options if name == "data" else {}))
         except (LoaderError, ValueError) as error:
             cause, fix = (error.cause, error.fix) if isinstance(error, LoaderError) else (str(error), "see --help")
-            yield Finding(name, "fail", f"{printable(os.fsencode(path))}: {cause}", fix)
+            named = without_secrets(str(path)) if is_url(os.fsencode(path)) else printable(os.fsencode(path))
+            yield Finding(name, "fail", f"{named}: {cause}", fix)
             continue
         yield Finding(name, "ok", source.describe())
-        remote = find_remote(source)
-        if remote is not None:
-            yield remote_speed(name, remote)
+        if find_remote(source) is not None:
+            yield remote_speed(name, source, settings.batch_size)
         else:
             yield file_system(name, path)
             yield read_speed(name, source, settings)
@@ -142,6 +144,8 @@ def summarise_sample(source: Source, settings: DoctorSettings) -> SampleSummary:
     sample, watch = SampleSummary(), Stopwatch()
     indices = np.linspace(0, len(source), min(_SAMPLE, len(source)), endpoint=False).astype(int)
     np.random.default_rng(0).shuffle(indices)  # so that a look cut short has been all over the data
+    if is_fetching(source):
+        source.announce(indices)
     for index in indices.tolist():
         if watch.seconds > _LOOK_S:
             break
@@ -152,6 +156,8 @@ def summarise_sample(source: Source, settings: DoctorSettings) -> SampleSummary:
             sample.add(
                 f"{error.code} ({error.cause})" if len(error.cause) < 60 else error.code, source.path(index), bad=True
             )
+    if is_fetching(source):
+        source.forget()
     return sample
 
 

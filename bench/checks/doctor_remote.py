@@ -1,48 +1,31 @@
-"""Measures remote storage: what a request takes, and how many bytes per second come with many requests at a time."""
+"""Measures remote storage for the doctor, with the ceilings of the benchmark."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from statistics import median
-
-import numpy as np
-
+from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.checks.finding import Finding
-from penstock.bench.measure.clock import Stopwatch
-from penstock.loaders.remote.remote_source import RemoteSource
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.view import View
 
-_LOOKS = 5
-_MOST_SAMPLES = 256
+_SECONDS = 1.0
 _SLOW_REQUEST_S = 0.2
 
 
-def find_remote(source: Source) -> RemoteSource | None:
-    """Return the remote source that `source` is or shows a part of; None for data on this machine."""
-    while isinstance(source, View):
-        source = source.source
-    return source if isinstance(source, RemoteSource) else None
-
-
-def remote_speed(name: str, source: RemoteSource) -> Finding:
-    """Measure the latency of a request, and the bandwidth with as many requests as a loader makes."""
-    url = source.path(0).decode(errors="replace").rpartition(":")[0]
-    latencies: list[float] = []
-    for _ in range(_LOOKS):
-        watch = Stopwatch()
-        source.store.stat(url)
-        latencies.append(watch.seconds)
-    some = np.unique(np.linspace(0, len(source) - 1, min(len(source), _MOST_SAMPLES)).astype(np.int64)).tolist()
-    watch = Stopwatch()
-    with ThreadPoolExecutor(source.options.requests) as pool:
-        num_bytes = sum(map(len, pool.map(source.read, some)))
-    rate, latency = num_bytes / watch.seconds, median(latencies)
+def remote_speed(name: str, source: Source, batch_size: int) -> Finding:
+    """Measure how long a request takes, and what as many as a loader makes bring; warn where more would bring more."""
+    store, title = StoreCeiling(source, batch_size, 0), f"{name}: network"
+    gains = store.gains_by_more(_SECONDS)
+    time = store.time()
+    if time is None:
+        return Finding(title, "warn", "nothing of the sample can be fetched", "see the next line")
+    rate = time.requests / time.request_s * time.images_per_request
     text = (
-        f"{1e3 * latency:,.0f} ms per request; {len(some) / watch.seconds:,.0f} images/s and {rate / 1e6:,.1f} MB/s "
-        f"with {source.options.requests} requests at a time"
+        f"{1e3 * time.first_byte_s:,.0f} ms to the first byte; {rate:,.0f} images/s and {time.bytes_per_s / 1e6:,.1f} "
+        f"MB/s with {time.requests} requests at a time"
     )
-    if latency > _SLOW_REQUEST_S:
-        fix = "raise requests= and bytes_ahead=, or keep a copy: local_cache=FOLDER"
-        return Finding(f"{name}: network", "warn", text, fix)
-    return Finding(f"{name}: network", "ok", text)
+    if time.more_bytes_per_s:
+        text += f", {time.more_bytes_per_s / 1e6:,.1f} MB/s with {time.more_requests}"
+    if gains:
+        return Finding(title, "warn", text, f"requests={time.more_requests}, or keep a copy: local_cache=FOLDER")
+    if time.first_byte_s > _SLOW_REQUEST_S:
+        return Finding(title, "warn", text, "raise requests= and bytes_ahead=, or keep a copy: local_cache=FOLDER")
+    return Finding(title, "ok", text)

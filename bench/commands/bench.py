@@ -162,9 +162,11 @@ def _check(settings: BenchSettings) -> None:
 
 def _save_choice(record: BenchRecord, name: str) -> None:
     from penstock.loaders.profile import Profile, save_profile
+    from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
 
     choice = record.choice
-    options = dict(choice.options)
+    of_data = (*REMOTE_OPTIONS, "shuffle")  # a profile is for any data
+    options = {name: value for name, value in choice.options.items() if name not in of_data}
     workers, prefetch = (
         None if n is None else int(n) for n in (options.pop("workers", None), options.pop("prefetch", None))
     )

@@ -36,6 +36,12 @@ _OPTIONS: dict[str, Any] = {
     "image": _option(str | None, "Column of a table with the images' paths; suffix of the images in tars."),
     "label": _option(str | None, "Column of a table with the labels; where tars have them, such as cls or json:label."),
     "root": _option(Path | None, "Folder to which the paths in a table are relative."),
+    "requests": _option(int | None, "Data by URL: requests under way at a time, 64 by default.", min=1),
+    "bytes_ahead": _option(
+        int | None, "Data by URL: bytes to fetch before they are needed, 256 MiB by default.", min=1
+    ),
+    "local_cache": _option(Path | None, "Data by URL: folder of this machine that keeps what was fetched."),
+    "local_bytes": _option(int | None, "Data by URL: bytes that this folder may take, about.", min=1),
     "classes": _option(str | None, "Class names by class number, separated by commas; or a file with one per line."),
 }
 

@@ -10,6 +10,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.system.json_file import write_json
@@ -30,7 +31,11 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 def train(
     data: common.Data,
     validation: Annotated[
-        Path | None, typer.Option(help="Folder to validate on; DATA/val next to DATA/train by default.")
+        Path | None,
+        typer.Option(help="Data to validate on; DATA/val next to DATA/train by default.", parser=DataPath),
+    ] = None,
+    validation_subset: Annotated[
+        str | None, typer.Option(help="Part of them, as --subset has it; all by default.")
     ] = None,
     model: common.Model = "resnet18",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
@@ -146,6 +151,7 @@ def train(
             loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
             cache=cache,
             data_options=data_options,
+            validation_options={} if validation_subset is None else {"subset": validation_subset},
         )
         _say(job.source.describe())
         if find_lr is not None:

@@ -13,7 +13,9 @@ class DataPath(_Base):  # type: ignore[valid-type, misc]
     """Be a path whose text is what was given, if that is a URL: pathlib would make one slash of two."""
 
     def __new__(cls, *parts: str | os.PathLike[str]) -> DataPath:
-        """Return the path for the text that is the one part."""
+        """Return the path for the text that is the one part. Raises ValueError for none, which pathlib calls '.'."""
+        if parts == ("",):
+            raise ValueError("the path is empty: check the variable that it comes from")
         path: DataPath = super().__new__(cls, *parts)
         path._url = os.fspath(parts[0]) if len(parts) == 1 and "://" in os.fspath(parts[0]) else None
         return path

@@ -1,11 +1,13 @@
-"""Defines sources that serve the images of another source: again and again, or only a sample of them."""
+"""Defines sources that serve the images of another source: again and again, a sample of them, or from memory."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import Index, View
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 
 class RepeatedSource(View):
@@ -45,3 +47,27 @@ class SampledSource(View):
     def describe(self) -> str:
         """Describe the data in one line."""
         return f"a sample of {len(self):,} of {self.source.describe()}"
+
+
+class FetchedSource(View):
+    """Serves the encoded images of a source that fetches them, each from memory after its first time."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, len(source), "fetched")
+        self._held: dict[int, npt.NDArray[np.uint8]] = {}
+
+    def read(self, index: int) -> bytes:
+        """Return an encoded image."""
+        return self._fetched(index).tobytes()
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie in memory."""
+        kept = [self._fetched(index) for index in indices.tolist()]
+        rows["kind"], rows["size"] = ENCODED, [image.nbytes for image in kept]
+        rows["offset"] = [image.ctypes.data for image in kept]
+        return NO_NAMES._replace(kept=kept)
+
+    def _fetched(self, index: int) -> npt.NDArray[np.uint8]:
+        if index not in self._held:
+            self._held[index] = np.frombuffer(self.source.read(index), np.uint8)
+        return self._held[index]

@@ -16,6 +16,7 @@ class Change:
         workers, decoder, dtype: of the loader.
         amp: mixed precision of the model.
         cache: the loader reads a cache of this kind.
+        requests, bytes_ahead, shuffle: arguments of create_loader.
     """
 
     workers: int | None = None
@@ -23,6 +24,9 @@ class Change:
     dtype: str | None = None
     amp: Literal["bf16"] | None = None
     cache: Literal["lossless"] | None = None
+    requests: int | None = None
+    bytes_ahead: int | None = None
+    shuffle: Literal["blocks"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,8 @@ class Verdict:
     """Name what limits a run, and what to change.
 
     Attributes:
-        limit: "model", "consumer", "transfer", "storage", "decode", "resize", "cpu" or "loader".
+        limit: "model", "consumer", "transfer", "latency" or "bandwidth" of the network, "storage", "decode", "resize",
+            "cpu" or "loader".
         sentence: the verdict in one line for people.
         advice: what to change, the greatest gain first; None in a record of a version that gave none.
         call: Python code that opens the recommended loader; "" in a record of a version that gave none.

@@ -7,11 +7,13 @@ from dataclasses import MISSING, fields
 
 from penstock.bench.record.bench_record import Options
 from penstock.loaders.backends import BACKENDS
+from penstock.loaders.remote.remote_source import RemoteOptions
 
 
 def non_default_options(backend: str, options: Options) -> Options:
     """Return the options that differ from the backend's defaults; `workers`, which is always named, is left out."""
-    own = {field.name: field.default for field in fields(BACKENDS[backend].options)} if backend in BACKENDS else {}
+    own: dict[str, object] = {field.name: field.default for field in fields(RemoteOptions)}
+    own |= {field.name: field.default for field in fields(BACKENDS[backend].options)} if backend in BACKENDS else {}
     return {k: v for k, v in options.items() if k != "workers" and own.get(k, MISSING) != v}
 
 

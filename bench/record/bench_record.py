@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from penstock.bench.measure.network_time import StoreTime, Traffic
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Verdict
@@ -129,6 +130,7 @@ class Measured:
         note: what to know of how it was measured.
         resources: what the process tree took meanwhile, of "loader" and "both".
         workers: what the loader's workers did with their time meanwhile.
+        traffic: what it fetched from remote storage meanwhile.
         over_time: of the kinds in OVER_TIME, each round's windows as (seconds, images/s).
     """
 
@@ -142,6 +144,7 @@ class Measured:
     note: str = ""
     resources: Resources | None = None
     workers: WorkerTime | None = None
+    traffic: Traffic | None = None
     over_time: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     @classmethod
@@ -222,6 +225,7 @@ class BenchRecord:
         chosen: what to use; not the loader where the final rounds found another backend to be faster.
         applied: what became of the verdict's advice when it was taken.
         cache: what each kind of cache of the data would take and give, where that was measured.
+        store: what remote storage gives without a loader; None for data on this machine.
         notes: what was left out, and why.
         ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
         verdict: what limits the run; None until it is judged, and in the record of a study.
@@ -237,6 +241,7 @@ class BenchRecord:
     candidates: tuple[Tried, ...] = ()
     chosen: Tried | None = None
     options: Options = field(default_factory=dict)
+    store: StoreTime | None = None
     notes: tuple[str, ...] = ()
     applied: tuple[TriedAdvice, ...] = ()
     cache: CacheAdvice | None = None
@@ -303,6 +308,7 @@ def read_record(path: Path) -> BenchRecord:
 # Names of the ceilings that are not of one decoder or one model.
 READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
 READ_MANY = "read, many threads at once"  # from storage where that can be had
+FETCH = "fetch from remote storage"
 DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
 COPY, COPY_AND_NORMALISE, NORMALISE = "copy to device", "copy to device + normalise", "normalise"
 LOSSLESS_CACHE = "decode + resize of a lossless cache, one thread"
@@ -318,6 +324,11 @@ def decode_ceilings(record: BenchRecord) -> dict[str, float]:
     """Return name -> images/s of the ceilings of all decoders."""
     prefix = decode_name("@").partition("@")[0]
     return {m.name: m.images_per_s for m in record.all_of("ceiling") if m.name.startswith(prefix)}
+
+
+def fetch_name(requests: int) -> str:
+    """Return the name of the ceiling of fetching with so many requests."""
+    return f"{FETCH}, {requests:,} requests at a time"
 
 
 def bf16_name(model: str) -> str:

@@ -64,9 +64,10 @@ def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
         title = "One process, one thing after another"
         parts = [Lane(title=title, stages=(*working, *feeding, *training))]
     else:
-        used = figures.processors_used
-        titles = [f"{used} workers at once" if used > 1 else "One worker", "Feed", "Model"]
-        lanes = [(title, stages) for title, stages in zip(titles, (working, feeding, training), strict=True) if stages]
+        used, fetching = figures.processors_used, tuple(_stage(record, "fetch", figures.fetched))
+        titles = ["Requests", f"{used} workers at once" if used > 1 else "One worker", "Feed", "Model"]
+        kinds = (fetching, working, feeding, training)
+        lanes = [(title, stages) for title, stages in zip(titles, kinds, strict=True) if stages]
         ahead = range(len(lanes) - 1, -1, -1)
         parts = [
             Lane(title=f"{title}, on batch n + {n}" if n else f"{title}, on batch n", stages=stages)

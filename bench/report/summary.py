@@ -14,7 +14,7 @@ from penstock.bench.report.text import ledger_texts, rate_text, shown, spread_te
 from penstock.bench.verdict.figures import Figures
 
 _KINDS = ("loader", "both", "model", "other", "baseline")  # rows, in this order
-_MAX_ROWS, _MAX_ADVICE = 5, 2
+_MAX_ROWS, _MAX_ADVICE = 5, 3
 _LABEL_WIDTH, _FIGURE_WIDTHS = 32, (15, 15, 14)  # of 80 columns
 
 

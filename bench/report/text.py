@@ -71,6 +71,9 @@ def repeat_command(settings: BenchSettings) -> str:
     words = ["penstock", "bench", "DATA"]
     for field in dataclasses.fields(settings):
         value, option = getattr(settings, field.name), field.name.replace("_", "-")
+        if field.name == "data_options":
+            words += [word for name, of in value.items() for word in (f"--{name.replace('_', '-')}", _as_argument(of))]
+            continue
         if value == field.default and option not in ("device", "model"):  # whose defaults depend on the machine
             continue
         if isinstance(value, bool):
@@ -78,6 +81,10 @@ def repeat_command(settings: BenchSettings) -> str:
         else:
             words += [f"--{option}", "none" if value is None else str(value)]
     return shlex.join([*words, *["--thorough"] * (settings.budget is None)])
+
+
+def _as_argument(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def rounds_text(record: BenchRecord) -> str:

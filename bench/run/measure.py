@@ -13,6 +13,7 @@ from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.record.backend_options import all_options, non_default_options
 from penstock.bench.record.bench_record import (
+    FETCH,
     LOSSLESS_CACHE,
     OVER_TIME,
     READ_COLD,
@@ -20,13 +21,13 @@ from penstock.bench.record.bench_record import (
     Measured,
     Tried,
 )
+from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.rounds import ADVICE_SHARE, Display, Rounds, rates_of
 from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
 from penstock.bench.run.take_advice import trial_seconds
 from penstock.bench.run.watched import Key
 from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
 from penstock.bench.search.trials import Trial
-from penstock.loaders.loader import Loader
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
@@ -43,9 +44,9 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
     notes = list(found.notes)
     budget, own = subject.budget, ("loader", loader_name(subject.chosen))
     with ExitStack() as stack:
-        loader = stack.enter_context(subject.data.opener.open(subject.chosen))
+        turns = LoaderTurns(subject.data.opener, subject.chosen, stack)
         subject = _with_short_measurements(subject)
-        probes = RunProbes(subject, loader, stack, notes)
+        probes = RunProbes(subject, turns, stack, notes)
         rounds = Rounds(
             subject.settings,
             budget,
@@ -60,17 +61,19 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
         if rounds.late:
             names = ", ".join(name for _, name in rounds.late)
             notes.append(f"not measured in {budget.seconds:g} s (--budget): {names}")
+        store = probes.describe_store()
         measured = tuple(
             probes.resources.added_to(_summarise(*key, results, probes.how.get(key[1], "")))
             for key, results in rounds.results.items()
         )
         chosen = _final_choice(subject, probes, measured, notes)
         return replace(
-            _record(subject, loader, measured),
+            _record(subject, turns.about, measured),
             candidates=found.tried,
             chosen=chosen,
+            store=store,
             notes=tuple(notes),
-            ledger=_sum_ledgers(loader.ledgers()),
+            ledger=_sum_ledgers(turns.ledgers()),
         )
 
 
@@ -96,16 +99,17 @@ def _note_failure(notes: list[str], key: Key, error: Exception) -> None:
     kind, name = key
     # A baseline may fail with any error: it accepts no bad file.
     allowed = {READ_COLD: ValueError, LOSSLESS_CACHE: LoaderError}
-    if kind not in ("baseline", "other") and not isinstance(error, allowed.get(name, ())):
+    may_fail = (LoaderError, ValueError) if name.startswith(FETCH) else allowed.get(name, ())
+    if kind not in ("baseline", "other") and not isinstance(error, may_fail):
         raise error
-    named = str(error) if name == READ_COLD else f"{type(error).__name__}: {error}"
+    named = str(error) if isinstance(error, ValueError) and kind == "ceiling" else f"{type(error).__name__}: {error}"
     why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
     notes.append(f"{name} was left out: {why}")
 
 
-def _record(subject: Subject, loader: Loader, measured: tuple[Measured, ...]) -> BenchRecord:
+def _record(subject: Subject, about: dict[str, object], measured: tuple[Measured, ...]) -> BenchRecord:
     """Return the record of the measurements, without a choice."""
-    about, served = loader.describe(), subject.served
+    served = subject.served
     return BenchRecord(
         settings=subject.settings,
         workers=subject.chosen.workers,

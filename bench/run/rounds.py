@@ -11,7 +11,7 @@ from itertools import count
 from penstock.bench.ceilings.probes import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
-from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.record.bench_record import FETCH, BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key
 
@@ -20,7 +20,10 @@ Results = dict[Key, list[Rate | StepTimes]]
 ADVICE_SHARE = 0.2  # of a budget: kept for trying the advice
 SETTLED = 0.03  # spread over median: more rounds would change nothing
 # What the verdict needs first, with a budget: kind, beginning of the name.
-_ORDER = (("loader", ""), ("ceiling", "decode + resize"), ("baseline", ""), ("other", ""), ("model", ""), ("both", ""))
+_ORDER = (
+    *(("loader", ""), ("ceiling", FETCH), ("ceiling", "decode + resize")),
+    *(("baseline", ""), ("other", ""), ("model", ""), ("both", "")),
+)
 _GUESS = 2.0  # times its length that a first measurement takes, with opening a loader
 
 OnBegin = Callable[[int, int, str], None]

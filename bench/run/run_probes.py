@@ -24,8 +24,17 @@ from penstock.bench.ceilings.probes import (
 from penstock.bench.ceilings.replay import ReplayedBatches
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.record.bench_record import DTYPES, LOSSLESS_CACHE, BenchSettings, bf16_name, replayed_model_name
+from penstock.bench.measure.network_time import StoreTime
+from penstock.bench.record.bench_record import (
+    DTYPES,
+    LOSSLESS_CACHE,
+    BenchSettings,
+    bf16_name,
+    fetch_name,
+    replayed_model_name,
+)
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
+from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key, ResourceLog
@@ -35,7 +44,6 @@ from penstock.bench.search.settings_sweep import Winners
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
-from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
@@ -87,26 +95,30 @@ class Subject:
 
 
 class RunProbes:
-    """Builds the probes of a run around its loader, which is open already.
+    """Builds the probes of a run around its loader.
 
     stack: closes what the baselines open. notes: receives what is left out, and why.
 
     Attributes:
         decoder: of the loader.
         how: name of what is measured -> how, in words.
+        store: measures the storage that the loader fetches from; None for data on this machine.
         abouts: backend -> what its loader says of itself, once that was opened.
         resources: what the loader and its workers took in each measurement.
     """
 
-    def __init__(self, subject: Subject, loader: Loader, stack: ExitStack, notes: list[str]) -> None:
+    def __init__(self, subject: Subject, turns: LoaderTurns, stack: ExitStack, notes: list[str]) -> None:
         self._subject, self._settings = subject, subject.settings
-        self._loader, self._stack, self._notes = loader, stack, notes
-        self._about = loader.describe()
+        self._turns, self._stack, self._notes = turns, stack, notes
+        self._about = turns.about
         self._others: Callable[[], set[int]] = set  # ids of processes that are not the loader's
         self.decoder = str(self._about["decoder"])
         self.how: dict[str, str] = {}
         self.abouts = {subject.chosen.backend: self._about}
         self.resources = ResourceLog(subject.settings, subject.chosen.workers)
+        self.store = subject.ceilings.store(subject.settings.batch_size, cached=subject.chosen.cached)
+        if self.store is not None:
+            self.store.begin(int(subject.chosen.option("requests") or self.store.requests))
 
     def all(self) -> Probes:
         """Return all probes that the settings ask for, in the order of a run without a budget."""
@@ -122,7 +134,9 @@ class RunProbes:
 
     def _ceilings(self, again: ReplayedBatches | None) -> Probes:
         subject, wanted = self._subject, self._settings
-        named = list_ceiling_probes(subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder)
+        named = list_ceiling_probes(
+            subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder, self.store
+        )
         probes: Probes = {("ceiling", name): probe for name, probe in named}
         if self._wants_cache_ceiling():
             probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
@@ -151,6 +165,16 @@ class RunProbes:
         )
         return partial(cached.measure, wanted.seconds / 2)
 
+    def describe_store(self) -> StoreTime | None:
+        """Return what was measured of remote storage, which `how` then says as well; None for data on this machine."""
+        time = self.store.time() if self.store else None
+        if time is not None:
+            text = f"{time.bytes_per_s / 1e6:,.1f} MB/s, {1e3 * time.first_byte_s:,.0f} ms to the first byte"
+            self.how[fetch_name(time.requests)] = text
+            if time.more_requests and time.more_bytes_per_s:
+                self.how[fetch_name(time.more_requests)] = f"{time.more_bytes_per_s / 1e6:,.1f} MB/s"
+        return time
+
     # ---- loaders ----
 
     def _rate(self, batches: Any) -> Rate:
@@ -166,7 +190,12 @@ class RunProbes:
 
     def _watch(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
         """Return what measures the loader's batches, and logs what that takes of the machine."""
-        return lambda: self.resources.watched(key, self._loader, measure, self._others)
+
+        def watched() -> Rate | StepTimes:
+            with self._turns.turn() as loader:
+                return self.resources.watched(key, loader, measure, self._others)
+
+        return watched
 
     def _other_rate(self, candidate: Candidate) -> Rate:
         """Measure another backend's best, opened for that alone: otherwise its workers would burden the others."""

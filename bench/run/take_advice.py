@@ -162,7 +162,8 @@ def _measure_pairs(
 
 def apply_change(candidate: Candidate, change: Change) -> Candidate:
     """Return the candidate with the change made; `amp`, which is not the loader's, is left to the caller."""
-    options = candidate.options if change.workers is None else {**candidate.options, "workers": change.workers}
+    named = {name: getattr(change, name) for name in ("workers", "requests", "bytes_ahead", "shuffle")}
+    options = {**candidate.options, **{name: value for name, value in named.items() if value is not None}}
     return replace(
         candidate,
         backend="hdf5" if change.cache else candidate.backend,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.network_time import Traffic
 from penstock.bench.measure.resources import Resources, ResourceWatch
 from penstock.bench.measure.worker_time import Span, WorkerTime, WorkerWatch
 from penstock.bench.record.bench_record import BenchSettings, Measured
@@ -53,4 +54,5 @@ class ResourceLog:
             measured,
             resources=Resources.of_rounds(self._resources.get(key, [])),
             workers=WorkerTime.of(self._spans.get(key, []), self._workers),
+            traffic=Traffic.of(self._spans.get(key, [])),
         )

@@ -49,12 +49,20 @@ def search_spaces(
     [images/s]): called after it. Raises LoaderError where no decoder works.
     """
     result = SearchSpaces()
+    requests = _requests_to_try(settings, opener, ceilings)
     ranked: dict[bool, dict[str, float]] = {}
     for backend, cached in available_backends(settings, opener, result.backends):
         options: Values = {}
         decoders = {settings.decoder: 1.0}
         if settings.tunes:
-            options = values_to_try(backend, settings.device, settings.workers, largest, cpus=usable_cpus(settings))
+            options = values_to_try(
+                backend,
+                settings.device,
+                settings.workers,
+                largest,
+                cpus=usable_cpus(settings),
+                requests=() if cached else requests,
+            )
         if settings.tunes and settings.decoder == "auto" and backend in ("torch", "hdf5"):
             if cached not in ranked:
                 ranked[cached] = _decoder_shares(settings, ceilings, cached, out_of_time, measured)
@@ -71,6 +79,17 @@ def search_spaces(
             result.decoders[f"{backend}, {name}"] = (start.with_option("decoder", name), why)
         result.spaces.append(SearchSpace(start=start, options=options, fixed_workers=settings.workers is not None))
     return result
+
+
+def _requests_to_try(settings: BenchSettings, opener: LoaderOpener, ceilings: DecodeCeilings) -> tuple[int, ...]:
+    """Return numbers of requests to compare, where more than the loader makes bring more; else nothing."""
+    if not settings.tunes or "requests" in settings.data_options or not opener.has(cached=False):
+        return ()
+    store = ceilings.store(settings.batch_size, cached=False)
+    if store is None or not store.gains_by_more(min(_SECONDS, settings.seconds)):
+        return ()
+    assert store.more_requests is not None
+    return store.requests, store.more_requests
 
 
 def first_candidate(settings: BenchSettings, opener: LoaderOpener, ceilings: DecodeCeilings) -> Candidate | None:

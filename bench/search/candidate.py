@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.bench.ceilings.store import fetched_apart
 from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
@@ -13,6 +14,7 @@ from penstock.loaders.create import create_loader, prepare_whole
 from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
+from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
 from penstock.loaders.sources.contract import Source, is_cache
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
@@ -27,7 +29,7 @@ class Candidate:
         decoder: as create_loader takes it.
         dtype: of the batches, one of DTYPES.
         cached: whether it reads the cache.
-        options: further arguments of create_loader.
+        options: further arguments of create_loader, those of remote data among them.
     """
 
     backend: str
@@ -95,9 +97,10 @@ class LoaderOpener:
         return found
 
     def open(self, candidate: Candidate) -> Loader:
-        """Open a loader that replaces bad samples. Raises as `source` and create_loader do."""
-        source = self.source(cached=candidate.cached)
+        """Open a loader that replaces bad samples, and of remote data fetches its own. Raises as create_loader does."""
         options: dict[str, Any] = dict(candidate.options)
+        of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
+        source = fetched_apart(self.source(cached=candidate.cached), **of_remote)
         return create_loader(
             source,
             backend=candidate.backend,

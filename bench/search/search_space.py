@@ -43,12 +43,17 @@ def values_to_try(
     largest: ImageSize | None = None,
     *,
     cpus: int | None = None,
+    requests: tuple[int, ...] = (),
 ) -> Values:
     """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
 
     workers: number that the user has set, which is then not searched; None searches it from one for each CPU. cpus:
     number of CPUs; None takes those this process may use. largest: size of the largest image, as far as known.
+    requests: numbers of requests that are worth comparing, of remote data. The bytes ahead are not searched: more of
+    them than the requests bring at a time gain nothing.
     """
+    if requests:
+        return {"requests": requests, **values_to_try(backend, device, workers, largest, cpus=cpus)}
     cpus = default_workers() if cpus is None else cpus
     if backend == "dali":
         return _dali_values(workers, largest, cpus, on_gpu=device != "cpu")

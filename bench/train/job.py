@@ -30,9 +30,8 @@ from penstock.bench.train.lr_finder import LrSweep, find_lr
 from penstock.bench.train.resident_run import ResidentRun
 from penstock.loaders.create import check_arguments, create_loader
 from penstock.loaders.loader import Loader
-from penstock.loaders.open_source import open_source
+from penstock.loaders.open_source import open_source, select_options
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.views.subset import PART_OPTIONS
 from penstock.pipelines.errors import printable
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
@@ -52,8 +51,9 @@ class TrainingJob:
         policy: on_bad_sample, on_repaired and max_bad of the training loader, as create_loader takes them.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
-        data_options: options of open_source for the training data, and for validation data with the same suffix, of
-            which all images are used.
+        data_options: options of open_source for the training data, and, unless they choose a part, for validation data
+            of a kind that takes them.
+        validation_options: more options of open_source for the validation data, such as `subset`.
     """
 
     data: Path
@@ -65,6 +65,7 @@ class TrainingJob:
     loading: dict[str, Any]
     cache: Path | None
     data_options: dict[str, Any] = field(default_factory=dict)
+    validation_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_arguments(**self.loading, **self.policy)
@@ -86,8 +87,7 @@ class TrainingJob:
         """The validation images."""
         if self.validation is None:
             return None
-        same_kind = self.validation.suffix == self.data.suffix
-        options = {name: value for name, value in self.data_options.items() if same_kind and name not in PART_OPTIONS}
+        options = select_options(self.validation, self.data_options) | self.validation_options
         return open_source(self.validation, **options)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.bench.measure.network_time import StoreTime
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.bench_record import (
     COPY,
@@ -17,6 +18,7 @@ from penstock.bench.record.bench_record import (
     BenchRecord,
     bf16_name,
     decode_name,
+    fetch_name,
     replayed_model_name,
 )
 from penstock.loaders.system.machine import many_workers
@@ -35,6 +37,7 @@ class Figures:
         model, both: rate of the model alone, and of loader + model.
         decode_resize, decode, resize, read_cold: ceilings of one thread.
         read_many: ceiling of many threads that read at once.
+        fetched, fetched_more: ceilings of remote storage, with the loader's number of requests and with more of them.
         copy, transfer: ceilings of the copy to the device, and of copy and batch stage together.
         replayed, replayed_model: ceilings of batches from memory: the loader removed, and the model on such batches.
         model_bf16: ceiling of the model in mixed precision.
@@ -42,6 +45,8 @@ class Figures:
         cpu_share, both_cpu_share: share of the processors that the loader, and loader + model, keep busy.
         others_share: share of the processors that other programs keep busy.
         storage_share: share of the loader's bytes that came from storage, not from the page cache.
+        arriving: images/s that came over the network while the loader was measured.
+        store: what remote storage gives; None for data on this machine.
         wait_share: share of a step of loader + model that waits for data.
         time: what the loader's workers did with their time.
     """
@@ -54,6 +59,8 @@ class Figures:
     resize: float | None
     read_cold: float | None
     read_many: float | None
+    fetched: float | None
+    fetched_more: float | None
     copy: float | None
     transfer: float | None
     replayed: float | None
@@ -65,6 +72,8 @@ class Figures:
     both_cpu_share: float | None
     others_share: float | None
     storage_share: float | None
+    arriving: float | None
+    store: StoreTime | None
     wait_share: float | None
     time: WorkerTime | None
 
@@ -79,9 +88,12 @@ class Figures:
 
         rate, size = loader.images_per_s if loader else 0.0, record.data.get("bytes_an_image")
         read = alone.storage_mb_s if alone else None
-        share = None
+        share = arriving = None
         if read is not None and isinstance(size, int) and size and rate:
             share = read * 1e6 / (rate * size)
+        if loader and loader.traffic and isinstance(size, int) and size:
+            arriving = loader.traffic.bytes_per_s / size
+        store = record.store
         return cls(
             loader=rate,
             model=record.rate("model"),
@@ -91,6 +103,8 @@ class Figures:
             resize=ceiling(RESIZE),
             read_cold=ceiling(READ_COLD),
             read_many=ceiling(READ_MANY),
+            fetched=ceiling(fetch_name(store.requests)) if store else None,
+            fetched_more=ceiling(fetch_name(store.more_requests)) if store and store.more_requests else None,
             copy=ceiling(COPY),
             transfer=ceiling(COPY_AND_NORMALISE) or ceiling(NORMALISE),
             replayed=ceiling(REPLAYED),
@@ -102,6 +116,8 @@ class Figures:
             both_cpu_share=together.cpu_share if together else None,
             others_share=alone.others_share if alone else None,
             storage_share=share,
+            arriving=arriving,
+            store=store,
             wait_share=both.wait_share if both else None,
             time=loader.workers if loader else None,
         )
@@ -125,6 +141,29 @@ class Figures:
     def from_storage(self) -> bool:
         """Whether most of what the loader read came from storage."""
         return self.storage_share is not None and self.storage_share >= _MOSTLY
+
+    @property
+    def from_network(self) -> bool:
+        """Whether most of what the loader delivered came over the network meanwhile, not from memory or a copy."""
+        return self.arriving is not None and self.arriving >= _MOSTLY * self.loader
+
+    @property
+    def waits_for_network(self) -> bool:
+        """Whether the network limits: the loader is as fast as fetching alone, or its workers wait for what comes."""
+        if not self.fetched or self.store is None or not self.from_network:
+            return False
+        if self.feed and self.feed < self.fetched and self.loader >= CLOSE * self.feed:
+            return False
+        return self.loader >= CLOSE * self.fetched or self.waits_for_reads
+
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether more requests under way would bring more: the distance limits, not the bandwidth."""
+        if self.store is None or not self.fetched:
+            return False
+        if self.loader < CLOSE * self.fetched:
+            return True
+        return self.store.gains_by_more if self.fetched_more else not self.store.is_queueing
 
     @property
     def storage_reads(self) -> float | None:

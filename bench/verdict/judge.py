@@ -37,6 +37,8 @@ def _find_limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
     if model is not None and loader >= model:
         return _judge_training(record, figures, model)
     missing = f", the model could take {model:,.0f}" if model is not None else ""
+    if figures.waits_for_network:
+        return _judge_network(figures, missing)
     if record.loader.get("decodes_on") == "cuda":  # whose work the host's ceilings do not bound
         compared = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
         advice = "Try more readers and workers, and a cache (--cache), from which less has to be decoded"
@@ -92,6 +94,31 @@ def _judge_training(record: BenchRecord, figures: Figures, model: float) -> tupl
     return "model", f"The model limits: {model:,.0f} images/s; {headroom}{waits}."
 
 
+def _judge_network(figures: Figures, missing: str) -> tuple[str, str]:
+    """Judge a run that waits for remote storage: for answers that are far away, or for bytes."""
+    store, fetched = figures.store, figures.fetched or 0.0
+    assert store is not None
+    rate = f"{figures.loader:,.0f} images/s{missing}"
+    if figures.loader < CLOSE * fetched:
+        return "latency", (
+            f"Latency of the network limits: {rate}; the workers wait for requests of {1e3 * store.lone_s:,.0f} ms, of "
+            f"which fewer are under way than {store.requests:,}, which would bring {fetched:,.0f}."
+        )
+    if figures.waits_for_answers:
+        more = f", {store.more_requests:,} would bring {figures.fetched_more:,.0f}" if figures.fetched_more else ""
+        return "latency", (
+            f"Latency of the network limits: {rate}; {store.requests:,} requests under way, "
+            f"{1e3 * store.request_s:,.0f} ms each ({1e3 * store.first_byte_s:,.0f} to the first byte), bring "
+            f"{fetched:,.0f}{more}."
+        )
+    more = f", {store.more_requests:,} no more" if figures.fetched_more else ""
+    decoding = f"; decoding could do {figures.decode_ceiling:,.0f}" if figures.decode_ceiling else ""
+    return "bandwidth", (
+        f"Bandwidth of the network limits: {rate}; {store.bytes_per_s / 1e6:,.1f} MB/s come with {store.requests:,} "
+        f"requests at a time{more}, which is {fetched:,.0f} images/s{decoding}."
+    )
+
+
 def _judge_producing(record: BenchRecord, figures: Figures, missing: str) -> tuple[str, str]:
     """Judge a run that is limited between the files and the finished uint8 batch."""
     loader, ceiling, cpus = figures.loader, figures.decode_ceiling, figures.processors_used
@@ -142,7 +169,12 @@ def _describe_reading(figures: Figures, missing: str) -> str:
 
 
 def _warn_of_cold_reads(figures: Figures) -> str:
-    """Warn of reads that the page cache hides in this run, where storage would be slower than the loader."""
+    """Warn of reads that memory hides in this run, where storage or the network would be slower than the loader."""
+    if figures.fetched and not figures.from_network and figures.fetched < figures.loader:
+        return (
+            " Most images came from memory or the local copy: while they still come over the network, it gives "
+            f"{figures.fetched:,.0f} images/s."
+        )
     reads = figures.storage_reads
     if reads is None or figures.from_storage or reads >= figures.loader:
         return ""
@@ -176,8 +208,8 @@ def write_call(record: BenchRecord, data: str) -> str:
         arguments.insert(2, f"cache={cache!r}")
     if wanted.dtype != "float32":
         arguments.insert(-2, f"dtype=torch.{wanted.dtype}")
-    of_data = wanted.data_options.items()
-    arguments += [f"{name}={value!r}" for name, value in of_data if name in PART_OPTIONS or not in_place]
+    of_data = {name: value for name, value in wanted.data_options.items() if name not in choice.options}
+    arguments += [f"{name}={value!r}" for name, value in of_data.items() if name in PART_OPTIONS or not in_place]
     arguments += [f"{name}={value!r}" for name, value in non_default_options(choice.backend, choice.options).items()]
     body = "".join(f"    {line}\n" for line in _pack_lines(arguments))
     torch = "import torch\n\n" if wanted.dtype != "float32" else ""

@@ -8,9 +8,14 @@ from collections.abc import Callable
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
 from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
+from penstock.loaders.choose_order import Blocks
+from penstock.loaders.remote.fetcher import MAX_REQUEST_BYTES
+from penstock.loaders.remote.remote_source import RemoteOptions
+from penstock.pipelines.errors import size_text
 
 WORTH = 1.05  # a smaller gain is noise
 _SPARE_READERS = 1.1  # more workers than needed, as their reads do not take turns evenly
+_SPARE_AHEAD = 2  # times the bytes of all requests under way
 _SPARE_WORKERS = 1.25  # more workers than a model needs on average
 _OTHERS = 0.1  # share of the processors that other programs must take before stopping them is advised
 
@@ -203,7 +208,7 @@ def _local_cache(record: BenchRecord, figures: Figures) -> Advice | None:
     rate, then = _limit_to_lowest(max(1, record.workers) / of_worker, ceilings)
     why = f"without the wait for reads a worker needs {1e3 * of_worker:,.1f} ms per image, while it is in memory{then}"
     what = "a lossless cache on a fast disk of this machine (--backend hdf5 --cache LOCAL.h5)"
-    change = None if figures.from_storage else Change(cache="lossless")
+    change = None if figures.from_storage or figures.from_network else Change(cache="lossless")
     return Advice(what=what, images_per_s=rate, why=why, change=change)
 
 
@@ -214,6 +219,87 @@ def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
     rate, then = _limit_to_feed_and_storage(figures, figures.decode_ceiling, storage=False)
     why = f"from the page cache nothing but decoding is left{then}"
     return Advice(what="faster storage, or enough memory for the data to stay in", images_per_s=rate, why=why)
+
+
+# ---- the network ----
+
+
+def _more_requests(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise more requests at a time, which were tried without the loader."""
+    store, more = figures.store, figures.fetched_more
+    if store is None or not store.more_requests or not more or more <= SCALES * figures.loader:
+        return None
+    rate, then = _limit_to_decoding(figures, more)
+    needed = math.ceil(_SPARE_AHEAD * store.more_requests * store.bytes_per_request)
+    ahead = needed if needed > _bytes_ahead(record) else None
+    what = f"--requests {store.more_requests}" + (f" --bytes-ahead {ahead}" if ahead else "")
+    why = f"so many at a time bring {more:,.0f} images/s if nothing is done with them{then}"
+    change = Change(requests=store.more_requests, bytes_ahead=ahead)
+    return Advice(what=what, images_per_s=rate, why=why, change=change)
+
+
+def _more_bytes_ahead(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise to fetch further ahead where the bytes ahead, not the number of requests, say how many are under way."""
+    store, ahead = figures.store, _bytes_ahead(record)
+    if store is None or not figures.fetched or ahead >= store.requests * store.bytes_per_request:
+        return None
+    needed = math.ceil(_SPARE_AHEAD * store.requests * store.bytes_per_request)
+    rate, then = _limit_to_decoding(figures, figures.fetched)
+    why = f"{ahead:,} bytes hold {ahead / store.bytes_per_request:,.1f} of {store.requests:,} requests{then}"
+    return Advice(what=f"--bytes-ahead {needed}", images_per_s=rate, why=why, change=Change(bytes_ahead=needed))
+
+
+def _bytes_ahead(record: BenchRecord) -> int:
+    for options in (record.choice.options, record.settings.data_options):
+        if isinstance(ahead := options.get("bytes_ahead"), int):
+            return ahead
+    return RemoteOptions().bytes_ahead
+
+
+def _neighbours_in_one_request(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise an order in which one request brings many neighbours."""
+    store, size = figures.store, record.data.get("bytes_an_image")
+    # The requests of a batch are joined: it has to hold whole blocks.
+    if store is None or not isinstance(size, int) or not size or record.settings.batch_size < Blocks().group:
+        return None
+    brought = min(Blocks().samples, MAX_REQUEST_BYTES // size)
+    if brought <= SCALES * store.images_per_request:
+        return None
+    bandwidth = max(store.bytes_per_s, store.more_bytes_per_s or 0.0) / size
+    rate, then = _limit_to_decoding(figures, min(figures.loader * brought / store.images_per_request, bandwidth))
+    why = (
+        f"a request then brings up to {brought:,} images, now {store.images_per_request:,.1f}; not for data sorted by "
+        f"class{then}"
+    )
+    what = "shuffle='blocks' in create_loader"
+    return Advice(what=what, images_per_s=rate, why=why, change=Change(shuffle="blocks"))
+
+
+def _local_copy(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise a copy of what was fetched, from which all epochs but the first are served."""
+    size, images = record.data.get("bytes_an_image"), record.data.get("images")
+    if not figures.decode_ceiling or "local_cache" in record.settings.data_options:
+        return None
+    rate, then = _limit_to_decoding(figures, figures.decode_ceiling)
+    whole = f" ({size_text(size * images)})" if isinstance(size, int) and isinstance(images, int) else ""
+    why = f"from the second epoch on nothing is fetched; it takes the bytes of the data{whole} or --local-bytes{then}"
+    return Advice(what="--local-cache FOLDER", images_per_s=rate, why=why)
+
+
+def _more_bandwidth(record: BenchRecord, figures: Figures) -> Advice | None:
+    """Advise what only the user can do where the bandwidth is used up; decoding, or the feed, is the next limit."""
+    if not figures.decode_ceiling:
+        return None
+    rate, then = _limit_to_decoding(figures, figures.decode_ceiling)
+    what = "more bandwidth, or storage that is nearer"
+    return Advice(what=what, images_per_s=rate, why=f"nothing but decoding is left{then}")
+
+
+def _limit_to_decoding(figures: Figures, rate: float) -> tuple[float, str]:
+    """Return images/s that come over the network, or the ceiling of what is done with them, and words that name it."""
+    busy = figures.cpus / figures.cpu_s if figures.cpu_s else None
+    ceilings = {"decoding": figures.decode_ceiling or None, "the processors": busy, "the feed": figures.feed}
+    return _limit_to_lowest(rate, ceilings)
 
 
 # ---- training ----
@@ -278,6 +364,8 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "decode": (_worker_for_each_processor, _lossless_cache, _faster_decoder, _another_processor, _free_processors),
     "resize": (_worker_for_each_processor, _another_processor, _free_processors),
     "cpu": (_mixed_precision, _free_processors, _lossless_cache, _faster_decoder, _separate_cpus),
+    "latency": (_more_requests, _more_bytes_ahead, _neighbours_in_one_request, _local_copy, _local_cache),
+    "bandwidth": (_local_copy, _local_cache, _more_bandwidth),
     "storage": (_more_readers, _local_cache, _faster_storage),
     "transfer": (_uint8_batches,),
     "consumer": (_uint8_batches,),

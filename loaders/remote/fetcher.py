@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.loaders.remote.object_store import Deadline, ObjectStore
 from penstock.pipelines.errors import LoaderError
@@ -37,6 +37,7 @@ class Range(NamedTuple):
     is_early: bool = False
 
 
+Wanted = TypeVar("Wanted")
 Keep = Callable[[Range, memoryview], bool]
 Find = Callable[[int], bytes | None]
 
@@ -89,7 +90,7 @@ class Fetcher:
                 new.append((wanted, future))
             if self._pool is None and new:
                 self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
-        for request in _join_neighbours(new):
+        for request in join_neighbours(new, lambda pair: pair[0]):
             assert self._pool is not None
             self._pool.submit(self._begin, request)
 
@@ -143,11 +144,9 @@ class Fetcher:
             self._fetch(wanted, Deadline())
 
     def _fetch(self, request: list[tuple[Range, Future[memoryview]]], deadline: Deadline) -> None:
-        first, last = request[0][0], request[-1][0]
+        first = request[0][0]
         try:
-            size = last.start + last.size - first.start
-            part = self._store.read(first.url, first.start, size, first.version, deadline)
-            data = memoryview(part.data).cast("B")
+            data = read_joined(self._store, [wanted for wanted, _ in request], deadline)
         except LoaderError as error:
             for one in request:  # each for itself, so that one bad sample does not take its neighbours with it
                 if len(request) > 1 and deadline.allows_attempt():
@@ -171,19 +170,27 @@ class Fetcher:
                 future.set_exception(error)
 
 
-def _join_neighbours(wanted: list[tuple[Range, Any]]) -> list[list[tuple[Range, Any]]]:
-    """Join ranges of one object that lie close together, each list a request."""
-    joined: list[list[tuple[Range, Any]]] = []
-    for one in sorted(wanted, key=lambda pair: (pair[0].url, pair[0].start)):
+def join_neighbours(wanted: Sequence[Wanted], range_of: Callable[[Wanted], Range]) -> list[list[Wanted]]:
+    """Join what has ranges of one object that lie close together, each list a request."""
+    joined: list[list[Wanted]] = []
+    for one in sorted(wanted, key=lambda each: (range_of(each).url, range_of(each).start)):
+        own = range_of(one)
         if joined:
-            first, last = joined[-1][0][0], joined[-1][-1][0]
-            gap = one[0].start - last.start - last.size
-            whole = one[0].start + one[0].size - first.start
-            if one[0].url == last.url and 0 <= gap <= MAX_GAP_BYTES and whole <= MAX_REQUEST_BYTES:
+            first, last = range_of(joined[-1][0]), range_of(joined[-1][-1])
+            gap = own.start - last.start - last.size
+            whole = own.start + own.size - first.start
+            if own.url == last.url and 0 <= gap <= MAX_GAP_BYTES and whole <= MAX_REQUEST_BYTES:
                 joined[-1].append(one)
                 continue
         joined.append([one])
     return joined
+
+
+def read_joined(store: ObjectStore, ranges: Sequence[Range], deadline: Deadline | None = None) -> memoryview:
+    """Read neighbours with one request. Raises LoaderError as ObjectStore.read does."""
+    first, last = ranges[0], ranges[-1]
+    part = store.read(first.url, first.start, last.start + last.size - first.start, first.version, deadline)
+    return memoryview(part.data).cast("B")
 
 
 _open_fetchers: weakref.WeakSet[Fetcher] = weakref.WeakSet()

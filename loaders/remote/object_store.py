@@ -295,10 +295,10 @@ class _Fsspec:
         except ImportError:
             fix = "pip install fsspec"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package fsspec", fix=fix) from None
+        fix = "check the scheme of the URL; if it is right, pip install the package that adds it to fsspec"
         try:
             self._files = fsspec.filesystem(scheme)
         except (ImportError, ValueError) as error:
-            fix = "check the scheme of the URL; if it is right, pip install the package that adds it to fsspec"
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
 
     def stat(self, url: str, limit_s: float) -> RemoteObject:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.remote.fetcher import Fetcher, Range
+from penstock.loaders.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.remote.local_copy import LocalCopy
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.victims import NextUse
@@ -135,6 +135,10 @@ class FetchedRanges:
         """Requests that were answered, and the bytes that came."""
         return self.store.requests, self.store.num_bytes
 
+    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[list[Range]]:
+        """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
+        return join_neighbours([self._range(index) for index in indices.tolist()], lambda wanted: wanted)
+
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""
         self._announce(indices, is_early=False)
@@ -240,6 +244,10 @@ class RemoteSource(FetchedRanges, RangeSource):
     def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
         super().__init__(index, reopen, options.max_file_bytes)
         self._begin_fetching(index, options, index.file)
+
+    def with_options(self, **changes: Any) -> RemoteSource:
+        """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
+        return RemoteSource(self._index, self._reopen, replace(self.options, **changes))
 
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""

@@ -30,7 +30,8 @@ def expand_pattern(pattern: bytes) -> list[bytes]:
             continue
         found = sorted(glob.glob(name, recursive=True))
         if not found:
-            raise LoaderError("E-NODATA", "no file matches this pattern", path=name)
+            fix = "check the pattern: * stands for a part of a name, ** for any folders"
+            raise LoaderError("E-NODATA", "no file matches this pattern", fix=fix, path=name)
         paths += found
     return paths
 

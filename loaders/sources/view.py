@@ -80,6 +80,10 @@ class View:
         """Return the source's index of sample `index`; for an int64 array, of each of its elements."""
         return index
 
+    def indices_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the source's indices of images `indices` (both int64 [n])."""
+        return self._at(indices)
+
     def __len__(self) -> int:
         return self._num_samples
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +23,15 @@ from repaired_jpegs import cut
 
 from penstock.bench.checks import doctor_folders, doctor_machine, doctor_software
 from penstock.bench.checks.doctor import ensure_loader_fits, examine
-from penstock.bench.checks.doctor_data import odd_files, summarise_sample
+from penstock.bench.checks.doctor_data import data_findings, odd_files, summarise_sample
 from penstock.bench.checks.doctor_folders import file_system_of, folder_findings, is_remote
 from penstock.bench.checks.doctor_machine import cpu_list, machine_findings
 from penstock.bench.checks.doctor_software import decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
+from penstock.bench.data.data_path import DataPath
 from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.foreign_data import missing_path
 from penstock.loaders.open_source import open_source
 from penstock.loaders.system import machine
 from penstock.loaders.workers import needs as preflight
@@ -293,7 +297,16 @@ def test_the_command_tells_all_and_writes_it_down(
 
 def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
     found = [finding for finding in examine(SMALL, tmp_path / "absent") if finding.name == "data"]
-    assert [(finding.state, finding.fix) for finding in found] == [("fail", LoaderError("E-NODATA", "x").fix)]
+    assert [(finding.state, finding.fix) for finding in found] == [
+        ("fail", missing_path(os.fsencode(tmp_path / "absent")).fix)
+    ]
+
+
+def test_a_signature_in_a_url_is_not_told() -> None:
+    (found,) = data_findings(DoctorSettings(), DataPath("http://me:word@127.0.0.1:9/a.parquet?sig=key"))
+    assert found.state == "fail"
+    assert found.found.startswith("http://127.0.0.1:9/a.parquet: ")
+    assert not {"key", "word"} & set(re.findall("[a-z]+", f"{found.found} {found.fix}"))
 
 
 # ---- under limits, for real ----

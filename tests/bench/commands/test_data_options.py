@@ -20,7 +20,7 @@ from penstock.bench.search.candidate import BenchData
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.job import TrainingJob
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.open_source import FileKind, open_source
+from penstock.loaders.open_source import FileKind, open_source, select_options
 from penstock.loaders.views.subset import Subset
 
 OPENING = sys.modules["penstock.loaders.open_source"]
@@ -41,7 +41,7 @@ def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
         seen.append(options)
         return open_source(photos)
 
-    monkeypatch.setattr(OPENING, "FILE_KINDS", [FileKind("a table", (".lst",), open_table, OF_TABLES)])
+    monkeypatch.setattr(OPENING, "FILE_KINDS", [FileKind("a table", (".lst", ".rows"), open_table, OF_TABLES)])
     monkeypatch.setattr(OPENING, "SOURCE_OPTIONS", OPENING.SOURCE_OPTIONS | set(OF_TABLES))
     return seen
 
@@ -152,8 +152,10 @@ def test_what_says_how_a_table_holds_the_data_reaches_it(
     assert tables == [{"image": "file", "label": "json:cls", "root": str(tmp_path), "classes": ["a", "b"]}]
 
 
-def test_tables_of_training_and_validation_are_read_alike(tables: list[dict[str, Any]], tmp_path: Path) -> None:
-    for name in ("train.lst", "val.lst"):
+def test_validation_data_take_the_options_that_their_kind_has(
+    tables: list[dict[str, Any]], photos: Path, tmp_path: Path
+) -> None:
+    for name in ("train.lst", "val.rows"):
         (tmp_path / name).touch()
     settings = TrainSettings(model="resnet18", batch_size=4)
     common: dict[str, Any] = {
@@ -165,5 +167,21 @@ def test_tables_of_training_and_validation_are_read_alike(tables: list[dict[str,
         "cache": None,
     }
     options = {"label": "species", "max_per_class": 2}
-    TrainingJob(data=tmp_path / "train.lst", validation=tmp_path / "val.lst", data_options=options, **common)
+    TrainingJob(data=tmp_path / "train.lst", validation=tmp_path / "val.rows", data_options=options, **common)
     assert tables == [{"label": "species"}, {"label": "species"}]
+    other = TrainingJob(
+        data=tmp_path / "train.lst",
+        validation=photos,
+        data_options=options,
+        validation_options={"subset": "::2"},
+        **common,
+    )
+    assert (len(other.source), len(other.held_out or ())) == (6, 12)
+    assert tables[2:] == [{"label": "species"}]
+
+
+def test_options_of_requests_are_for_urls_alone() -> None:
+    options = {"requests": 9, "label": "cls", "subset": ":9", "root": "/a"}
+    assert select_options("http://127.0.0.1:9/{0..3}.tar", options) == {"requests": 9, "label": "cls"}
+    assert select_options("some/0.tar", options) == {"label": "cls"}
+    assert select_options("some/0.csv", options) == {"label": "cls", "root": "/a"}

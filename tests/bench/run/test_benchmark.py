@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from penstock.bench.record.bench_record import (
 from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE
+from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.pillow_loader import PillowDataset, baseline_loader
 from penstock.bench.run.rounds import Display, OnBegin
 from penstock.bench.run.run_probes import RunProbes, Subject
@@ -196,7 +198,9 @@ def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monk
     assert [tried.backend for tried in record.candidates if "not searched further" in tried.why] == ["dali"]
     assert "HDF5 cache" in str(record.data["summary"])
     assert str(tmp_path) not in json.dumps(without_paths(record).as_dict())
-    _save_choice(record, str(saved))
+    of_data = {"requests": 256, "shuffle": "blocks"}  # which a profile, for any data, leaves out
+    chosen = replace(record.chosen, options={**record.chosen.options, **of_data})
+    _save_choice(replace(record, chosen=chosen), str(saved))
     told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "decoder": "simplejpeg"}
     by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}  # what is said wins over what was saved
     as_processes = {"workers": 1, "prefetch": 1, "start_method": "forkserver"}
@@ -332,8 +336,9 @@ def test_model_ceiling_takes_the_loaders_dtype(photos: Path, dtype: str, expecte
     ceilings = DecodeCeilings(data.opener.source, data.pipeline, 0)
     winners = given_settings(settings, data.opener).winners
     subject = Subject(data=data, settings=settings, winners=winners, ceilings=ceilings, budget=TimeBudget())
-    with ExitStack() as stack, data.opener.open(subject.chosen) as loader:
-        probes: dict[Any, Any] = RunProbes(subject, loader, stack, []).all()
+    with ExitStack() as stack:
+        turns = LoaderTurns(data.opener, subject.chosen, stack)
+        probes: dict[Any, Any] = RunProbes(subject, turns, stack, []).all()
     assert probes["model", "resnet18 on a resident batch"].keywords["dtype"] == expected
 
 

@@ -155,5 +155,7 @@ def test_what_is_not_a_list_of_images(tree: Path) -> None:
         (),
         [{}, {}, {}],
     ):
-        with pytest.raises(ValueError, match=r"a source must be .*a list of"):
+        with pytest.raises(
+            ValueError, match=r"a source (must be .*a list of|cannot be this (list|tuple): the list is empty)"
+        ):
             open_source(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.bench.measure.network_time import StoreTime, Traffic
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.bench_record import (
@@ -17,6 +18,7 @@ from penstock.bench.record.bench_record import (
     Measured,
     Tried,
     bf16_name,
+    fetch_name,
     replayed_model_name,
 )
 
@@ -27,14 +29,21 @@ def record(
     dtype: str = "float32",
     taken: dict[str, Resources] | None = None,
     times: dict[str, WorkerTime] | None = None,
+    store: StoreTime | None = None,
     **rates: float,
 ) -> BenchRecord:
-    """A record of rates, in images/s, called as in `names`; taken, times: of `loader` and `both`."""
+    """A record of rates, in images/s, called as in `names`; taken, times: of `loader` and `both`.
+
+    arriving: images/s that came over the network.
+    """
+    arriving = rates.pop("arriving", 0.0)
     names = {
         "decode_alone": ("ceiling", DECODE),
         "resize": ("ceiling", RESIZE),
         "cold": ("ceiling", READ_COLD),
         "many": ("ceiling", READ_MANY),
+        "fetch": ("ceiling", fetch_name(64)),
+        "fetch_more": ("ceiling", fetch_name(256)),
         "bf16": ("ceiling", bf16_name("resnet18")),
         "copy": ("ceiling", COPY),
         "replayed": ("ceiling", REPLAYED),
@@ -54,8 +63,14 @@ def record(
         share = 0.25 if key == "both" else None
         resources = (taken or {}).get(key)
         rounds = [rate * 0.9, rate, rate * 1.2]
+        workers_time = (times or {}).get(key)
+        traffic = (
+            Traffic(requests_per_s=arriving, bytes_per_s=100_000 * arriving) if key == "loader" and store else None
+        )
         measured.append(
-            Measured.of(name, kind, rounds, wait_share=share, resources=resources, workers=(times or {}).get(key))
+            Measured.of(
+                name, kind, rounds, wait_share=share, resources=resources, workers=workers_time, traffic=traffic
+            )
         )
     return BenchRecord(
         settings=BenchSettings(workers=workers, dtype=dtype),
@@ -65,6 +80,7 @@ def record(
         environment={"cpus": 2, "cpu": "some CPU", "gpu": None},
         loader={"backend": "torch", "workers": workers, "prefetch": 3},
         measured=tuple(measured),
+        store=store,
     )
 
 

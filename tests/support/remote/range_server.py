@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 # (path, number of the request, from 1) -> status to answer with instead, or one of these.
 Fault = Callable[[str, int], int]
+_PIECE = 64 << 10  # bytes between two looks at the limit of bytes per second
 # Half of the body, a byte every 50 ms, the whole object with status 200, no answer before the server stops.
 USUAL, CUT, TRICKLE, WHOLE, HANG = 0, -1, -2, -3, -4
 
@@ -28,6 +29,7 @@ class RangeServer:
 
     Attributes:
         delay_s: seconds that each answer waits.
+        bytes_per_s: what all answers together may send; 0 for no limit.
         fault: decides which requests fail.
         error_body: body of the answers that fail.
         etags: path -> ETag to send instead of that of the file's content; "" for none.
@@ -40,6 +42,7 @@ class RangeServer:
 
     root: Path
     delay_s: float = 0.0
+    bytes_per_s: float = 0.0
     fault: Fault | None = None
     error_body: bytes = b""
     etags: dict[str, str] = field(default_factory=dict)
@@ -51,6 +54,7 @@ class RangeServer:
     stop: Callable[[], None] = lambda: None
     stopped: threading.Event = field(default_factory=threading.Event)
     _at_once: int = 0
+    _free_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> int:
@@ -59,6 +63,14 @@ class RangeServer:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             return self.requests["all"]
+
+    def wait_for_turn(self, size: int) -> None:
+        """Wait as long as a line of `bytes_per_s` takes for `size` bytes after all that were given to it before."""
+        if self.bytes_per_s:
+            with self._lock:
+                self._free_at = max(self._free_at, time.perf_counter()) + size / self.bytes_per_s
+                wait_s = self._free_at - time.perf_counter()
+            time.sleep(max(0.0, wait_s))
 
     def end(self, sent: int) -> None:
         with self._lock:
@@ -150,7 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
                 body = data[start:end] if status != CUT else data[start : start + (end - start) // 2]
                 if status == TRICKLE:
                     self._trickle(body)
-                self.wfile.write(body)
+                for begin in range(0, len(body), _PIECE):
+                    self.state.wait_for_turn(len(body[begin : begin + _PIECE]))
+                    self.wfile.write(body[begin : begin + _PIECE])
                 sent = len(body)
                 if status == CUT:
                     self.close_connection = True

@@ -1,0 +1,74 @@
+"""What came over the network while a loader was measured, and what its storage gives without a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.bench.measure.worker_time import Span
+
+_GAIN = 1.2  # times as many bytes: more requests are worth it
+_QUEUEING = 2.0  # times as long as a request alone: the requests wait for each other, not for the distance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Say what a loader fetched from remote storage while it was measured.
+
+    Attributes:
+        requests_per_s: requests that were answered.
+        bytes_per_s: bytes that came.
+    """
+
+    requests_per_s: float
+    bytes_per_s: float
+
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> Traffic | None:
+        """Return the traffic over all rounds; None for data on this machine."""
+        elapsed_s, requests, num_bytes = (
+            sum(span.grown(name) for span in spans) for name in ("elapsed_s", "requests", "fetched_bytes")
+        )
+        if not elapsed_s or not any(span.end.requests for span in spans):
+            return None
+        return cls(requests_per_s=requests / elapsed_s, bytes_per_s=num_bytes / elapsed_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreTime:
+    """Say what remote storage gives if nothing is done with its bytes, in medians over the rounds.
+
+    Attributes:
+        requests: number of requests under way at a time, the loader's own.
+        first_byte_s: seconds to the first byte of a request that is alone.
+        lone_s: seconds of a request that is alone, with all of its bytes.
+        request_s: seconds of a request among so many.
+        images_per_request: images that one request brings, on average.
+        bytes_per_s: bytes that come with so many requests.
+        more_requests: a larger number that was tried, None if it was not.
+        more_bytes_per_s: bytes that came with these.
+    """
+
+    requests: int
+    first_byte_s: float
+    lone_s: float
+    request_s: float
+    images_per_request: float
+    bytes_per_s: float
+    more_requests: int | None = None
+    more_bytes_per_s: float | None = None
+
+    @property
+    def is_queueing(self) -> bool:
+        """Whether requests slow each other down, so that more of them bring no more."""
+        return self.request_s > _QUEUEING * self.lone_s
+
+    @property
+    def gains_by_more(self) -> bool:
+        """Whether more requests have brought clearly more."""
+        return self.more_bytes_per_s is not None and self.more_bytes_per_s > _GAIN * self.bytes_per_s
+
+    @property
+    def bytes_per_request(self) -> float:
+        """Bytes that one request brings, on average."""
+        return self.bytes_per_s * self.request_s / self.requests

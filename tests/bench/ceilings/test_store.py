@@ -1,0 +1,106 @@
+"""Remote storage alone: its latency and its bandwidth, from a server that has the one or the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photo_folder import write_folder
+from range_server import RangeServer, serve_ranges
+from remote_photos import open_remote, write_containers
+
+from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
+from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
+from penstock.bench.checks.doctor_remote import remote_speed
+from penstock.loaders import LoaderError, open_source
+from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.views.subset import Subset
+from penstock.pipelines import imagenet_train
+
+SHORT_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), 40))
+    assert isinstance(source, ImageFolder)
+    return source
+
+
+@pytest.fixture
+def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    write_containers(tmp_path, photos)
+    with serve_ranges(tmp_path) as served:
+        yield served
+
+
+def test_of_storage_that_is_far_more_requests_bring_more(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=1, bytes_ahead=10_000_000)
+    server.delay_s = 0.2
+    store = StoreCeiling(remote, 4, 0)
+    assert store.gains_by_more(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert (time.requests, time.more_requests) == (1, 4)
+    assert time.first_byte_s >= 0.2
+    assert not time.is_queueing
+    assert time.images_per_request >= 1
+    finding = remote_speed("data", remote, 4)
+    assert finding.state == "warn"
+    assert "with 1 requests at a time" in finding.found
+    assert "requests=4" in finding.fix
+    tight = StoreCeiling(open_remote(server, photos, requests=1, bytes_ahead=1), 4, 0)
+    assert not tight.gains_by_more(SHORT_S)  # the loader could not hold what they bring
+
+
+def test_of_a_bandwidth_that_is_used_up_more_requests_are_not_tried(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=16)
+    server.bytes_per_s = 200e3
+    store = StoreCeiling(remote, 4, 0)
+    store.rate(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert time.is_queueing
+    assert time.bytes_per_s <= 1.2 * server.bytes_per_s
+    with pytest.raises(ValueError, match=r"of 16 requests at a time each takes .* the bandwidth is used up"):
+        store.rate_of_more(SHORT_S)
+    assert remote_speed("data", remote, 4).state == "ok"
+    server.stop()
+    server.fault = lambda path, number: 404
+    with pytest.raises(LoaderError, match="E-MISSING"):
+        store.rate(SHORT_S)
+
+
+def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
+    server: RangeServer, photos: ImageFolder
+) -> None:
+    remote = open_remote(server, photos)
+    store = StoreCeiling(Subset(remote, np.arange(0, 40, 3)), 40, 0)
+    wanted = store._next()  # neighbours in one container: every third image
+    assert sorted(found.sample for found in wanted) == list(range(0, 40, 3))
+    assert [found.size for found in wanted] == [len(photos.read(found.sample)) for found in wanted]
+
+
+def test_a_loader_of_remote_data_fetches_its_own(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos)
+    part = Subset(remote, np.arange(9))
+    apart = fetched_apart(part, requests=7)
+    found = find_remote(apart)
+    assert found is not None
+    assert (found.options.requests, remote.options.requests) == (7, 64)
+    assert apart.read(3) == photos.read(3)
+    assert (found.traffic[0], remote.traffic[0]) == (1, 0)
+    assert fetched_apart(photos) is photos
+    assert find_remote(photos) is None
+
+
+def test_remote_samples_are_decoded_from_memory(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos)
+    ceilings = DecodeCeilings(lambda *, cached: remote, imagenet_train(32), 0)
+    decoders = [ceilings.of(name, cached=False) for name in all_decoders()]
+    sent = server.requests["all"]
+    server.stop()
+    assert all(decoder.measure(SHORT_S).images > 0 for decoder in decoders)
+    assert server.requests["all"] == sent

@@ -1,0 +1,103 @@
+"""A benchmark of data on a server: its ceilings, its verdict, and what its record does not tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from one_thread import one_thread  # noqa: F401  (an autouse fixture)
+from photo_folder import write_folder
+from range_server import RangeServer, serve_ranges
+from remote_photos import open_remote, write_containers
+
+from penstock.bench.record.advice import Change
+from penstock.bench.record.bench_record import READ_WARM, BenchSettings, fetch_name
+from penstock.bench.run.benchmark import run_benchmark
+from penstock.bench.run.loader_turns import LoaderTurns
+from penstock.bench.run.take_advice import apply_change
+from penstock.bench.search.candidate import BenchData, Candidate
+from penstock.bench.verdict.judge import without_paths
+from penstock.loaders import open_source
+from penstock.loaders.sources.image_folder import ImageFolder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), 24))
+    assert isinstance(source, ImageFolder)
+    return source
+
+
+@pytest.fixture
+def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    write_containers(tmp_path, photos)
+    with serve_ranges(tmp_path) as served:
+        yield served
+
+
+def settings(**more: object) -> BenchSettings:
+    asked = {"backend": "torch", "batch_size": 8, "size": 32, "seconds": 0.2, "rounds": 1, "model": None, "workers": 0}
+    return BenchSettings(**{**asked, **more})  # type: ignore[arg-type]
+
+
+def test_a_run_names_the_latency_of_its_storage(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=1, bytes_ahead=1)
+    server.delay_s = 0.1
+    record = run_benchmark(BenchData(remote, settings()), f"{server.url}/0.bin?key=secret", settings())
+    ceilings = {measured.name: measured for measured in record.all_of("ceiling")}
+    assert {fetch_name(1), fetch_name(4)} <= set(ceilings)
+    assert READ_WARM not in ceilings
+    assert record.store is not None
+    assert "ms to the first byte" in ceilings[fetch_name(1)].note
+    assert record.verdict is not None
+    assert record.verdict.limit == "latency"
+    assert "--requests 4" in " ".join(advice.what for advice in record.verdict.advice or ())
+    traffic = record.all_of("loader")[0].traffic
+    assert traffic is not None
+    assert traffic.requests_per_s > 0
+    document = json.dumps(without_paths(record).as_dict())
+    assert "secret" not in document
+    assert server.url not in document
+
+
+def test_a_search_tries_more_requests_where_they_bring_more(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=1)
+    server.delay_s = 0.1
+    asked = settings(tune=True, tune_seconds=300.0, decoder="simplejpeg", apply=False)
+    record = run_benchmark(BenchData(remote, asked), "data", asked)
+    assert {tried.options["requests"] for tried in record.candidates} == {1, 4}
+    assert record.verdict is not None
+    chosen = record.choice.options["requests"]
+    assert record.verdict.call.count(f"requests={chosen}") == 1
+
+
+def test_a_loader_of_remote_data_is_opened_for_each_turn(server: RangeServer, photos: ImageFolder) -> None:
+    candidate = Candidate(backend="torch", options={"workers": 0})
+    with ExitStack() as stack:
+        remote = LoaderTurns(BenchData(open_remote(server, photos), settings()).opener, candidate, stack)
+        for number in (1, 2):
+            with remote.turn() as loader:
+                next(iter(loader))
+                assert loader.stats().requests > 0
+            asked = server.requests["all"]
+            assert len(remote.ledgers()) == number
+            with remote.turn() as other:
+                assert other is not loader
+            assert server.requests["all"] == asked  # nothing was fetched while nobody measured
+        local = LoaderTurns(BenchData(photos, settings()).opener, candidate, stack)
+        with local.turn() as loader, local.turn() as again:
+            assert again is loader
+        assert local.about["backend"] == "torch"
+
+
+def test_advice_on_requests_changes_what_is_opened(server: RangeServer, photos: ImageFolder) -> None:
+    opener = BenchData(open_remote(server, photos), settings()).opener
+    present = Candidate(backend="torch", options={"workers": 0})
+    changed = apply_change(present, Change(requests=9, bytes_ahead=5000, shuffle="blocks"))
+    assert changed.options == {"workers": 0, "requests": 9, "bytes_ahead": 5000, "shuffle": "blocks"}
+    with opener.open(changed) as loader:
+        assert loader._source.options.requests == 9  # type: ignore[attr-defined]
+        assert loader._source.options.bytes_ahead == 5000  # type: ignore[attr-defined]
