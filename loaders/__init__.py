@@ -5,7 +5,7 @@
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.choose_order import Blocks
-from penstock.loaders.compose import concat, mix, split
+from penstock.loaders.compose import concat, mix, split, with_labels
 from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -36,4 +36,5 @@ __all__ = [
     "open_source",
     "serve_prometheus",
     "split",
+    "with_labels",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import BlockwiseSource, Source
+from penstock.loaders.sources.contract import BlockwiseSource, Source, refuse_targets
 from penstock.loaders.stream.block_layout import BlockSizes
 from penstock.loaders.stream.block_order import BlockShuffled
 from penstock.loaders.stream.mixed_order import Mixed
@@ -112,8 +112,10 @@ def _checked_weights(weights: Any, source: Source) -> npt.NDArray[np.float64]:
     if isinstance(weights, str):
         if weights != "balanced":
             raise ValueError(f"weights must be 'balanced', a dict or one number per sample, got {weights!r}")
+        refuse_targets(source, "weights='balanced'")
         return _spread(np.ones(len(source.classes)), source)
     if isinstance(weights, Mapping):
+        refuse_targets(source, "weights by class")
         return _spread(_class_shares(weights, source), source)
     weights = weights.detach().cpu() if hasattr(weights, "detach") else weights
     try:

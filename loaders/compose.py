@@ -9,6 +9,7 @@ from typing import Any
 from penstock.loaders.open_source import SourceLike, open_source
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.labelled import label_source
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
 from penstock.loaders.views.subset import Subset
@@ -43,6 +44,30 @@ def split(
     part, and as open_source does.
     """
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
+
+
+def with_labels(
+    source: SourceLike, labels: Any, *, classes: Sequence[str | bytes] | None = None, **options: Any
+) -> Source:
+    """Return data with labels of your own, of any kind, one per image in the order of the data.
+
+        prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
+        tags = with_labels("photos", [["sea", "sky"], [], ["dog"]])  # float32 [batch, 3], 1 for each tag
+        both = with_labels("photos", {"price": prices, "kind": ["boat", "dog", "dog"]})  # a dict of tensors
+        ages = with_labels("photos", lambda name: age_of[name])
+
+    Caches hold images only, so one cache serves all labels. Rows without a sample have class number -1, or zeros.
+
+    Args:
+        source: what open_source takes, with its `options`.
+        labels: class numbers (integers [n]), served as int64 [batch]; class names (strings); floats [n] or numbers [n,
+            k], served as float32 [batch] or [batch, k]; a set of class names per sample, served as float32 [batch,
+            classes]; a dict of these by name, served as a dict; or a function of a sample's name.
+        classes: names of the class numbers, or of the elements of each label.
+
+    Raises ValueError for other labels, and as open_source does.
+    """
+    return label_source(open_source(source, **options), labels, classes)
 
 
 def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:

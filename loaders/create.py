@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
@@ -21,7 +22,7 @@ from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
-from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.sources.contract import Source, has_targets, is_cache
 from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
@@ -66,7 +67,8 @@ def create_loader(
     """Make a loader of (images, labels).
 
     Images are [batch, 3, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets float32
-    [batch, num_classes] where the pipeline mixes samples. Raises ValueError for settings that cannot work, LoaderError
+    [batch, num_classes] where the pipeline mixes samples. Labels of other kinds, such as regression targets or several
+    per image, are described at with_labels. Raises ValueError for settings that cannot work, LoaderError
     for data, resources and missing packages.
 
     An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1.
@@ -158,7 +160,7 @@ def create_loader(
         order=order,
     )
     if pipeline.augment.mixes:
-        _check_mixing(batch_size, len(named.classes))
+        _check_mixing(batch_size, named)
     stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
@@ -267,10 +269,14 @@ def loader_needs(
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(batch_size, size, dtype, device))
 
 
-def _check_mixing(batch_size: int, num_classes: int) -> None:
+def _check_mixing(batch_size: int, source: Source) -> None:
     if batch_size % 2:
         raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
-    if num_classes < 2:
+    if has_targets(source):
+        kinds = source.targets(np.zeros(1, np.int64))
+        if isinstance(kinds, dict) or kinds.dtype.kind != "f":
+            raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
+    elif len(source.classes) < 2:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 
 

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, has_targets
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.schedule import Schedule
+from penstock.pipelines.targets import map_targets
 
 Batch = TypeVar("Batch")
 
@@ -36,9 +37,11 @@ class ServedData:
         return len(self._source)
 
     @property
-    def targets(self) -> list[int]:
-        """The class number of each sample, in the order of the source."""
-        return list(self._source.labels(np.arange(len(self))).tolist())
+    def targets(self) -> Any:
+        """The label of each sample, in the order of the source: a list, or a dict of lists by name."""
+        everything = np.arange(len(self))
+        of = self._source.targets(everything) if has_targets(self._source) else self._source.labels(everything)
+        return map_targets(lambda part: part.tolist(), of)
 
     def __getitems__(self, places: list[Cursor]) -> Any:
         """Return the batch at the one place in `places`, and leave the loader behind it.

@@ -29,6 +29,7 @@ from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import NUM_EPOCHS, LoaderState, saved_ledger
+from penstock.loaders.target_labels import add_targets
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
@@ -40,11 +41,13 @@ _CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
 class Batch:
     """Hold a delivered batch: pixels, labels, and what was drawn for each row.
 
-    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1 or a row of zeros.
+    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1, or zeros where labels
+    are no class numbers.
 
     Attributes:
         images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device.
-        labels: int64 [batch], or with mixup or cutmix float32 [batch, num_classes], on the loader's device.
+        labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; of sources with other
+            labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device.
         index: int64 [batch], positions in the sorted source.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
         flips: bool [batch], whether the image is mirrored.
@@ -53,7 +56,7 @@ class Batch:
     """
 
     images: torch.Tensor
-    labels: torch.Tensor
+    labels: Any
     index: npt.NDArray[np.int64]
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
@@ -108,7 +111,7 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            self._engine.next,
+            add_targets(self._engine.next, self._source),
             self._engine.ready,
             self._stage,
             seed=schedule.seed,
@@ -132,10 +135,10 @@ class Loader(DataLoaderAttributes):
         """Return the steps of a whole epoch, a number that is equal on all ranks, or with pad=False this rank's own."""
         return self._current_schedule(certain=False).served_steps()
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self._for_one_thread(self._tuples())
 
-    def _tuples(self) -> Generator[tuple[torch.Tensor, ...], None, None]:
+    def _tuples(self) -> Generator[tuple[Any, ...], None, None]:
         for batch in self.batches():
             if self._with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from penstock.loaders.arrow.arrow_files import open_arrow_files
 from penstock.loaders.arrow.arrow_parquet import has_image_bytes
@@ -31,6 +33,8 @@ from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
 from penstock.loaders.tables.url_folder import open_url_folder
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.loaders.views.concat import concat_sources
+from penstock.loaders.views.label_values import are_targets
+from penstock.loaders.views.labelled import label_source
 from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
@@ -122,6 +126,13 @@ def _is_array_pair(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
+def _open_arrays(pair: Any, classes: Sequence[str | bytes] | None = None) -> Source:
+    images, labels = pair
+    if not are_targets(labels):
+        return ArraySource(images, labels, classes=classes)
+    return label_source(ArraySource(images, np.zeros(len(images), np.int64)), labels, classes)
+
+
 _COLUMNS = ("image", "label")
 _TABLE_OPTIONS = (*_COLUMNS, "root", "classes", *REMOTE_OPTIONS)
 FILE_KINDS = [
@@ -163,7 +174,7 @@ OBJECT_KINDS = [
     Kind("a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
     Kind("a list of these", _is_list_of_data, _open_list),
-    Kind("a pair (images, labels) of arrays", _is_array_pair, lambda pair, **options: ArraySource(*pair, **options)),
+    Kind("a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 ]
 # Options of create_loader that belong to the source, whatever the backend.
 SOURCE_OPTIONS = frozenset(

@@ -14,11 +14,13 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
+from penstock.pipelines.targets import map_targets
 
 
 class DeviceBatch(NamedTuple):
@@ -26,12 +28,13 @@ class DeviceBatch(NamedTuple):
 
     Attributes:
         images: [batch, 3, height, width], in the stage's dtype and memory format.
-        labels: int64 [batch], or float32 [batch, num_classes] where the stage mixes samples.
+        labels: int64 [batch]; float32 [batch, num_classes] where the stage mixes samples; or the source's targets, a
+            tensor or a dict of tensors.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
 
     images: torch.Tensor
-    labels: torch.Tensor
+    labels: Any
     host: HostBatch
 
 
@@ -43,7 +46,7 @@ class _PinnedSlot:
 
     Attributes:
         images: uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident; None when free.
-        labels: int64 [batch], pinned.
+        labels: those of the batch, pinned.
         busy_until: event after the last work that reads this slot; None before the first.
     """
 
@@ -51,12 +54,15 @@ class _PinnedSlot:
         self._copies = copies
         self._pinned: torch.Tensor | None = None
         self.images: torch.Tensor | None = None
-        self.labels = copies.pinned(torch.from_numpy(batch.labels))
+        self.labels = map_targets(copies.pinned, map_targets(torch.from_numpy, batch.labels))
         self.busy_until: Any = None
 
     def fill(self, batch: HostBatch) -> None:
         """Take `batch` in; what was there is gone already."""
-        self.labels.copy_(torch.from_numpy(batch.labels))
+        for pinned, own in zip(
+            tensors_in(self.labels), tensors_in(map_targets(torch.from_numpy, batch.labels)), strict=True
+        ):
+            pinned.copy_(own)
         if batch.resident or batch.pinned:
             self.images = batch.images
             return
@@ -125,7 +131,7 @@ class DeviceFeed:
         if isinstance(first, Exception):
             raise first
         batch, event = first
-        self._copies.hand_over(event, (batch.images, batch.labels))
+        self._copies.hand_over(event, (batch.images, *tensors_in(batch.labels)))
         return batch
 
     def _fetch(self) -> None:
@@ -152,12 +158,12 @@ class DeviceFeed:
                 self._outputs = OutputBuffers(tuple(batch.images.shape), self._stage.dtype)
             out = self._outputs.take()
         plan = self._plan(batch)
-        labels = self._stage.targets(torch.from_numpy(batch.labels), plan)
+        labels = self._targets(map_targets(torch.from_numpy, batch.labels), plan)
         images = self._stage(batch.images, out, plan)
         host = batch if out is None else replace(batch, images=_nothing(batch.images))
         return self._finish(images, labels, host)
 
-    def _finish(self, images: torch.Tensor, labels: torch.Tensor, host: HostBatch) -> DeviceBatch:
+    def _finish(self, images: torch.Tensor, labels: Any, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding unless that is wanted.
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
@@ -165,10 +171,14 @@ class DeviceFeed:
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
             return DeviceBatch(images, labels, host)
-        of_each_row = {name: getattr(host, name)[rows] for name in ("index", "labels", "windows", "flips")}
+        of_each_row = {name: getattr(host, name)[rows] for name in ("index", "windows", "flips")}
+        of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
         # Padding at the end costs no copy; in between it stands for bad samples.
         kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, images.device)
-        return DeviceBatch(images[kept], labels[kept], replace(host, **of_each_row))
+        return DeviceBatch(images[kept], map_targets(lambda part: part[kept], labels), replace(host, **of_each_row))
+
+    def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
+        return map_targets(lambda part: self._stage.targets(part, plan), labels)
 
     def _plan(self, batch: HostBatch) -> AugmentPlan | None:
         keys = self._draw_keys(batch.cursor.position)
@@ -187,14 +197,14 @@ class DeviceFeed:
         assert slot.images is not None
         with self._copies.side():
             images = slot.images.to(self._stage.device, non_blocking=True)
-            labels = slot.labels.to(self._stage.device, non_blocking=True)
+            labels = map_targets(lambda part: part.to(self._stage.device, non_blocking=True), slot.labels)
             if not batch.resident:
                 slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
             staged = self._stage(images, plan=plan)
             if batch.resident and self._stage.dtype == torch.uint8:  # the stage returns uint8 images themselves
                 staged = staged.clone()
             host = replace(batch, images=_nothing(batch.images))
-            ready = self._finish(staged, self._stage.targets(labels, plan), host)
+            ready = self._finish(staged, self._targets(labels, plan), host)
             if batch.when_read is not None:
                 batch.when_read(images)
             done = self._copies.mark()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
+from penstock.pipelines.targets import Targets
 
 _READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
 
@@ -137,6 +138,15 @@ class BlockwiseSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class TargetSource(Source, Protocol):
+    """Serve labels that are no class numbers, or several named ones; labels() then returns zeros."""
+
+    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
+        """Return the labels of images `indices`, one row each: an array, or a dict of arrays by name."""
+        ...
+
+
 def is_located(source: Source) -> bool:
     """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
     if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
@@ -156,6 +166,17 @@ def is_cache(source: Source) -> bool:
 def is_fetching(source: Source) -> TypeGuard[FetchingSource]:
     """Return whether `source` fetches samples ahead of their use."""
     return isinstance(source, FetchingSource) and getattr(source, "fetches", True)
+
+
+def has_targets(source: Source) -> TypeGuard[TargetSource]:
+    """Return whether the labels of `source` are no class numbers, or several named ones."""
+    return isinstance(source, TargetSource) and getattr(source, "has_targets", True)
+
+
+def refuse_targets(source: Source, what: str) -> None:
+    """Raise ValueError if `what`, which goes by class, is asked of a source without class numbers."""
+    if has_targets(source):
+        raise ValueError(f"{what} needs labels that are class numbers, and these are not")
 
 
 def sample_name(source: Source, index: int) -> bytes:

@@ -15,7 +15,9 @@ from penstock.loaders.sources.contract import (
     FetchingSource,
     LocatedSource,
     Source,
+    TargetSource,
     WindowSource,
+    has_targets,
     is_cache,
     is_fetching,
     is_located,
@@ -24,6 +26,7 @@ from penstock.loaders.sources.contract import (
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
+from penstock.pipelines.targets import Targets
 
 Index = TypeVar("Index", int, npt.NDArray[np.int64])
 
@@ -38,6 +41,7 @@ class View:
         locates: whether `source` says where its images lie.
         has_windows: whether `source` reads parts of images, as a cache does.
         fetches: whether `source` fetches samples ahead of their use.
+        has_targets: whether the labels of `source` are no class numbers, or several named ones.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -51,6 +55,7 @@ class View:
         self.fingerprint = self._digest(source.fingerprint)
         self.content = self._digest(getattr(source, "content", source.fingerprint))
         self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
+        self.has_targets = has_targets(source)
 
     def _digest(self, of_source: str) -> str:
         return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()
@@ -142,6 +147,11 @@ class View:
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices`."""
         return self.source.labels(self._at(indices))
+
+    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
+        """Return the labels of images `indices`, where they are no class numbers."""
+        assert isinstance(self.source, TargetSource)
+        return self.source.targets(self._at(indices))
 
     def path(self, index: int) -> bytes:
         """Return what error texts call image `index`."""

@@ -67,7 +67,7 @@ class HostBatch:
         cursor: its place in the stream.
         images: uint8 [batch, height, width, 3], in host memory unless `resident`.
         index: int64 [batch], positions in the source, -1 in padding rows.
-        labels: int64 [batch], -1 in padding rows.
+        labels: int64 [batch], -1 in padding rows; or the targets of the source, 0 in padding rows.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image.
         flips: bool [batch], whether the image is mirrored.
         bad: the samples that could not be served.
@@ -85,7 +85,7 @@ class HostBatch:
     cursor: Cursor
     images: torch.Tensor
     index: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
+    labels: Any
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
     bad: tuple[BadSample, ...]

@@ -16,6 +16,7 @@ from penstock.loaders.sources.contract import (
     LocatedSource,
     Source,
     WindowSource,
+    has_targets,
     is_cache,
     is_fetching,
     is_located,
@@ -25,6 +26,7 @@ from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
+from penstock.pipelines.targets import Targets, map_targets
 
 _SHOWN = 3  # sources that describe() describes
 
@@ -44,6 +46,7 @@ class Concat:
         locates: whether some of the sources locate their images.
         has_windows: whether all of them read parts of images, as caches do.
         fetches: whether some of them fetch samples ahead of their use.
+        has_targets: whether all of them have labels that are no class numbers, or several named ones.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -59,6 +62,7 @@ class Concat:
         self.locates = any(map(is_located, self.sources))
         self.has_windows = all(map(is_cache, self.sources))
         self.fetches = any(map(is_fetching, self.sources))
+        self.has_targets = _check_targets(self.sources)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -153,6 +157,19 @@ class Concat:
             found[here] = own if renumbered is None else renumbered[own]
         return found
 
+    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
+        """Return the labels of images `indices`, where they are no class numbers."""
+        empty = self.sources[0].targets(indices[:0])  # type: ignore[attr-defined]
+        found: Targets = map_targets(lambda part: np.empty((len(indices), *part.shape[1:]), part.dtype), empty)
+        for source, _, inner, here in self._parts(indices):
+            own = source.targets(inner)  # type: ignore[attr-defined]
+            if isinstance(found, dict):
+                for name, part in found.items():
+                    part[here] = own[name]
+            else:
+                found[here] = own
+        return found
+
     def name(self, index: int) -> bytes:
         """Return the name of image `index` in its own source; two sources may have the same names."""
         return sample_name(*self._place(index))
@@ -181,6 +198,20 @@ class Concat:
         for number in np.unique(numbers).tolist():
             here = numbers == number
             yield self.sources[number], number, indices[here] - self._starts[number], here
+
+
+def _check_targets(sources: Sequence[Source]) -> bool:
+    """Return whether sources have labels other than class numbers; raise ValueError where they differ in kind."""
+    nothing = np.zeros(0, np.int64)
+    kinds = {
+        repr(map_targets(lambda part: (part.dtype.str, part.shape), source.targets(nothing)))
+        if has_targets(source)
+        else "class numbers"
+        for source in sources
+    }
+    if len(kinds) > 1:
+        raise ValueError(f"labels of joined sources must be of one kind, got {' and '.join(sorted(kinds))}")
+    return kinds != {"class numbers"}
 
 
 def concat_sources(sources: Sequence[Source]) -> Source:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, sample_name
+from penstock.loaders.sources.contract import Source, has_targets, sample_name
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.views.saved_split import SavedSplit, load_split, save_split
 from penstock.loaders.views.subset import Subset
@@ -114,7 +114,7 @@ def _checked_shares(parts: Any) -> list[Fraction]:
 
 def _group_samples(source: Source, by_class: bool) -> tuple[list[bytes], npt.NDArray[np.int64]]:
     """Return the names of groups that are cut by themselves, and the group of each sample (int64 [n])."""
-    if not by_class:
+    if not by_class or has_targets(source):
         return [_EVERYTHING], np.zeros(len(source), np.int64)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(source.classes))}  # classes may share a name
     group_of_class = np.array([numbers[name] for name in source.classes], np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, refuse_targets
 from penstock.loaders.sources.view import Index, View
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.views.subset_spec import SubsetSpec, is_slice, parse_subset
@@ -109,6 +109,7 @@ def limit_per_class(source: Source, most: int) -> Source:
     A sample is kept or not by a keyed hash of its index, of a subset by its index in the whole source. So other classes
     do not matter, and what a lower limit keeps, a higher one keeps too.
     """
+    refuse_targets(source, "max_per_class")
     places = np.arange(len(source), dtype=np.int64)
     labels = source.labels(places)
     numbers = source.indices.astype(np.int64) if isinstance(source, Subset) else places

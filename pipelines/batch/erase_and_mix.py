@@ -97,3 +97,11 @@ def make_soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) ->
     targets = torch.zeros((len(labels), num_classes), dtype=torch.float32, device=labels.device)
     classes = torch.stack((labels, labels.view(-1, 2).flip(1).view(-1)), 1).clamp_(min=0)
     return targets.scatter_add_(1, classes, torch.stack((own, other), 1))
+
+
+def mix_targets(targets: torch.Tensor, mixing: Mixing) -> torch.Tensor:
+    """Mix targets, floats [batch] or [batch, k], in the shares of their images."""
+    share = np.repeat(mixing.share, 2).astype(np.float32).reshape(-1, *[1] * (targets.dim() - 1))
+    own = to_device(share, targets.device)
+    partners = targets.view(-1, 2, *targets.shape[1:]).flip(1).view(targets.shape)
+    return (own * targets + (1 - own) * partners).to(targets.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from penstock.pipelines.batch.augment import augment
-from penstock.pipelines.batch.erase_and_mix import erase, make_soft_targets, mix
+from penstock.pipelines.batch.erase_and_mix import erase, make_soft_targets, mix, mix_targets
 from penstock.pipelines.batch.fused_check import choose_fused_stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
@@ -73,9 +73,11 @@ class BatchStage:
         return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
-        """Return int64 [batch] labels unchanged, or, with mixing, soft targets: float32 [batch, num_classes]."""
+        """Return labels unchanged, or mixed: int64 [batch] become soft targets, float32 [batch, num_classes]."""
         if plan is None or plan.mixing is None or self._num_classes is None:
             return labels
+        if labels.is_floating_point():
+            return mix_targets(labels, plan.mixing)
         return make_soft_targets(labels, plan.mixing, self._num_classes)
 
     def __call__(

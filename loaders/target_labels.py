@@ -1,0 +1,49 @@
+"""Puts labels that are no class numbers into the batches of an engine, which serve class numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import Source, TargetSource, has_targets
+from penstock.loaders.stream.engine_contract import HostBatch
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.targets import Targets, map_targets
+
+
+def add_targets(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
+    """Return what makes the same batches with the labels of `source`, zeros in rows that hold no sample."""
+    return partial(_replace_labels, next_batch, source) if has_targets(source) else next_batch
+
+
+def _replace_labels(next_batch: Callable[[], HostBatch], source: TargetSource) -> HostBatch:
+    batch = next_batch()
+    return replace(batch, labels=_look_up(source, batch.index))
+
+
+def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
+    try:
+        found = source.targets(np.maximum(index, 0))
+        wrong = [part.shape for part in _parts(found) if len(part) != len(index)]
+        if wrong:
+            raise ValueError(f"{len(index)} samples were asked for, the labels have shape {list(wrong[0])}")
+    except LoaderError:
+        raise
+    except Exception as error:
+        cause = f"the source's targets() raised {type(error).__name__}: {error}"
+        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+    absent = index < 0
+    if absent.any():
+        found = map_targets(np.array, found)  # the source may keep what it returned
+        for part in _parts(found):
+            part[absent] = 0
+    return found
+
+
+def _parts(targets: Any) -> list[npt.NDArray[Any]]:
+    return list(targets.values()) if isinstance(targets, dict) else [targets]

@@ -1,0 +1,17 @@
+"""Labels that are no class numbers: one array for a batch, or several by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+Targets = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+
+
+def map_targets(function: Callable[[Any], Any], targets: Any) -> Any:
+    """Return `function` of an array (or tensor) of targets, or of each in a dict."""
+    if isinstance(targets, dict):
+        return {name: function(part) for name, part in targets.items()}
+    return function(targets)
