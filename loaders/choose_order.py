@@ -20,7 +20,7 @@ from penstock.loaders.stream.weighted_order import make_weighted
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import printable
 
-_SAMPLES, _GROUP = 64, 256  # of Blocks
+BLOCK_SAMPLES, BLOCK_GROUP = 64, 256  # of Blocks
 _PAIRS = 1024  # pairs of neighbours whose labels are compared
 _SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 is usual for two classes
 
@@ -89,7 +89,9 @@ def _shuffle_blocks(source: Source, blocks: Blocks, seed: int) -> BlockShuffled:
     """Return the order by blocks: by the source's own blocks if it has some and no size is asked for."""
     n, own = len(source), source if isinstance(source, BlockwiseSource) else None
     if own is None or blocks.samples is not None:
-        return BlockShuffled(n=n, seed=seed, block=min(n, blocks.samples or _SAMPLES), group=blocks.group or _GROUP)
+        return BlockShuffled(
+            n=n, seed=seed, block=min(n, blocks.samples or BLOCK_SAMPLES), group=blocks.group or BLOCK_GROUP
+        )
     sizes = BlockSizes.of(own.block_sizes())
     mean = -(-n // (len(sizes.starts) - 1))
     return BlockShuffled(n=n, seed=seed, block=mean, group=blocks.group or own.num_kept_blocks, sizes=sizes)

@@ -80,10 +80,11 @@ def create_loader(
 
     Args:
         source: a folder of images (class folders, or flat for one class); a list of (path, label); a table (.csv, .tsv,
-            .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset, also by URL (s3://, gs://,
-            az://, https://); Arrow or Parquet files that hold images, or a Dataset of Hugging Face; an HDF5 cache; a
-            pair (images uint8 [n, h, w, 3], labels); a pattern of paths such as "train-{0000..1023}.tar"; a list of
-            these; what split, concat and mix return; or a Source of your own.
+            .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset; Arrow or Parquet files that
+            hold images, or a Dataset of Hugging Face; an HDF5 cache; a pair (images uint8 [n, h, w, 3], labels); a
+            pattern of paths such as "train-{0000..1023}.tar"; a list of these; what split, concat, mix and with_labels
+            return; or a Source of your own. All but arrays also by URL (s3://, gs://, az://, https://): files,
+            patterns, a folder "s3://bucket/train/", lists and tables of URLs.
         backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
             does not depend on it.
         pipeline: imagenet_train() unless given.
@@ -93,7 +94,9 @@ def create_loader(
         seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
             crops for the same index, whatever their pipelines: take different seeds for independent views.
         shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
-            neighbouring samples and mixes a group of blocks at a time, for storage that is slow at random reads.
+            neighbouring samples (of Parquet files, the row groups), deals them to the ranks so that one rank reads
+            each, and mixes a group of blocks at a time: for remote data, with local_cache or enough bytes_ahead, and
+            for storage that is slow at random reads.
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
             "balanced" for equal shares of all classes.
         epoch_samples: samples in an epoch, with weights or a mix(...); by default as many as there are.
@@ -120,7 +123,8 @@ def create_loader(
         options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
             `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and
             labels; `split` names one of a Hugging Face data set; `cache_bytes` bounds what Parquet keeps decoded;
-            `requests`, `bytes_ahead`, `local_cache` and `local_bytes` are for URLs. See loaders/README.md.
+            `root` may be a URL. `requests`, `bytes_ahead`, `local_cache` and `local_bytes` are for URLs; failures that
+            can heal are retried, for 60 s per sample at most. See loaders/README.md.
             Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
             "auto": see the README), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
             lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
 from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
-from penstock.loaders.choose_order import Blocks
+from penstock.loaders.choose_order import BLOCK_GROUP, BLOCK_SAMPLES
+from penstock.loaders.remote.block_fetch import LEAD
 from penstock.loaders.remote.fetcher import MAX_REQUEST_BYTES
 from penstock.loaders.remote.remote_source import RemoteOptions
 from penstock.pipelines.errors import size_text
@@ -259,10 +260,9 @@ def _bytes_ahead(record: BenchRecord) -> int:
 def _neighbours_in_one_request(record: BenchRecord, figures: Figures) -> Advice | None:
     """Advise an order in which one request brings many neighbours."""
     store, size = figures.store, record.data.get("bytes_an_image")
-    # The requests of a batch are joined: it has to hold whole blocks.
-    if store is None or not isinstance(size, int) or not size or record.settings.batch_size < Blocks().group:
+    if store is None or not isinstance(size, int) or not size:
         return None
-    brought = min(Blocks().samples, MAX_REQUEST_BYTES // size)
+    brought = min(BLOCK_SAMPLES, MAX_REQUEST_BYTES // size)
     if brought <= SCALES * store.images_per_request:
         return None
     bandwidth = max(store.bytes_per_s, store.more_bytes_per_s or 0.0) / size
@@ -271,8 +271,10 @@ def _neighbours_in_one_request(record: BenchRecord, figures: Figures) -> Advice 
         f"a request then brings up to {brought:,} images, now {store.images_per_request:,.1f}; not for data sorted by "
         f"class{then}"
     )
-    what = "shuffle='blocks' in create_loader"
-    return Advice(what=what, images_per_s=rate, why=why, change=Change(shuffle="blocks"))
+    held = math.ceil(LEAD * BLOCK_GROUP * BLOCK_SAMPLES * size)  # without a copy, in memory
+    ahead = held if held > _bytes_ahead(record) and "local_cache" not in record.settings.data_options else None
+    what = "shuffle='blocks' in create_loader" + (f", and --bytes-ahead {ahead}" if ahead else "")
+    return Advice(what=what, images_per_s=rate, why=why, change=Change(shuffle="blocks", bytes_ahead=ahead))
 
 
 def _local_copy(record: BenchRecord, figures: Figures) -> Advice | None:

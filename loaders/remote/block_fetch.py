@@ -11,7 +11,7 @@ from penstock.loaders.sources.contract import BlockSource, Source
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
 
-_LEAD = 1.25  # of what is mixed at a time: so far ahead of their use samples are announced,
+LEAD = 1.25  # of what is mixed at a time: so far ahead of their use samples are announced,
 _MIN_STEPS = 4  # or so many steps
 
 
@@ -84,4 +84,4 @@ def num_held(schedule: Schedule) -> int:
 
 def _lead(schedule: Schedule) -> int:
     order: Any = schedule.order
-    return max(int(_LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)
+    return max(int(LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)

@@ -66,7 +66,6 @@ def test_latency_is_named_with_the_requests_that_would_help() -> None:
     assert (more.what, more.change) == ("--requests 256", Change(requests=256))
     assert more.images_per_s == 2000  # also what two processors decode
     assert "then decoding" in given(judge(far(decode=900), "data"), "--requests").why
-    assert "shuffle" not in " ".join(advice.what for advice in verdict.advice or ())  # batches of 64 of 256 mixed
 
 
 def test_larger_samples_need_more_bytes_ahead() -> None:
@@ -84,11 +83,10 @@ def test_larger_samples_need_more_bytes_ahead() -> None:
     assert "hold 10.0 of 64 requests" in ahead.why
 
 
-def test_whole_blocks_in_a_batch_make_one_request_of_many() -> None:
-    of_256 = far()
-    of_256 = replace(of_256, settings=replace(of_256.settings, batch_size=256))
-    blocks = given(judge(of_256, "data"), "shuffle='blocks'")
-    assert blocks.change == Change(shuffle="blocks")
+def test_whole_blocks_make_one_request_of_many() -> None:
+    blocks = given(judge(far(), "data"), "shuffle='blocks'")
+    assert blocks.change == Change(shuffle="blocks", bytes_ahead=2_048_000_000)  # 20,480 images of 100 kB
+    assert blocks.what == "shuffle='blocks' in create_loader, and --bytes-ahead 2048000000"
     assert blocks.images_per_s == 2000  # the bandwidth, of 200 MB/s
     assert "up to 41 images, now 1.0" in blocks.why
 
