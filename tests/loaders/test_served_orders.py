@@ -37,7 +37,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_loader(photos: Path, order: str, **settings: Any) -> Loader:
     if settings.get("backend") == "hdf5":
-        settings["cache"] = photos.with_name("photos.h5")
+        settings["cache"] = photos.with_suffix(".h5")
     settings = {"batch_size": 8, "seed": 3, "workers": 0, **ORDERS[order], **settings}
     return create_loader(photos, pipeline=imagenet_train(24), dtype=torch.uint8, with_index=True, **settings)
 

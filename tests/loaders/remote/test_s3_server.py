@@ -50,10 +50,8 @@ def s3(photos: ImageFolder) -> Iterator[S3Server]:
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clients that read the environment anew, and say at once what failed."""
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
-    object_store._client.cache_clear()
     object_store._open_client.cache_clear()
     yield
-    object_store._client.cache_clear()
     object_store._open_client.cache_clear()
 
 

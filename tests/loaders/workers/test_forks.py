@@ -40,7 +40,7 @@ def loader(request: pytest.FixtureRequest, photos: Path) -> Iterator[Loader]:
 def open_loader(photos: Path, **settings: Any) -> Loader:
     defaults = {"pipeline": imagenet_train(32), "batch_size": 4, "dtype": torch.uint8, "seed": 7, "workers": 2}
     if settings.get("backend") == "hdf5":
-        settings["cache"] = photos.with_name("photos.h5")
+        settings["cache"] = photos.with_suffix(".h5")
     if settings.get("backend") != "dali":
         settings.setdefault("workers_are", "processes")
     return create_loader(photos, **{**defaults, **settings})
