@@ -131,7 +131,7 @@ def _check_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]
         raise ValueError(f"labels must have shape [{num_images}], one per image, got {list(labels.shape)}")
     if labels.dtype.kind not in "iu":
         raise ValueError(
-            f"labels must be integers (class numbers), got {labels.dtype}: convert them with astype('int64')"
+            f"labels must be integers (class numbers), got {labels.dtype}: with_labels(source, labels) takes any others"
         )
     if int(labels.min()) < 0 or int(labels.max()) >= 2**31:
         raise ValueError(

@@ -20,7 +20,7 @@ MAX_CLASSES = 1 << 20
 ONE_CLASS = b"."  # as of a flat folder
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _FRACTION = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NO_REGRESSION = "regression targets are not supported yet"
+_REGRESSION = "regression targets go to with_labels(source, targets)"
 
 
 class LabelNumbers:
@@ -58,15 +58,13 @@ class LabelNumbers:
             raise origin.error(row, "no label", "give every row a label, or pass a table without a label column")
         if isinstance(plain, float):
             if not plain.is_integer():
-                raise origin.error(
-                    row, f"label {plain} is not a class: {_NO_REGRESSION}", "pass class numbers or names"
-                )
+                raise origin.error(row, f"label {plain} is not a class: {_REGRESSION}", "pass class numbers or names")
             plain = int(plain)
         if isinstance(plain, bytes):
             plain = os.fsdecode(plain)
         if not isinstance(plain, (str, int)):
             cause = f"a label must be one class number or name, got {shown(plain)}"
-            raise origin.error(row, cause, "pass one label per image; several per image are not supported yet")
+            raise origin.error(row, cause, "pass one label per image, or several to with_labels(source, labels)")
         if isinstance(plain, int):
             self._check_range(plain, origin, row)
         if plain not in self._numbers:
@@ -105,7 +103,7 @@ class LabelNumbers:
         for at, text in enumerate(texts):
             if not _WHOLE.fullmatch(text):
                 fix = "pass class numbers or names; if these are names, list them with classes="
-                raise self._error(at, f"label {text} is not a class: {_NO_REGRESSION}", fix)
+                raise self._error(at, f"label {text} is not a class: {_REGRESSION}", fix)
             self._check_range(int(text.partition(".")[0]), *self._firsts[at])
         return [int(text.partition(".")[0]) for text in texts]
 

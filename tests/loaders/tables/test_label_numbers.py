@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[list[Any], Any, bool, str]] = {
     "negative in a table": (["0", "-1"], None, True, "line 2: label -1 is negative"),
     "an identifier": ([0, MAX_CLASSES], None, False, "line 2: label 1048576 is too large.*strings"),
     "an identifier in a table": (["4711000111"], None, True, "line 1: label 4711000111 is too large"),
-    "a fraction": ([1, 0.5], None, False, "line 2: label 0.5 is not a class: regression targets are not supported yet"),
+    "a fraction": ([1, 0.5], None, False, "line 2: label 0.5 is not a class: regression targets go to with_labels"),
     "a fraction in a table": (["1", "0.5"], None, True, "line 2: label 0.5 is not a class: regression"),
     "none": ([0, None], None, False, "line 2: no label"),
     "an empty cell": (["a", ""], None, True, "line 2: no label"),
