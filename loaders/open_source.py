@@ -19,7 +19,7 @@ from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_object, missing_path
 from penstock.loaders.remote.object_store import is_url
-from penstock.loaders.remote.places import is_file
+from penstock.loaders.remote.places import is_file, without_query
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
 from penstock.loaders.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.remote.whole_files import copy_whole
@@ -315,7 +315,7 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
 
 def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | None:
     """Return the kind that all files are of by their names; None if there is none. image: the option of that name."""
-    names = [os.fsdecode(path.partition(b"?")[0] if is_url(path) else path).lower() for path in paths]
+    names = [os.fsdecode(without_query(path)).lower() for path in paths]
     for kind in FILE_KINDS:
         if all(name.endswith(kind.suffixes) for name in names) and kind.is_this(paths[0], image):
             return kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import Source, TargetSource, has_targets
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.targets import Targets, map_targets
+from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 
 def add_targets(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
@@ -29,7 +28,7 @@ def _replace_labels(next_batch: Callable[[], HostBatch], source: TargetSource) -
 def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
     try:
         found = source.targets(np.maximum(index, 0))
-        wrong = [part.shape for part in _parts(found) if len(part) != len(index)]
+        wrong = [part.shape for part in parts_of(found).values() if len(part) != len(index)]
         if wrong:
             raise ValueError(f"{len(index)} samples were asked for, the labels have shape {list(wrong[0])}")
     except LoaderError:
@@ -40,10 +39,6 @@ def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
     absent = index < 0
     if absent.any():
         found = map_targets(np.array, found)  # the source may keep what it returned
-        for part in _parts(found):
+        for part in parts_of(found).values():
             part[absent] = 0
     return found
-
-
-def _parts(targets: Any) -> list[npt.NDArray[Any]]:
-    return list(targets.values()) if isinstance(targets, dict) else [targets]

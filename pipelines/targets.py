@@ -10,6 +10,11 @@ import numpy.typing as npt
 Targets = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
 
+def parts_of(targets: Targets) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of targets by name; one alone has the name ""."""
+    return targets if isinstance(targets, dict) else {"": targets}
+
+
 def map_targets(function: Callable[[Any], Any], targets: Any) -> Any:
     """Return `function` of an array (or tensor) of targets, or of each in a dict."""
     if isinstance(targets, dict):

@@ -162,9 +162,10 @@ class Fetcher:
             own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
             try:
                 is_kept = self._keep(wanted, own)
+                is_let_go = is_kept and wanted.is_early
                 # A copy, so that the last sample of a request does not hold the memory of all.
-                future.set_result(own if len(request) == 1 else memoryview(bytes(own)))
-                if is_kept and wanted.is_early:
+                future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
+                if is_let_go:
                     self._let_go(wanted.sample, future)
             except BaseException as error:  # such as a warning that is an error here: nobody must wait for ever
                 future.set_exception(error)

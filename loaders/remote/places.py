@@ -21,9 +21,14 @@ def join(folder: bytes, name: bytes) -> bytes:
     return name if is_url(name) else os.path.join(folder, name)
 
 
+def without_query(place: bytes) -> bytes:
+    """Return a path as it is, and a URL without its query."""
+    return place.partition(b"?")[0] if is_url(place) else place
+
+
 def folder_of(place: bytes) -> bytes:
     """Return the folder of a path or URL."""
-    return os.path.dirname(place.partition(b"?")[0] if is_url(place) else place)
+    return os.path.dirname(without_query(place))
 
 
 def without_key(place: bytes) -> bytes:

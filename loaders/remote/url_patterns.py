@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.remote.places import HTTP
 from penstock.loaders.sources.path_patterns import expand_braces
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -39,7 +40,7 @@ def is_url_pattern(url: bytes) -> bool:
 
 def refuse_http(url: str) -> None:
     """Raise ValueError for a URL whose storage cannot list what there is."""
-    if url.lower().startswith(("http:", "https:")):
+    if url.encode().lower().startswith(HTTP):
         raise ValueError(
             "HTTP cannot list files: name them with braces, such as train-{0000..0127}.tar, or pass a list or a table "
             f"of images, got {printable(url)}"

@@ -32,7 +32,7 @@ class ArraySource:
     def __init__(self, images: Any, labels: Any, *, classes: Sequence[str | bytes] | None = None) -> None:
         pixels = _move_channels_last(_as_numpy(images), is_tensor=hasattr(images, "detach"))
         numbers = _check_labels(_as_numpy(labels), len(pixels))
-        self.classes = _name_classes(classes, int(numbers.max()) + 1)
+        self.classes = name_classes(classes, int(numbers.max()) + 1)
         self.skipped: dict[str, int] = {}
         self.retries = 0
         self._shared_images = SharedArray.create(pixels.shape, np.uint8, name="penstock-images")
@@ -140,7 +140,8 @@ def _check_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]
     return labels
 
 
-def _name_classes(names: Sequence[str | bytes] | None, num_classes: int) -> tuple[bytes, ...]:
+def name_classes(names: Sequence[str | bytes] | None, num_classes: int) -> tuple[bytes, ...]:
+    """Return class names by class number: `names`, or b"0", b"1", ... Raises ValueError for too few."""
     if names is None:
         return tuple(b"%d" % number for number in range(num_classes))
     if len(names) < num_classes:

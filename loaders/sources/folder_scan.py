@@ -73,7 +73,8 @@ class FolderScan:
             self._walk_class(name, is_link)
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
-            self._refuse_strays(len(top), self.skipped[UNREAD_FORMAT] - beside[UNREAD_FORMAT])
+            if self.builder.classes:
+                refuse_strays(root, len(top), self.skipped[UNREAD_FORMAT] - beside[UNREAD_FORMAT])
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
         elif len(self.builder):
@@ -83,13 +84,6 @@ class FolderScan:
             progress(len(self.builder))
         if len(self.builder) == 0:
             raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
-
-    def _refuse_strays(self, num_images: int, unread: int) -> None:
-        if unread and self.builder.classes:
-            beside = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
-            cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
-            fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
-            raise LoaderError("E-NODATA", cause, fix=fix, path=self.root)
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
@@ -253,3 +247,18 @@ def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
         return BROKEN_LINK if entry.is_symlink() else VANISHED
     raise error
+
+
+def refuse_strays(root: bytes, num_images: int, unread: int) -> None:
+    """Raise LoaderError E-NODATA if class folders hold images that are not read, next to `num_images` that are."""
+    if unread:
+        beside = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
+        cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
+        fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
+        raise LoaderError("E-NODATA", cause, fix=fix, path=root)
+
+
+def empty_classes_error(path: bytes, num_empty: int, fix: str | None = None) -> LoaderError:
+    """Return the error for class folders without images, the first of which is `path`."""
+    others = f", nor in {num_empty - 1:,} others" if num_empty > 1 else ""
+    return LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)

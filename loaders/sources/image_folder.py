@@ -13,6 +13,7 @@ from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import (
     LOST_TO_IMAGE_FOLDER,
     FolderScan,
+    empty_classes_error,
     find_unnumbered_classes,
     root_error,
     skipped_text,
@@ -123,8 +124,7 @@ class ImageFolder(ImageFiles):
         path = self._prefix + self.classes[empty[0]]
         if not os.access(path, os.R_OK | os.X_OK):
             raise LoaderError("E-ACCESS", "this class folder cannot be read", path=path)
-        others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""
-        raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", path=path)
+        raise empty_classes_error(path, len(empty))
 
 
 def _open_index(

@@ -9,8 +9,8 @@ from itertools import islice, repeat
 from types import MappingProxyType
 from typing import Any
 
-from penstock.loaders.remote.object_store import RemoteObject, is_url
-from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.remote.object_store import RemoteObject
+from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, UNREAD_SUFFIXES
@@ -162,6 +162,5 @@ def _is_path(value: Any) -> bool:
 
 def _may_be_image(path: Path) -> bool:
     """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
-    name = os.fsencode(path)
-    suffix = os.path.splitext(os.fsdecode(name.partition(b"?")[0] if is_url(name) else name))[1].lower()
+    suffix = os.path.splitext(os.fsdecode(without_query(os.fsencode(path))))[1].lower()
     return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
-from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
@@ -114,7 +114,7 @@ def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterat
 
 
 def _reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
-    suffix = os.fsdecode(os.path.splitext(path.partition(b"?")[0] if is_url(path) else path)[1]).lower()
+    suffix = os.fsdecode(os.path.splitext(without_query(path))[1]).lower()
     if suffix in CSV_SUFFIXES:
         return read_csv
     return read_json_lines if suffix in JSON_SUFFIXES else read_parquet

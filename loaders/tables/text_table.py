@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from penstock.loaders.remote.object_store import is_url
-from penstock.loaders.remote.places import read_whole
+from penstock.loaders.remote.places import read_whole, without_query
 from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL
 from penstock.loaders.tables.table_columns import choose_columns
@@ -28,7 +28,7 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
     """
     origin = RowOrigin(path, "line")
     with _open_text(path) as file:
-        delimiter = "\t" if path.partition(b"?")[0].lower().endswith(b".tsv") else ","
+        delimiter = "\t" if without_query(path).lower().endswith(b".tsv") else ","
         reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
         try:
             header = next(reader, None)

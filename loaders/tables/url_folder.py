@@ -19,7 +19,9 @@ from penstock.loaders.sources.folder_scan import (
     OTHER_SUFFIX,
     UNREAD_FORMAT,
     UNREAD_SUFFIXES,
+    empty_classes_error,
     is_walked,
+    refuse_strays,
     skipped_text,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
@@ -70,7 +72,8 @@ class UrlFolderScan:
                 self._builder.add_files(label, self._take(listed))
         self._flat = len(self._builder) == 0 and len(top) > 0
         if self._flat:
-            self._refuse_strays(len(top))
+            if self._builder.classes:
+                refuse_strays(root, len(top), self._skipped[UNREAD_FORMAT])
             self._builder.classes, self._builder.class_counts = [FLAT_CLASS], [0]
             self._builder.add_files(0, top)
         elif len(self._builder) == 0:
@@ -101,16 +104,8 @@ class UrlFolderScan:
                 images.add(path.encode(), numbers[below], *found)
         return images
 
-    def _refuse_strays(self, num_images: int) -> None:
-        if self._builder.classes and self._skipped[UNREAD_FORMAT]:
-            cause = f"class folders without images that are read (TIFF, PPM), and {num_images:,} images next to them"
-            fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
-            raise LoaderError("E-NODATA", cause, fix=fix, path=self._root)
-
     def _refuse_empty_classes(self) -> None:
         empty = [name for name, n in zip(self._builder.classes, self._builder.class_counts, strict=True) if not n]
         if empty:
-            others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""
             fix = "remove the class folder that holds no image"
-            path = self._root + b"/" + empty[0]
-            raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)
+            raise empty_classes_error(self._root + b"/" + empty[0], len(empty), fix)

@@ -26,7 +26,7 @@ from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
-from penstock.pipelines.targets import Targets, map_targets
+from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 _SHOWN = 3  # sources that describe() describes
 
@@ -162,12 +162,9 @@ class Concat:
         empty = self.sources[0].targets(indices[:0])  # type: ignore[attr-defined]
         found: Targets = map_targets(lambda part: np.empty((len(indices), *part.shape[1:]), part.dtype), empty)
         for source, _, inner, here in self._parts(indices):
-            own = source.targets(inner)  # type: ignore[attr-defined]
-            if isinstance(found, dict):
-                for name, part in found.items():
-                    part[here] = own[name]
-            else:
-                found[here] = own
+            own = parts_of(source.targets(inner))  # type: ignore[attr-defined]
+            for name, part in parts_of(found).items():
+                part[here] = own[name]
         return found
 
     def name(self, index: int) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.sources.arrays import name_classes
 from penstock.pipelines.checked import shown
 
 _MAX_CLASS = 2**31
@@ -72,10 +73,7 @@ def _check_classes(values: npt.NDArray[Any], names: tuple[bytes, ...] | None) ->
             f"class numbers must be at least 0 (-1 is reserved for padding), got {values[wrong[0]]} for sample "
             f"{wrong[0]}; numbers that are no classes must be floats"
         )
-    count = int(values.max()) + 1
-    if names is not None and len(names) < count:
-        raise ValueError(f"classes must name every label up to {count - 1}, got {len(names)} names")
-    return LabelValues(values.astype(np.int64), names or tuple(b"%d" % number for number in range(count)))
+    return LabelValues(values.astype(np.int64), name_classes(names, int(values.max()) + 1))
 
 
 def _check_floats(values: npt.NDArray[Any], names: tuple[bytes, ...]) -> LabelValues:
@@ -91,31 +89,27 @@ def _check_floats(values: npt.NDArray[Any], names: tuple[bytes, ...]) -> LabelVa
 def _number_names(labels: Iterable[Any], names: tuple[bytes, ...] | None) -> LabelValues:
     own = [os.fsencode(label) for label in labels]
     known = tuple(sorted(set(own))) if names is None else names
-    number_of = _numbers(known)
-    try:
-        return LabelValues(np.array([number_of[name] for name in own], np.int64), known)
-    except KeyError as error:
-        raise ValueError(f"label {shown(os.fsdecode(error.args[0]))} is not one of classes: add it") from None
+    return LabelValues(np.array(_find_numbers(own, known), np.int64), known)
 
 
 def _number_sets(labels: Sequence[Any], names: tuple[bytes, ...] | None) -> LabelValues:
     own = [[os.fsencode(name) for name in label] for label in labels]
     known = tuple(sorted({name for label in own for name in label})) if names is None else names
-    number_of = _numbers(known)
+    numbers = _find_numbers([name for label in own for name in label], known)
     values = np.zeros((len(own), len(known)), np.float32)
-    try:
-        for row, label in enumerate(own):
-            values[row, [number_of[name] for name in label]] = 1
-    except KeyError as error:
-        raise ValueError(f"label {shown(os.fsdecode(error.args[0]))} is not one of classes: add it") from None
+    values[np.repeat(np.arange(len(own)), list(map(len, own))), numbers] = 1
     return LabelValues(values, known)
 
 
-def _numbers(names: tuple[bytes, ...]) -> dict[bytes, int]:
+def _find_numbers(labels: Sequence[bytes], names: tuple[bytes, ...]) -> list[int]:
+    """Return the number of each label among `names`. Raises ValueError."""
     number_of = {name: number for number, name in enumerate(names)}
     if len(number_of) < len(names):
         raise ValueError("classes must be distinct where labels are names, and a name occurs twice")
-    return number_of
+    try:
+        return [number_of[label] for label in labels]
+    except KeyError as error:
+        raise ValueError(f"label {shown(os.fsdecode(error.args[0]))} is not one of classes: add it") from None
 
 
 def _count(labels: Any) -> str:

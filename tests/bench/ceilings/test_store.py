@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from photo_folder import write_folder
-from range_server import RangeServer, serve_ranges
-from remote_photos import open_remote, write_containers
+from range_server import RangeServer
+from remote_photos import open_remote, serve_photos
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
 from penstock.bench.checks.doctor_remote import remote_speed
-from penstock.loaders import LoaderError, open_source
+from penstock.loaders import LoaderError
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines import imagenet_train
@@ -24,15 +24,12 @@ SHORT_S = 0.05
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), 40))
-    assert isinstance(source, ImageFolder)
-    return source
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), 40))
 
 
 @pytest.fixture
 def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
+    with serve_photos(tmp_path, photos) as served:
         yield served
 
 

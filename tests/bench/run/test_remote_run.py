@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
-from range_server import RangeServer, serve_ranges
-from remote_photos import open_remote, write_containers
+from range_server import RangeServer
+from remote_photos import open_remote, serve_photos
 
 from penstock.bench.record.advice import Change
 from penstock.bench.record.bench_record import READ_WARM, BenchSettings, fetch_name
@@ -20,21 +20,17 @@ from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.take_advice import apply_change
 from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.verdict.judge import without_paths
-from penstock.loaders import open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), 24))
-    assert isinstance(source, ImageFolder)
-    return source
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), 24))
 
 
 @pytest.fixture
 def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
+    with serve_photos(tmp_path, photos) as served:
         yield served
 
 

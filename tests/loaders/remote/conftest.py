@@ -7,27 +7,23 @@ from pathlib import Path
 
 import pytest
 from photo_folder import write_folder
-from range_server import RangeServer, serve_ranges
-from remote_photos import open_loader, write_containers
+from range_server import RangeServer
+from remote_photos import open_loader, serve_photos
 from served_rows import Row, serve
 
-from penstock.loaders import open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 
 
 @pytest.fixture(scope="module")
 def photos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     """As many photos as the module's NUM_PHOTOS says."""
-    source = open_source(write_folder(tmp_path_factory.mktemp("photos"), request.module.NUM_PHOTOS))
-    assert isinstance(source, ImageFolder)
-    return source
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), request.module.NUM_PHOTOS))
 
 
 @pytest.fixture
 def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
     """A server of containers that hold the photos one after another."""
-    write_containers(tmp_path, photos)
-    with serve_ranges(tmp_path) as served:
+    with serve_photos(tmp_path, photos) as served:
         yield served
 
 

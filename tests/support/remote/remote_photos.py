@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from range_server import RangeServer
+from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import create_loader
 from penstock.loaders.loader import Loader
@@ -27,6 +29,14 @@ def write_containers(root: Path, photos: ImageFolder) -> None:
     for part in range(PARTS):
         samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
         (root / f"{part}.bin").write_bytes(b"".join(samples))
+
+
+@contextmanager
+def serve_photos(root: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    """Serve containers that hold the photos."""
+    write_containers(root, photos)
+    with serve_ranges(root) as server:
+        yield server
 
 
 def open_remote(server: RangeServer, photos: ImageFolder, **options: Any) -> RemoteSource:
