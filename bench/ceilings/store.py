@@ -16,7 +16,7 @@ from penstock.bench.measure.clock import Rate, Stopwatch
 from penstock.bench.measure.network_time import StoreTime
 from penstock.loaders.create import prepare_whole
 from penstock.loaders.remote.fetcher import Range, read_joined
-from penstock.loaders.remote.remote_source import RemoteSource
+from penstock.loaders.remote.remote_source import FetchedRanges
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import View
 from penstock.pipelines.errors import LoaderError
@@ -35,11 +35,11 @@ class _Run(NamedTuple):
     seconds: float
 
 
-def find_remote(source: Source) -> RemoteSource | None:
+def find_remote(source: Source) -> FetchedRanges | None:
     """Return the remote source that `source` is or shows a part of; None for data on this machine."""
     while isinstance(source, View):
         source = source.source
-    return source if isinstance(source, RemoteSource) else None
+    return source if isinstance(source, FetchedRanges) else None
 
 
 def fetched_apart(source: Source, **changes: Any) -> Source:

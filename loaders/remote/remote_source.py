@@ -114,6 +114,8 @@ class FetchedRanges:
 
         def path(self, index: int) -> bytes: ...
 
+        def with_options(self, **changes: Any) -> FetchedRanges: ...
+
     def _begin_fetching(self, ranges: Ranges, options: RemoteOptions, file: ColumnFile) -> None:
         """Serve `ranges`, whose index is `file`."""
         self._ranges, self.options, self._file, self.store = ranges, options, file, ObjectStore()

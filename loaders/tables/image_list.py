@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,10 @@ class RemoteImageList(FetchedRanges, ImageList):
         super()._take(root, index, options)
         self.root = without_key(root)
         self._begin_fetching(FileRanges(index), options["remote"], index.file)
+
+    def with_options(self, **changes: Any) -> RemoteImageList:
+        """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
+        return type(self)(self._index, **{**self._options, "remote": replace(self.options, **changes)})
 
 
 class FileRanges:

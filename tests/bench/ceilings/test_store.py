@@ -14,7 +14,7 @@ from remote_photos import open_remote, serve_photos
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
 from penstock.bench.checks.doctor_remote import remote_speed
-from penstock.loaders import LoaderError
+from penstock.loaders import LoaderError, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines import imagenet_train
@@ -101,3 +101,15 @@ def test_remote_samples_are_decoded_from_memory(server: RangeServer, photos: Ima
     server.stop()
     assert all(decoder.measure(SHORT_S).images > 0 for decoder in decoders)
     assert server.requests["all"] == sent
+
+
+def test_images_by_url_are_measured_as_remote_too(server: RangeServer, photos: ImageFolder) -> None:
+    for index in range(len(photos)):
+        (server.root / f"{index}.jpg").write_bytes(bytes(photos.read(index)))
+    source = open_source([(f"{server.url}/{index}.jpg", index % 2) for index in range(len(photos))], requests=1)
+    server.delay_s = 0.1
+    finding = remote_speed("data", source, 4)
+    assert finding.state == "warn"
+    assert "with 1 requests at a time" in finding.found
+    assert find_remote(fetched_apart(source)) is not source
+    assert source.traffic == (0, 0)  # type: ignore[attr-defined]
