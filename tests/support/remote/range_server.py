@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
@@ -183,6 +184,27 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: set[Any] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._connections.discard(request)
+
+    def end_connections(self) -> None:
+        """End all connections and their threads: clients keep idle ones for a minute, and later tests count both."""
+        deadline = time.monotonic() + 60
+        while self._connections and time.monotonic() < deadline:
+            for connection in list(self._connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            time.sleep(0.01)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Stay silent about clients that leave."""
 
@@ -214,3 +236,4 @@ def serve_ranges(root: Path, port: int = 0) -> Iterator[RangeServer]:
         yield state
     finally:
         stop()
+        server.end_connections()
