@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from processes import eventually
 
 from penstock.bench.data.demo_photo import class_name, photo_bytes
 from penstock.bench.data.demo_set import CHUNK, MANIFEST, SPLITS, SynthReport, synthesise
@@ -170,7 +171,7 @@ def test_a_worker_that_dies_is_named_and_ctrl_c_leaves_nothing(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         synthesise(tmp_path / "demo", **settings, progress=end(interrupt))
     assert list(tmp_path.iterdir()) == []
-    assert multiprocessing.active_children() == []
+    assert eventually(lambda: not multiprocessing.active_children())
 
 
 def features_of_a_quarter(data: bytes, rng: np.random.Generator) -> list[float]:

@@ -235,7 +235,7 @@ def test_a_worker_that_keeps_the_memory_of_its_batches_is_named(
         assert eventually(lambda: batches._progress.table[workers - 1, SAMPLE] == last, 30)
         victim = batches._workers[-1].pid
         if stops:
-            time.sleep(0.5)
+            assert eventually(batches._worker_result_queue._reader.poll, 30)  # a message of the victim
             os.kill(victim, signal.SIGSTOP)
         come.set()
         started = time.monotonic()
