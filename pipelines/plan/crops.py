@@ -15,16 +15,24 @@ _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
 _FLIP, _X, _Y, _UNUSED, _FIRST_TRY = range(5)  # columns of the draws of a sample; each try takes two
 
 
+UPSIDE_DOWN, TRANSPOSED = 1, 2  # bits of a turn
+
+
 class BatchPlan(NamedTuple):
-    """Hold the crop and the flip of each sample of a batch.
+    """Hold how the image of each sample of a batch is made: its window is resized to its place, then all is turned.
 
     Attributes:
         windows: x, y, width, height of the crop, int32 [batch, 4], in pixels of the image (upright if EXIF is applied).
-        flips: whether the crop is mirrored left to right, bool [batch].
+        flips: whether the result is mirrored left to right, at last, bool [batch].
+        places: x, y, width, height in the output image to which the crop is resized, int32 [batch, 4], in pixels; the
+            rest of the output image is filled with one colour.
+        turns: uint8 [batch], TRANSPOSED (rows become columns, of square images) and UPSIDE_DOWN, in this order.
     """
 
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
+    places: npt.NDArray[np.int32]
+    turns: npt.NDArray[np.uint8]
 
 
 def plan_batch(
@@ -52,7 +60,8 @@ def plan_batch(
     else:
         zeros = np.zeros_like(widths)
         windows = np.stack((zeros, zeros, widths, heights), 1)
-    return BatchPlan(windows.astype(np.int32), flips)
+    places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), windows.shape)
+    return BatchPlan(windows.astype(np.int32), flips, places, np.zeros(len(index), np.uint8))
 
 
 def _draw_windows(
