@@ -10,6 +10,7 @@ from typing import Any
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS, prepare_source
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.engine.choose import needs_of, open_engine
+from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
 from penstock.loaders.engine.producer_settings import ProducerSettings
@@ -26,7 +27,7 @@ class Backend:
         name: what users call it.
         options: class of its options.
         open_engine: (settings, options) -> Engine that serves the sample stage.
-        needs: (options, batch_size, (height, width)) -> what the engine takes of the machine.
+        needs: (options, layout of a batch) -> what the engine takes of the machine.
         prepare_source: (source, cache=, encoding=) -> the source that is read in its place, such as a cache; None where
             every source is read as it is.
         has_own_decoder: whether it decodes JPEGs by other means than ours, which do not report repairs.
@@ -35,7 +36,7 @@ class Backend:
     name: str
     options: type[WorkerOptions]
     open_engine: Callable[[ProducerSettings, Any], Engine]
-    needs: Callable[[Any, int, tuple[int, int]], Needs]
+    needs: Callable[[Any, BatchLayout], Needs]
     prepare_source: Callable[..., Source] | None = None
     has_own_decoder: bool = False
 

@@ -15,6 +15,7 @@ import torch
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.backends import BACKENDS
 from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
+from penstock.loaders.engine.layout import image_layout
 from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
@@ -171,14 +172,14 @@ def create_loader(
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
     settings = ProducerSettings(
         source=data,
-        pipeline=pipeline,
+        pipelines=(pipeline,),
         schedule=schedule,
         decoder=choice.decoder,
         substitute=policy.substitutes,
         evaluation=policy.evaluation,
         on_repaired=policy.on_repaired,
         device=str(stage.device),
-        consumer_bytes=consumer_bytes(batch_size, pipeline.size, dtype, str(stage.device)),
+        consumer_bytes=consumer_bytes(image_layout((pipeline,), batch_size), dtype, str(stage.device)),
     )
     state = LoaderState(
         fingerprint=data.fingerprint,
@@ -269,8 +270,9 @@ def loader_needs(
 ) -> Needs:
     """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
     chosen = BACKENDS[backend]
-    needs = chosen.needs(chosen.parse(options)[0], batch_size, size)
-    return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(batch_size, size, dtype, device))
+    layout = image_layout((ImagePipeline(size=size),), batch_size)
+    needs = chosen.needs(chosen.parse(options)[0], layout)
+    return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
 
 
 def _check_mixing(batch_size: int, source: Source) -> None:

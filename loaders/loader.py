@@ -51,6 +51,8 @@ class Batch:
         index: int64 [batch], positions in the sorted source.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
         flips: bool [batch], whether the image is mirrored.
+        places: int32 [batch, 4], where in the image its crop lies, before it is turned.
+        turns: uint8 [batch], how the image is turned; see BatchPlan.
         epoch: number of the epoch.
         step: number of the step within the epoch.
     """
@@ -60,6 +62,8 @@ class Batch:
     index: npt.NDArray[np.int64]
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
+    places: npt.NDArray[np.int32]
+    turns: npt.NDArray[np.uint8]
     epoch: int
     step: int
 
@@ -203,7 +207,8 @@ class Loader(DataLoaderAttributes):
                 self._end_epoch(begun)
             host = batch.host
             if len(host.index):  # else its samples were all bad, or are all other ranks'
-                yield Batch(batch.images, batch.labels, host.index, host.windows, host.flips, epoch, step)
+                geometry = host.windows, host.flips, host.places, host.turns
+                yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step)
 
     def _end_epoch(self, begun: _Beginning) -> None:
         left, self._left, self._begun = self._left, self._cursor, None

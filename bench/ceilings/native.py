@@ -9,12 +9,13 @@ import numpy as np
 
 from penstock.bench.ceilings.decode import STEP, DecodeCeiling, on_one_thread
 from penstock.bench.measure.clock import Rate
+from penstock.loaders.engine.layout import image_layout
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.plan.crops import plan_batch, plan_views
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline
 
@@ -35,21 +36,22 @@ class NativeCeiling(DecodeCeiling):
             cause = "the native library reads plain files, records and caches, and resizes as resample='torch' does"
             raise LoaderError("E-MISUSE", cause, fix="name another decoder, or 'auto'")
         self.name, self._rows = NATIVE, rows
-        self._images = np.empty((STEP, *pipeline.size, 3), np.uint8)
+        self._layout = image_layout((pipeline,), STEP)
+        self._memory = np.empty(self._layout.num_bytes, np.uint8)
         self._epoch = self._first = 0
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Measure images/s on one thread; without `resize`, of reading and decoding alone (the same windows)."""
-        images = self._images if resize else None
+        memory = self._memory if resize else None
 
         def step() -> int:
             batch = self._samples[self._first : self._first + STEP]
             self._first = self._first + STEP if self._first + STEP < len(self._samples) else 0
             self._epoch += 1
-            plan = partial(plan_batch, self._pipeline, self._seed, self._epoch)
+            plan = partial(plan_views, (self._pipeline,), self._seed, self._epoch)
             samples = np.array([item.sample for item in batch], np.int64)
-            rows = self._rows.fill(samples, np.arange(len(batch)), plan, images)
-            filled = set() if rows is None else set(rows["sample"].tolist())
+            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._layout, memory)
+            filled = set() if rows is None else set(rows["sample"][:, 0].tolist())
             left = [item for item in batch if item.sample not in filled]
             return len(filled) + sum([self._make_in_python(item, resize) for item in left])
 
@@ -75,4 +77,4 @@ class NativeCeiling(DecodeCeiling):
         return self.measure(seconds, resize=False)
 
     def _write(self, pixels: Pixels, flip: bool) -> None:
-        self._rows.stage.resize(pixels, flip, self._images[0])
+        self._rows.stage.resize(pixels, flip, self._layout.arrays(self._memory)[0][0])

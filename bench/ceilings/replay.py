@@ -34,6 +34,8 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
                 labels=batch.labels.numpy(),
                 windows=batch.windows,
                 flips=batch.flips,
+                places=batch.places,
+                turns=batch.turns,
                 bad=(),
                 produce_s=0.0,
             )

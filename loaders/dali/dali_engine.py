@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import weakref
 from collections import deque
@@ -23,6 +22,7 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.engine.batch_queue import BatchQueue
 from penstock.loaders.engine.choose import open_engine as open_own_engine
+from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
@@ -100,10 +100,10 @@ def _thread_counts(options: DaliOptions) -> tuple[int, int, int]:
     return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)
 
 
-def needs_of(options: DaliOptions, batch_size: int, size: tuple[int, int]) -> Needs:
-    """Return what the engine takes for batches of `size` (height, width)."""
-    own_bytes = DALI_BYTES + DALI_IMAGES * 3 * math.prod(size) * batch_size
-    return thread_needs(_thread_counts(options)[2], batch_size, size, own_bytes)
+def needs_of(options: DaliOptions, layout: BatchLayout) -> Needs:
+    """Return what the engine takes for batches of `layout`."""
+    own_bytes = DALI_BYTES + DALI_IMAGES * sum(part.row_bytes for part in layout.parts) * layout.batch_size
+    return thread_needs(_thread_counts(options)[2], layout, own_bytes)
 
 
 def prepare_source(
@@ -133,6 +133,8 @@ def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], d
 def open_engine(settings: ProducerSettings, options: DaliOptions) -> Engine:
     """Return the engine that decodes as `options` say, or for "auto" on a GPU as works there."""
     device, way = torch.device(settings.device), options.decode
+    if not settings.is_plain:
+        way = OURS
     if way == "auto":
         import_dali()
         way = chosen_way(numbered(device)) if device.type == "cuda" else REGIONS
@@ -176,7 +178,7 @@ class DaliEngine:
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
         self._reads_natively = suits_native_library(settings.source, settings.pipeline, settings.decoder)
-        own_bytes = needs_of(options, settings.schedule.batch_size, settings.pipeline.size).own_bytes
+        own_bytes = needs_of(options, settings.largest_layout).own_bytes
         settings = replace(settings, consumer_bytes=settings.consumer_bytes + own_bytes)
         self._settings, self._options = settings, options
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -119,7 +120,7 @@ class DaliStage:
 
     def _without_moved(self, produced: Produced, verifier: Verifier) -> Produced:
         """Make the rows of samples here that DALI is known to decode wrongly; return the others as tasks."""
-        pixels, rows = self._slots.pixels[produced.item.slot], self._slots.rows[produced.item.slot]
+        pixels, rows = self._pixels(produced.item.slot), self._slots.rows[produced.item.slot]
         left = []
         for row, task in produced.tasks:
             own = verifier.own(task) if int(rows["index"][row]) in verifier.moved else None
@@ -129,11 +130,16 @@ class DaliStage:
                 pixels[row] = own
         return produced._replace(tasks=tuple(left))
 
+    def _pixels(self, slot: int) -> Pixels:
+        """Return the images of a slot, uint8 [batch, height, width, 3]."""
+        size = self._settings.batch_size, *self._settings.size, 3
+        return self._slots.memory[slot, : math.prod(size)].reshape(size)
+
     def _look_at(self, done: Finished, verifier: Verifier) -> None:
         slot = done.produced.item.slot
         samples = self._slots.rows[slot]["index"].astype(np.int64)
         if done.images is None or done.images.device.type == "cpu":
-            images = torch.from_numpy(self._slots.pixels[slot]) if done.images is None else done.images
+            images = torch.from_numpy(self._pixels(slot)) if done.images is None else done.images
             verifier.look_at(done.produced, samples, images, None)
         else:
             verifier.look_at(done.produced, samples, done.images, self._copies_of(done.images.device))
@@ -157,7 +163,7 @@ class DaliStage:
         parts = [(rows, self._graphs[coded].take()) for coded, rows in sent.rows]
         if len(parts) == 1 and len(parts[0][0]) == self._settings.batch_size:
             return Finished(produced, parts[0][1])
-        slot = self._slots.pixels[produced.item.slot]
+        slot = self._pixels(produced.item.slot)
         if parts and self._settings.device_id is not None:
             return Finished(produced, self._on_device(slot, parts))
         for rows, images in parts:

@@ -10,9 +10,11 @@ from penstock.loaders.engine.producer import Aborted, Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows
 from penstock.loaders.engine.sample_reader import Loaded
+from penstock.loaders.engine.slots import Slot
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.native.rows import Progress, Rows
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
@@ -37,18 +39,18 @@ class CropTaskProducer(Producer):
         index: npt.NDArray[np.int64],
         wanted: npt.NDArray[np.intp],
         plan: Plan,
-        pixels: npt.NDArray[np.uint8],
+        batch: Slot,
         progress: Progress | None,
         keys: Keys,
     ) -> Rows:
-        """Make tasks of those of the rows `wanted` that the native library can prepare, and return them."""
+        """Make tasks of those of the rows `wanted` that the native library can prepare; return them: ROW [m, 1]."""
         prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound, keys)
         if prepared is None:
             raise Aborted
         flips = (prepared.rows["flip"] != 0).tolist()
         tasks = map(CropTask, prepared.data, prepared.inside, flips)
         self.tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
-        return prepared.rows
+        return prepared.rows[:, None]
 
 
 class _CropTaskRows(PythonRows):
@@ -58,10 +60,12 @@ class _CropTaskRows(PythonRows):
         super().__init__(settings)
         self._tasks, self._checked = tasks, checked
 
-    def _write(self, row: int, item: Loaded, window: Window, flip: bool, pixels: npt.NDArray[np.uint8]) -> None:
-        task = self._task(item, window, flip)
+    def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
+        (plan,) = plans
+        window: Window = tuple(plan.windows[at].tolist())
+        task = self._task(item, window, bool(plan.flips[at]))
         if task is None:
-            super()._write(row, item, window, flip, pixels)
+            super()._write(row, item, plans, at, batch)
             return
         if self._checked:
             self._reader.crop(item, window)

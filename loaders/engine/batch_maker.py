@@ -75,10 +75,10 @@ class BatchMaker(Dataset[Produced]):
             if self._producer is None:
                 mine[PID] = os.getpid()
                 self._producer = self._make_producer(self._settings)
-            pixels, rows = self._slots.pixels[item.slot], self._slots.rows[item.slot]
+            memory, rows = self._slots.memory[item.slot], self._slots.rows[item.slot]
             producer = self._producer
             watched = self._progress.addresses(self._worker, item.generation)
-            bad, seconds = producer.produce(item.cursor, pixels, rows, working_on, watched)
+            bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched)
             if self._process is not None:
                 bad = tuple(map(_sendable, bad))
             mine[MADE] += 1

@@ -40,8 +40,7 @@ class BatchQueue:
         pinned: whether a GPU may copy out of the slots.
         """
         self._settings, self._ahead = settings, ahead
-        batch_size = settings.schedule.batch_size
-        self.slots = BatchSlots(ahead + SPARE_SLOTS, batch_size, settings.pipeline, shared=pinned)
+        self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.largest_layout, shared=pinned)
         if pinned:
             self.slots.pin(settings.device)
         self.recycler = Recycler(ahead + SPARE_SLOTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.engine.producer_settings import ProducerSettings
@@ -52,8 +53,8 @@ def _serves_pixels(source: Source) -> bool:
         return False
 
 
-def needs_of(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
-    """Return what the engine that `options` ask for takes at most for batches of `size` (height, width)."""
+def needs_of(options: ProcessOptions, layout: BatchLayout) -> Needs:
+    """Return what the engine that `options` ask for takes at most for batches of `layout`."""
     if options.has_processes:
-        return process_needs(options, batch_size, size)
-    return thread_needs(max(1, options.num_workers * options.prefetch), batch_size, size)
+        return process_needs(options, layout)
+    return thread_needs(max(1, options.num_workers * options.prefetch), layout)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.sources.contract import LocatedSource, Source, is_located
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
@@ -30,8 +31,8 @@ from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
 Keys = npt.NDArray[np.int64] | None
-# (keys, widths, heights), int64 [n] each -> their crops and flips.
-Plan = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
+# (view, keys, widths, heights), int64 [n] each but the view -> how these images are made.
+Plan = Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
 _MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
 
@@ -72,23 +73,36 @@ class NativeRows:
         samples: npt.NDArray[np.int64],
         places: npt.NDArray[np.intp],
         plan: Plan,
-        images: npt.NDArray[np.uint8] | None,
+        layout: BatchLayout,
+        memory: npt.NDArray[np.uint8] | None,
         progress: Progress | None = None,
         keys: Keys = None,
     ) -> Rows | None:
-        """Write the pixels of `samples` (int64 [n]) to the rows `places` of `images`, uint8 [batch, h, w, 3].
+        """Write the images of `samples` (int64 [n]) to the rows `places` of a batch of `layout` in `memory`.
 
         keys: numbers by which the rows of the batch are drawn, int64 [batch]; None for the samples themselves.
-        Without `images` they are decoded but not resized, for measurements. Returns the filled rows: ROW [m], with
-        `sample`, `row`, `window` and `flip`; None if the batch is no longer wanted.
+        Without `memory` they are decoded but not resized, for measurements. Returns the filled rows, a column for each
+        view: ROW [m, views], with `sample`, `row`, `window`, `place`, `turn` and `flip`; None if the batch is no longer
+        wanted.
         """
         rows, names = self._locate(samples, places)
+        num_views = layout.num_views
+        if num_views > 1:
+            rows = np.repeat(rows, num_views)
+            rows["repeats"] = np.arange(len(rows)) % num_views > 0
         wanted = self.stage.load(rows, names, progress)
-        rows = _keep_supported(rows)
+        rows = _keep_supported(rows)  # all views of an image, or none
         if wanted and len(rows):
-            _draw(rows, plan, keys)
-            wanted = self.stage.fill(rows, images)
-        return _keep_supported(rows) if wanted else None
+            for view, part in enumerate(layout.parts):
+                of_view = rows[view::num_views]
+                _draw(of_view, plan, keys, view)
+                of_view["out_height"], of_view["out_width"] = part.shape[:2]
+                of_view["out"] = layout.offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
+            wanted = self.stage.fill(rows, memory)
+        if not wanted:
+            return None
+        images = rows.reshape(-1, num_views)
+        return images[(images["result"] == 0).all(1)] if np.count_nonzero(rows["result"]) else images
 
     def prepare(
         self,
@@ -112,7 +126,7 @@ class NativeRows:
             if not self.stage.load(rows, names, progress, files):
                 return None
             rows = _keep_supported(rows)
-            drawn = _draw(rows, plan, keys)
+            drawn = _draw(rows, plan, keys).windows
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
             parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
@@ -148,12 +162,13 @@ def _keep_supported(rows: Rows) -> Rows:
     return rows[rows["result"] == 0] if np.count_nonzero(rows["result"]) else rows
 
 
-def _draw(rows: Rows, plan: Plan, keys: Keys) -> npt.NDArray[np.int32]:
-    """Draw crops and flips of rows that are loaded, and return the crops, int32 [m, 4]."""
+def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> BatchPlan:
+    """Draw how the images of rows that are loaded are made."""
     numbers = rows["sample"].astype(np.int64) if keys is None else keys[rows["row"]]
-    drawn = plan(numbers, *upright_sizes(rows))
-    rows["window"], rows["flip"] = drawn.windows, drawn.flips
-    return drawn.windows
+    drawn = plan(view, numbers, *upright_sizes(rows))
+    rows["window"], rows["place"] = drawn.windows, drawn.places
+    rows["turn"], rows["flip"] = drawn.turns, drawn.flips
+    return drawn
 
 
 def _is_whole(rows: Rows) -> npt.NDArray[np.bool_]:
@@ -187,6 +202,4 @@ def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> Native
     library = native_library()
     assert library is not None
     assert isinstance(source, LocatedSource)
-    return NativeRows(
-        source, NativeStage(library, pipeline.size, pipeline.max_pixels, apply_exif=pipeline.exif == "apply")
-    )
+    return NativeRows(source, NativeStage(library, pipeline.max_pixels, apply_exif=pipeline.exif == "apply"))

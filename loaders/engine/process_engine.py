@@ -14,6 +14,7 @@ import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.engine_states import EngineStates
+from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import slot_bytes
@@ -65,10 +66,10 @@ class ProcessOptions(WorkerOptions):
         return self.workers_are != "threads" and self.num_workers > 0
 
 
-def process_needs(options: ProcessOptions, batch_size: int, size: tuple[int, int]) -> Needs:
-    """Return the needs of an engine of processes for batches of `size` (height, width)."""
+def process_needs(options: ProcessOptions, layout: BatchLayout) -> Needs:
+    """Return the needs of an engine of processes for batches of `layout`."""
     workers = options.num_workers
-    slots = slot_bytes(max(1, workers * options.prefetch), batch_size, size)
+    slots = slot_bytes(max(1, workers * options.prefetch), layout)
     return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
 
 
@@ -114,10 +115,11 @@ class ProcessEngine(EngineStates):
 
     def _start(self, cursor: Cursor) -> None:
         schedule, shared = self._settings.schedule, self._workers > 0
-        needs = process_needs(self._options, schedule.batch_size, self._settings.pipeline.size)
+        layout = self._settings.largest_layout
+        needs = process_needs(self._options, layout)
         ensure(needs._replace(own_bytes=self._settings.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
-        self._slots = BatchSlots(count, schedule.batch_size, self._settings.pipeline, shared=shared)
+        self._slots = BatchSlots(count, layout, shared=shared)
         # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
         self._recycler = Recycler(count, shared=shared and torch.device(self._settings.device).type == "cpu")
         self._progress = WorkerProgress(max(1, self._workers), shared=shared)
@@ -193,7 +195,7 @@ class ProcessEngine(EngineStates):
             self._recycler.give_back(produced.item.slot)
         self._raise_error_of(produced)
         self._next = self._settings.schedule.after(produced.item.cursor)
-        return self._slots.hand_out(produced, self._recycler)
+        return self._slots.hand_out(produced, self._settings.layout(produced.item.cursor), self._recycler)
 
     def ready(self) -> int:
         if self._iterator is None or self._closed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ import numpy.typing as npt
 from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan, native_rows
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows, pad_rows
+from penstock.loaders.engine.slots import Slot
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress, Rows
-from penstock.pipelines.plan.crops import plan_batch
 
 
 class Aborted(Exception):
@@ -43,12 +42,12 @@ class Producer:
     def produce(
         self,
         cursor: Cursor,
-        pixels: npt.NDArray[np.uint8],
+        memory: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.void],
         working_on: Callable[[int], None],
         progress: Progress | None = None,
     ) -> tuple[tuple[BadSample, ...], float]:
-        """Write the batch at `cursor` to `pixels` [batch, height, width, 3] and `rows` (BATCH_ROW) [batch].
+        """Write the batch at `cursor` to `memory`, uint8 [bytes] as the layout says, and `rows` (batch_row) [batch].
 
         Returns the bad samples in row order, and the seconds taken. Raises LoaderError for faults that are not a
         sample's, Aborted if the batch is no longer wanted.
@@ -61,19 +60,21 @@ class Producer:
         self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         keys = self._settings.schedule.draw_keys(cursor.position)
-        pad_rows(np.flatnonzero(index < 0), pixels, rows)
+        batch = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
+        plan = self._settings.plan(cursor)
+        pad_rows(np.flatnonzero(index < 0), batch)
         left, native_s = np.flatnonzero(index >= 0), 0.0
         if self._native is not None:
-            plan = partial(plan_batch, self._settings.pipeline, self._settings.schedule.seed, cursor.epoch)
-            filled = self._fill_natively(self._native, index, left, plan, pixels, progress, keys)
-            _note(filled, rows)
-            left = np.setdiff1d(left, filled["row"], assume_unique=True) if len(filled) < len(left) else left[:0]
+            filled = self._fill_natively(self._native, index, left, plan, batch, progress, keys)
+            done = filled["row"][:, 0]
+            _note(filled, batch.rows)
+            left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]
             native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
         if len(left):
-            bad = self._python.fill(cursor.epoch, index, left, pixels, rows, working_on, keys)
+            bad = self._python.fill(plan, index, left, batch, working_on, keys)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
-        self._label(rows)
+        self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
@@ -84,12 +85,12 @@ class Producer:
         index: npt.NDArray[np.int64],
         wanted: npt.NDArray[np.intp],
         plan: Plan,
-        pixels: npt.NDArray[np.uint8],
+        batch: Slot,
         progress: Progress | None,
         keys: Keys,
     ) -> Rows:
-        """Fill those of the rows `wanted` that the native library can, and return them as native rows."""
-        filled = native.fill(index[wanted], wanted, plan, pixels, progress, keys)
+        """Fill those of the rows `wanted` that the native library can, and return them: ROW [m, views]."""
+        filled = native.fill(index[wanted], wanted, plan, batch.layout, batch.memory, progress, keys)
         if filled is None:
             raise Aborted
         return filled
@@ -106,8 +107,8 @@ class Producer:
 
 
 def _note(filled: Rows, rows: npt.NDArray[np.void]) -> None:
-    """Copy what is served from native rows to the rows of the slot."""
-    done = filled["row"] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
-    for name, column in (("index", "sample"), ("window", "window"), ("flip", "flip")):
-        rows[name][done] = filled[column]
-    rows["label"][done] = -1
+    """Copy what is served from native rows, ROW [m, views], to the rows of the slot."""
+    done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
+    rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
+    for name in ("window", "place", "turn", "flip"):
+        rows[name][done] = filled[name] if filled.shape[1] > 1 else filled[name][:, 0]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
+from penstock.loaders.engine.layout import BatchLayout, image_layout
+from penstock.loaders.engine.native_rows import Plan
 from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
+from penstock.pipelines.plan.crops import plan_views
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -17,7 +22,7 @@ class ProducerSettings:
 
     Attributes:
         source: images and labels.
-        pipeline: crops, size and resampling.
+        pipelines: crops, size and resampling of each view of an image.
         schedule: which samples make a batch.
         decoder: name of the JPEG decoder, or "auto".
         substitute: policy "replace": put the next good sample in the row of a bad one.
@@ -30,7 +35,7 @@ class ProducerSettings:
     """
 
     source: Source
-    pipeline: ImagePipeline
+    pipelines: tuple[ImagePipeline, ...]
     schedule: Schedule
     decoder: str
     substitute: bool
@@ -40,3 +45,26 @@ class ProducerSettings:
     consumer_bytes: int = 0
     sound: SoundSamples = field(default_factory=SoundSamples)
     read_ahead: ReadAhead = field(default_factory=ReadAhead)
+
+    @property
+    def pipeline(self) -> ImagePipeline:
+        """The first view's; what concerns reading and decoding is the same in all."""
+        return self.pipelines[0]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each row is one image that fills its output, as all decoders can make it."""
+        return len(self.pipelines) == 1
+
+    def layout(self, cursor: Cursor) -> BatchLayout:
+        """Return the layout of the batch at `cursor`."""
+        return self.largest_layout
+
+    def plan(self, cursor: Cursor) -> Plan:
+        """Return what draws how the images of the batch at `cursor` are made."""
+        return partial(plan_views, self.pipelines, self.schedule.seed, cursor.epoch)
+
+    @property
+    def largest_layout(self) -> BatchLayout:
+        """The layout of a batch that takes the most memory."""
+        return image_layout(self.pipelines, self.schedule.batch_size)

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.engine.native_rows import Plan
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.engine.slots import Slot
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Window
-from penstock.pipelines.plan.crops import BatchPlan, plan_batch
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 
@@ -35,6 +36,7 @@ class PythonRows:
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None
+        self._plan: Plan | None = None
 
     @property
     def read_s(self) -> float:
@@ -43,20 +45,19 @@ class PythonRows:
 
     def fill(
         self,
-        epoch: int,
+        plan: Plan,
         index: npt.NDArray[np.int64],
         wanted: npt.NDArray[np.intp],
-        pixels: npt.NDArray[np.uint8],
-        rows: npt.NDArray[np.void],
+        batch: Slot,
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None = None,
     ) -> dict[int, BadSample]:
         """Fill the rows `wanted` of a batch, and return the bad samples among them by row.
 
-        index: int64 [batch], the sample of each row; pixels, rows and working_on: as Producer.produce takes them; keys:
-        numbers by which the rows are drawn, int64 [batch], None for their samples.
+        index: int64 [batch], the sample of each row; working_on: as Producer.produce takes it; keys: numbers by which
+        the rows are drawn, int64 [batch], None for their samples.
         """
-        self._reader.read_s, self.repaired, self._keys = 0.0, {}, keys
+        self._reader.read_s, self.repaired, self._keys, self._plan = 0.0, {}, keys, plan
         self._reader.will_need(index[wanted])
         bad: dict[int, BadSample] = {}
         loaded: dict[int, Loaded] = {}
@@ -66,47 +67,49 @@ class PythonRows:
                 loaded[row] = self._reader.load(sample)
             except LoaderError as error:
                 bad[row] = self._bad(row, sample, error)
-        plan = self._plan(epoch, loaded) if loaded else None
+        plans = self._draw(loaded, batch) if loaded else []
         for place, (row, item) in enumerate(loaded.items()):
-            assert plan is not None
             working_on(item.sample)
             try:
-                self._fill_row(row, item, plan, place, pixels, rows)
+                self._fill_row(row, item, plans, place, batch)
             except LoaderError as error:
                 bad[row] = self._bad(row, item.sample, error)
         for row, entry in bad.items():
-            bad[row] = self._replace(epoch, entry, pixels, rows, working_on)
+            bad[row] = self._replace(entry, batch, working_on)
             if bad[row].substitute < 0 and self._settings.substitute and not self._settings.evaluation:
                 break  # the policy stops here, and where storage is dead every further read takes its retries
         return bad
 
-    def _plan(self, epoch: int, loaded: dict[int, Loaded]) -> BatchPlan:
-        """Draw crops and flips of samples by row."""
+    def _draw(self, loaded: dict[int, Loaded], batch: Slot) -> list[BatchPlan]:
+        """Draw for each view how the images of samples by row are made."""
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
         if self._keys is not None:
             numbers[:, 0] = self._keys[list(loaded)]
-        schedule = self._settings.schedule
-        return plan_batch(self._settings.pipeline, schedule.seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+        assert self._plan is not None
+        return [self._plan(view, *numbers.T) for view in range(batch.layout.num_views)]
 
-    def _fill_row(
-        self,
-        row: int,
-        item: Loaded,
-        plan: BatchPlan,
-        place: int,
-        pixels: npt.NDArray[np.uint8],
-        rows: npt.NDArray[np.void],
-    ) -> None:
-        """Write a sample, whose crop and flip are at `place` of `plan`, to its row."""
-        self._write(row, item, tuple(plan.windows[place].tolist()), bool(plan.flips[place]), pixels)
-        rows[row] = (item.sample, -1, plan.windows[place], plan.flips[place])
+    def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
+        """Write a sample, whose images are made as place `at` of `plans` says, to its row."""
+        self._write(row, item, plans, at, batch)
+        first, done = plans[0], batch.rows[row]
+        done["index"], done["label"] = item.sample, -1
+        for name, column in (("window", "windows"), ("place", "places"), ("turn", "turns"), ("flip", "flips")):
+            views = [getattr(plan, column)[at] for plan in plans]
+            done[name] = getattr(first, column)[at] if len(plans) == 1 else views
 
-    def _write(self, row: int, item: Loaded, window: Window, flip: bool, pixels: npt.NDArray[np.uint8]) -> None:
-        """Decode and resize `window` of a sample, and write it to its row of `pixels`."""
-        crop = self._reader.crop(item, window)
+    def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
+        """Decode what the views of a sample show, and draw them to its row."""
+        windows = [plan.windows[at].tolist() for plan in plans]
+        left, top = min(window[0] for window in windows), min(window[1] for window in windows)
+        right = max(x + w for x, _, w, _ in windows)
+        bottom = max(y + h for _, y, _, h in windows)
+        pixels = self._reader.crop(item, (left, top, right - left, bottom - top))
         if self._reader.repair:
             self._note_repair(row, item.sample)
-        write_sample(crop, torch.from_numpy(pixels[row : row + 1]).permute(0, 3, 1, 2), flip, self._resize)
+        for (x, y, w, h), plan, images in zip(windows, plans, batch.images, strict=True):
+            crop = pixels[y - top : y - top + h, x - left : x - left + w]
+            slot = torch.from_numpy(images[row : row + 1]).permute(0, 3, 1, 2)
+            write_sample(crop, slot, bool(plan.flips[at]), self._resize)
 
     def _note_repair(self, row: int, sample: int) -> None:
         error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
@@ -122,14 +125,7 @@ class PythonRows:
         raised = None if self._settings.substitute else error.__cause__  # what is replaced is kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
 
-    def _replace(
-        self,
-        epoch: int,
-        entry: BadSample,
-        pixels: npt.NDArray[np.uint8],
-        rows: npt.NDArray[np.void],
-        working_on: Callable[[int], None],
-    ) -> BadSample:
+    def _replace(self, entry: BadSample, batch: Slot, working_on: Callable[[int], None]) -> BadSample:
         """Fill the row of a bad sample with the next good sample of the data set, or with padding."""
         row, n = entry.row, len(self._settings.source)
         if self._settings.substitute and not self._settings.evaluation:
@@ -138,16 +134,18 @@ class PythonRows:
                 working_on(candidate)
                 try:
                     item = self._reader.load(candidate)
-                    self._fill_row(row, item, self._plan(epoch, {row: item}), 0, pixels, rows)
+                    self._fill_row(row, item, self._draw({row: item}, batch), 0, batch)
                 except LoaderError as error:
                     self._bad(row, candidate, error)
                     continue
                 return entry._replace(substitute=candidate)
-        pad_rows(row, pixels, rows)
+        pad_rows(row, batch)
         return entry
 
 
-def pad_rows(which: int | npt.NDArray[np.intp], pixels: npt.NDArray[np.uint8], rows: npt.NDArray[np.void]) -> None:
+def pad_rows(which: int | npt.NDArray[np.intp], batch: Slot) -> None:
     """Make rows padding: black, with index and label -1."""
-    pixels[which] = 0
-    rows[which] = (-1, -1, (0, 0, 0, 0), False)
+    for images in batch.images:
+        images[which] = 0
+    batch.rows[which] = np.zeros((), batch.rows.dtype)
+    batch.rows["index"][which] = batch.rows["label"][which] = -1

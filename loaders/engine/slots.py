@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from penstock.loaders.engine.work import BATCH_ROW, Produced
+from penstock.loaders.engine.layout import BatchLayout
+from penstock.loaders.engine.work import Produced, batch_row
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.page_lock import page_lock
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline
 
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
+
+
+class Slot(NamedTuple):
+    """Hold the memory of one slot.
+
+    Attributes:
+        layout: where the arrays of the batch lie in `memory`.
+        memory: uint8 [bytes].
+        rows: batch_row [batch].
+    """
+
+    layout: BatchLayout
+    memory: npt.NDArray[np.uint8]
+    rows: npt.NDArray[np.void]
+
+    @property
+    def images(self) -> tuple[npt.NDArray[np.uint8], ...]:
+        """The images of each view, [batch, height, width, channels]."""
+        return self.layout.arrays(self.memory)[: self.layout.num_views]
 
 
 class BatchSlots:
@@ -26,29 +47,29 @@ class BatchSlots:
     cannot be had.
 
     Attributes:
-        pixels: uint8 [count, batch, height, width, 3].
-        rows: BATCH_ROW [count, batch].
+        memory: uint8 [count, bytes]; a BatchLayout finds the arrays of a batch in it.
+        rows: batch_row [count, batch].
         pinned: whether the slots are page-locked, so that a GPU copies out of them directly.
     """
 
     pinned = False
 
-    def __init__(self, count: int, batch_size: int, pipeline: ImagePipeline, *, shared: bool) -> None:
-        shape = (count, batch_size)
+    def __init__(self, count: int, layout: BatchLayout, *, shared: bool) -> None:
+        """Make `count` slots, each large enough for a batch of `layout`."""
+        shape, row = (count, layout.num_bytes), batch_row(layout.num_views)
         self._shared: tuple[SharedArray, SharedArray] | None = None
         if shared:
             self._shared = (
-                SharedArray.create((*shape, *pipeline.size, 3), np.uint8, name="penstock-pixels"),
-                SharedArray.create(shape, BATCH_ROW, name="penstock-rows"),
+                SharedArray.create(shape, np.uint8, name="penstock-pixels"),
+                SharedArray.create((count, layout.batch_size), row, name="penstock-rows"),
             )
-            self.pixels, self.rows = (part.array for part in self._shared)
+            self.memory, self.rows = (part.array for part in self._shared)
         else:
-            num_bytes = math.prod((*shape, *pipeline.size, 3))
-            ensure_memory(num_bytes, "batch slots")
+            ensure_memory(math.prod(shape), "batch slots")
             try:
-                self.pixels, self.rows = np.zeros((*shape, *pipeline.size, 3), np.uint8), np.zeros(shape, BATCH_ROW)
+                self.memory, self.rows = np.zeros(shape, np.uint8), np.zeros((count, layout.batch_size), row)
             except MemoryError as error:  # a limit of address space
-                raise LoaderError("E-MEM", f"cannot have {num_bytes:,} bytes for batch slots") from error
+                raise LoaderError("E-MEM", f"cannot have {math.prod(shape):,} bytes for batch slots") from error
 
     def __getstate__(self) -> tuple[SharedArray, SharedArray]:
         assert self._shared is not None
@@ -56,40 +77,67 @@ class BatchSlots:
 
     def __setstate__(self, shared: tuple[SharedArray, SharedArray]) -> None:
         self._shared = shared
-        self.pixels, self.rows = (part.array for part in shared)
+        self.memory, self.rows = (part.array for part in shared)
 
     def pin(self, device: str) -> None:
-        """Page-lock the pixels where batches go to a CUDA device: such slots are in shared memory, in threads too.
+        """Page-lock the memory where batches go to a CUDA device: such slots are in shared memory, in threads too.
 
         Raises LoaderError E-MEM where that fails and there is no room for the copies that the feed then makes.
         """
         if torch.device(device).type == "cuda":
-            self.pinned = page_lock(self.pixels, device)
+            self.pinned = page_lock(self.memory, device)
             if not self.pinned:  # torch rounds pinned memory up to a power of two
-                ensure_memory(SPARE_SLOTS << (self.pixels[0].nbytes - 1).bit_length(), "pinned copies of batches")
+                ensure_memory(SPARE_SLOTS << (self.memory[0].nbytes - 1).bit_length(), "pinned copies of batches")
 
-    def hand_out(self, produced: Produced, recycler: Recycler, images: torch.Tensor | None = None) -> HostBatch:
+    def hand_out(
+        self, produced: Produced, layout: BatchLayout, recycler: Recycler, images: torch.Tensor | None = None
+    ) -> HostBatch:
         """Make a batch of a filled slot, which is free again when no tensor refers to the batch's images any more.
 
         images: uint8 [batch, height, width, 3], instead of the slot's.
         """
         slot = produced.item.slot
-        pixels, rows = self.pixels[slot], self.rows[slot]
-        index, labels, windows, flips = (rows[name].copy() for name in ("index", "label", "window", "flip"))
+        memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
+        found: torch.Tensor | tuple[torch.Tensor, ...]
         if images is not None:
             recycler.give_back(slot)
+            found = images
         elif pinned or len(recycler):  # pinned: the feed lets it go when it is copied, and the consumer never has it
-            images = recycler.tensor(pixels, slot)
+            found = _view_images(recycler.tensor(memory, slot), layout)
         else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
-            images = torch.from_numpy(pixels.copy())
+            found = _view_images(torch.from_numpy(memory.copy()), layout)
             recycler.give_back(slot)
-        resident = images.device.type != "cpu"
-        about = (produced.bad, produced.produce_s, resident, produced.read_s, produced.repaired, pinned)
-        return HostBatch(produced.item.cursor, images, index, labels, windows, flips, *about)
+        resident = images is not None and images.device.type != "cpu"
+        copies = {name: rows[name].copy() for name in ("index", "window", "place", "turn", "flip")}
+        return HostBatch(
+            cursor=produced.item.cursor,
+            images=found,
+            index=copies["index"],
+            labels=rows["label"].copy(),
+            windows=copies["window"],
+            flips=copies["flip"],
+            places=copies["place"],
+            turns=copies["turn"],
+            bad=produced.bad,
+            produce_s=produced.produce_s,
+            resident=resident,
+            read_s=produced.read_s,
+            repaired=produced.repaired,
+            pinned=pinned,
+        )
 
     def close(self) -> None:
         """Release the memory; it is freed with the last tensor over it."""
-        del self.pixels, self.rows
+        del self.memory, self.rows
         for part in self._shared or ():
             part.close()
+
+
+def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Return the images of each view in the memory of a slot; of one view alone the tensor itself."""
+    views = tuple(
+        memory[begin : begin + layout.batch_size * part.row_bytes].view(layout.batch_size, *part.shape)
+        for begin, part in zip(layout.offsets, layout.parts, strict=False)
+    )
+    return views[0] if len(views) == 1 else views

@@ -85,8 +85,8 @@ class ThreadEngine(EngineStates):
             self._start_threads(cursor)
 
     def _start_threads(self, cursor: Cursor) -> None:
-        batch_size, size = self._settings.schedule.batch_size, self._settings.pipeline.size
-        ensure(thread_needs(self._ahead, batch_size, size, self._settings.consumer_bytes), **self._where())
+        layout = self._settings.largest_layout
+        ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes), **self._where())
         pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
         queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
@@ -168,7 +168,8 @@ class ThreadEngine(EngineStates):
         queue.make_room()
         self._raise_error_of(produced)
         try:
-            batch = queue.slots.hand_out(produced, queue.recycler, images)
+            layout = self._settings.layout(produced.item.cursor)
+            batch = queue.slots.hand_out(produced, layout, queue.recycler, images)
         except Exception:  # no memory for a copy
             queue.recycler.give_back(produced.item.slot)
             raise

@@ -22,6 +22,8 @@ from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 from penstock.pipelines.targets import map_targets
 
+_OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
+
 
 class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
@@ -171,7 +173,7 @@ class DeviceFeed:
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
             return DeviceBatch(images, labels, host)
-        of_each_row = {name: getattr(host, name)[rows] for name in ("index", "windows", "flips")}
+        of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
         of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
         # Padding at the end costs no copy; in between it stands for bad samples.
         kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, images.device)

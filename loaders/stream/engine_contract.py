@@ -65,11 +65,13 @@ class HostBatch:
 
     Attributes:
         cursor: its place in the stream.
-        images: uint8 [batch, height, width, 3], in host memory unless `resident`.
+        images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views.
         index: int64 [batch], positions in the source, -1 in padding rows.
         labels: int64 [batch], -1 in padding rows; or the targets of the source, 0 in padding rows.
-        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image.
-        flips: bool [batch], whether the image is mirrored.
+        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image; [batch, views, 4] of several.
+        flips: bool [batch], whether the image is mirrored; [batch, views].
+        places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
+        turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
@@ -83,11 +85,13 @@ class HostBatch:
     """
 
     cursor: Cursor
-    images: torch.Tensor
+    images: Any
     index: npt.NDArray[np.int64]
     labels: Any
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
+    places: npt.NDArray[np.int32]
+    turns: npt.NDArray[np.uint8]
     bad: tuple[BadSample, ...]
     produce_s: float
     resident: bool = False

@@ -13,8 +13,8 @@
 pn_worker *pn_worker_new(void) { return calloc(1, sizeof(pn_worker)); }
 
 void pn_worker_free(pn_worker *worker) {
-  pn_memory *all[] = {&worker->files,  &worker->head,     &worker->part,
-                      &worker->pixels, &worker->decoding, &worker->resizing};
+  pn_memory *all[] = {&worker->files,    &worker->head,     &worker->part, &worker->pixels,
+                      &worker->decoding, &worker->resizing, &worker->whole};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) pn_release(all[i]);
   free(worker);
 }
@@ -76,10 +76,19 @@ static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
   return PN_OK;
 }
 
+static void copy_loaded(const pn_row *from, pn_row *to) {
+  to->at = from->at;
+  to->width = from->width;
+  to->height = from->height;
+  to->orientation = from->orientation;
+  to->result = from->result;
+}
+
 int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   size_t total = 0;
   for (int32_t i = 0; i < count; i++) {
     pn_row *row = &rows[i];
+    if (i > 0 && row->repeats) continue;
     if (row->kind == PN_STRIPS || row->kind == PN_PIXELS)
       posix_fadvise(row->fd, row->offset, row->size, POSIX_FADV_WILLNEED);
     row->result = row->kind == PN_ELSEWHERE ? PN_UNSUPPORTED : PN_OK;
@@ -98,6 +107,10 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   int no_memory = task->files != NULL ? total > (uint64_t)task->files_bytes
                                       : total > 0 && pn_reserve(&worker->files, total) == NULL;
   for (int32_t i = 0; i < count; i++) {
+    if (i > 0 && rows[i].repeats) {
+      copy_loaded(&rows[i - 1], &rows[i]);
+      continue;
+    }
     if (rows[i].result != PN_OK || !pn_is_whole(&rows[i])) continue;
     if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
     rows[i].result = no_memory ? PN_NO_MEMORY : load_file(worker, task, &rows[i]);
@@ -141,23 +154,50 @@ pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
   return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding);
 }
 
-static pn_result fill_row(pn_worker *worker, pn_task *task, const pn_row *row) {
-  pn_window window;
+/* Draw a row's image; `view` shows the pixels of `all`, which contains the row's `window`. */
+static pn_result draw_row(pn_worker *worker, const pn_task *task, const pn_row *row, pn_window window, pn_window all,
+                          pn_view view) {
+  const uint8_t *pixels = view.pixels + (size_t)(window.y - all.y) * view.stride + 3 * (size_t)(window.x - all.x);
+  pn_canvas canvas = {.pixels = task->images + row->out, .width = row->out_width, .height = row->out_height};
+  canvas.channels = task->channels, canvas.place = row->place, canvas.fill = task->fill;
+  canvas.turn = row->turn, canvas.flip = row->flip;
+  return pn_draw(pixels, view.stride, window.width, window.height, row->orientation, &canvas, &worker->resizing,
+                 &worker->whole);
+}
+
+static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
+
+static pn_window join_windows(pn_window a, pn_window b) {
+  int32_t x = min(a.x, b.x), y = min(a.y, b.y);
+  int32_t right = max(a.x + a.width, b.x + b.width), bottom = max(a.y + a.height, b.y + b.height);
+  return (pn_window){x, y, right - x, bottom - y};
+}
+
+/* Decode what the rows of one image need, all at once, and draw each. */
+static void fill_rows(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
+  pn_window all = {0}, window;
   pn_view view;
-  if (!pn_find_stored_window(row, &window)) return PN_UNSUPPORTED;
-  pn_result result = pn_find_pixels(worker, task, row, window, &view);
-  if (result != PN_OK) return result;
-  if (task->images == NULL) return PN_OK;
-  uint8_t *out = task->images + (size_t)row->row * 3 * (size_t)task->width * (size_t)task->height;
-  return pn_resize(view.pixels, view.stride, window.width, window.height, out, task->width, task->height, row->flip,
-                   row->orientation, &worker->resizing);
+  for (int32_t i = 0, found = 0; i < count; i++) {
+    if (rows[i].result != PN_OK) continue;
+    rows[i].result = pn_find_stored_window(&rows[i], &window) ? PN_OK : PN_UNSUPPORTED;
+    if (rows[i].result == PN_OK) all = found++ > 0 ? join_windows(all, window) : window;
+  }
+  pn_result result = all.width > 0 ? pn_find_pixels(worker, task, rows, all, &view) : PN_UNSUPPORTED;
+  for (int32_t i = 0; i < count; i++) {
+    if (rows[i].result != PN_OK) continue;
+    rows[i].result = result;
+    if (result == PN_OK && task->images != NULL && pn_find_stored_window(&rows[i], &window))
+      rows[i].result = draw_row(worker, task, &rows[i], window, all, view);
+  }
 }
 
 int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
-  for (int32_t i = 0; i < count; i++) {
-    if (rows[i].result != PN_OK) continue;
+  for (int32_t i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && rows[end].repeats; end++) continue;
+    if (rows[i].result != PN_OK) continue; /* none of them is loaded then */
     if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
-    rows[i].result = fill_row(worker, task, &rows[i]);
+    fill_rows(worker, task, rows + i, end - i);
   }
   return PN_OK;
 }

@@ -1,7 +1,7 @@
 /* A batch: how Python describes its rows, and the calls that read them and turn them into pixels. */
 #pragma once
 
-#include "window.h"
+#include "canvas.h"
 
 /* How the bytes of a row are stored. */
 enum {
@@ -23,15 +23,19 @@ typedef struct {
   int64_t mtime_ns;     /* modification time that it must have */
   int64_t folder, name; /* where the names begin in the tables of names */
   int64_t at;           /* where pn_load put the file's bytes, or pn_cut the part's */
+  int64_t out;          /* where the row's image begins in `images`, in bytes */
   int32_t folder_bytes, name_bytes;
   int32_t fd;
-  int32_t width, height; /* as stored: set by Python, or by pn_load for whole files */
-  int32_t row;           /* of the batch's memory */
-  int32_t result;        /* a pn_result */
-  pn_window window;      /* in pixels of the upright image */
-  uint32_t head, crc;    /* as in a cache's record: bytes before the strips, CRC-32 of these or of all */
+  int32_t width, height;         /* as stored: set by Python, or by pn_load for whole files */
+  int32_t row;                   /* of the batch's memory */
+  int32_t result;                /* a pn_result */
+  int32_t out_width, out_height; /* of the row's image */
+  pn_window window;              /* in pixels of the upright image */
+  pn_window place;               /* where in the row's image it goes */
+  uint32_t head, crc;            /* as in a cache's record: bytes before the strips, CRC-32 of these or of all */
   uint16_t segment_mcus, strip_rows, height_offset;
-  uint8_t kind, orientation, mcu_width, mcu_height, flip;
+  uint8_t kind, orientation, mcu_width, mcu_height, flip, turn;
+  uint8_t repeats; /* the image is that of the row before, which is read and decoded once for all that repeat it */
 } pn_row;
 
 /* Settings and memory that all rows of a batch share. */
@@ -39,7 +43,7 @@ typedef struct {
   const uint8_t *root;    /* path of the folder, ending in a slash */
   const uint8_t *folders; /* names of the folders below it, and of the files in these */
   const uint8_t *names;
-  uint8_t *images;        /* uint8 [rows][height][width][3]; NULL to decode and not to resize */
+  uint8_t *images;        /* memory of the images; NULL to decode and not to resize */
   uint8_t *files, *parts; /* where pn_load puts whole files (NULL: in the worker's memory), and pn_cut puts parts */
   volatile int64_t *sample_now, *since_ns; /* progress: the current sample, and when work on it began */
   const volatile int64_t *generation;      /* the batch is wanted as long as this equals `wanted` */
@@ -49,12 +53,13 @@ typedef struct {
   int64_t files_bytes, parts_bytes; /* size of that memory */
   int32_t root_bytes;
   int32_t apply_exif;
-  int32_t width, height; /* of an output image */
+  int32_t channels; /* of an output image */
+  uint8_t fill[4];  /* its colour where no crop lies, and a byte that is not used */
 } pn_task;
 
 /* Memory of one thread. */
 typedef struct {
-  pn_memory files, head, part, pixels, decoding, resizing;
+  pn_memory files, head, part, pixels, decoding, resizing, whole;
   pn_jpeg jpeg; /* header of the current image */
 } pn_worker;
 

@@ -187,8 +187,9 @@ enum { TURNED, AXIS_X, AXIS_Y, EXACT, ROWS, COPIES, RING, PARTS };
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
-pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out, int32_t out_width,
-                    int32_t out_height, int flip, int32_t orientation, pn_memory *scratch) {
+pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
+                    ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip, int32_t orientation,
+                    pn_memory *scratch) {
   const int32_t sides[4] = {width, height, out_width, out_height};
   for (int i = 0; i < 4; i++) {
     if (sides[i] < 1 || sides[i] > PN_MAX_SIDE) return PN_UNSUPPORTED;
@@ -231,7 +232,7 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   if (down) axis = make_axis(height, out_height, 0, places[AXIS_Y], (double *)places[EXACT]);
   const uint8_t **from = (const uint8_t **)places[ROWS];
   const size_t row_bytes = 3 * (size_t)out_width;
-  for (int32_t y = 0; y < out_height; y++, out += row_bytes) {
+  for (int32_t y = 0; y < out_height; y++, out += out_stride) {
     if (!down) {
       fill_ring(&job, y + 1);
       memcpy(out, row_at(&job, y), row_bytes);

@@ -5,11 +5,13 @@
 
 #define PN_MAX_SIDE ((int32_t)1 << 20)
 
-/* Resize `rgb`, uint8 [height, width, 3] with `stride` bytes from row to row, to `out`, contiguous uint8
- * [out_height, out_width, 3]; first turned upright as EXIF `orientation` (1 to 8) says, at last mirrored left to right
- * if `flip`. No byte outside the pixels is read, except between the rows. PN_UNSUPPORTED for invalid sizes. */
+/* Resize `rgb`, uint8 [height, width, 3] with `stride` bytes from row to row, to `out`, uint8
+ * [out_height, out_width, 3] with `out_stride` bytes, perhaps below 0, from row to row; first turned upright as EXIF
+ * `orientation` (1 to 8) says, at last mirrored left to right if `flip`. No byte outside the pixels is read, except
+ * between the rows. PN_UNSUPPORTED for invalid sizes. */
 PN_EXPORT pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
-                              int32_t out_width, int32_t out_height, int flip, int32_t orientation, pn_memory *scratch);
+                              ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip,
+                              int32_t orientation, pn_memory *scratch);
 
 /* Copy stored pixels to `out`, contiguous, turned upright: an `orientation` of 5 and above swaps the sides. */
 PN_EXPORT void pn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,

@@ -14,12 +14,12 @@ from penstock.pipelines.native.library import OK
 ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY, ENCODED = range(7)
 # The fields of pn_row in batch.h, in their order, by type.
 _ROW_FIELDS = (
-    ("<i8", "sample offset size file_size mtime_ns folder name at"),
-    ("<i4", "folder_bytes name_bytes fd width height row result"),
-    ("(4,)<i4", "window"),
+    ("<i8", "sample offset size file_size mtime_ns folder name at out"),
+    ("<i4", "folder_bytes name_bytes fd width height row result out_width out_height"),
+    ("(4,)<i4", "window place"),
     ("<u4", "head crc"),
     ("<u2", "segment_mcus strip_rows height_offset"),
-    ("u1", "kind orientation mcu_width mcu_height flip"),
+    ("u1", "kind orientation mcu_width mcu_height flip turn repeats"),
 )
 ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]
@@ -64,7 +64,8 @@ _TASK_FIELDS: tuple[tuple[Any, str], ...] = (
     (ctypes.c_char_p, "root"),
     (ctypes.c_void_p, "folders names images files parts sample_now since_ns generation"),
     (ctypes.c_int64, "wanted max_pixels read_ns files_bytes parts_bytes"),
-    (ctypes.c_int32, "root_bytes apply_exif width height"),
+    (ctypes.c_int32, "root_bytes apply_exif channels"),
+    (ctypes.c_uint8 * 4, "fill"),
 )
 
 
@@ -78,12 +79,21 @@ class NativeStage:
     """Make the pixels of batches with the native library; belongs to one thread, whose memory it reuses.
 
     Args:
-        size: height and width of the output images, in pixels.
         max_pixels: larger images are left to the Python path.
         apply_exif: turn images upright as EXIF says.
+        channels: of the output images: 3, or 1 for grey levels.
+        fill: the colour, red, green and blue, of the part of an output image in which no crop lies.
     """
 
-    def __init__(self, library: ctypes.CDLL, size: tuple[int, int], max_pixels: int, *, apply_exif: bool) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        max_pixels: int,
+        *,
+        apply_exif: bool,
+        channels: int = 3,
+        fill: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)
         self._library, self._worker = library, library.pn_worker_new()
@@ -92,7 +102,7 @@ class NativeStage:
         self._own = np.zeros(3, np.int64)  # where progress goes if no caller wants it
         at = self._own.ctypes.data
         self._unwatched = Progress(at, at + 8, at + 16, 0)
-        self._task = _Task(max_pixels=max_pixels, apply_exif=apply_exif, height=size[0], width=size[1])
+        self._task = _Task(max_pixels=max_pixels, apply_exif=apply_exif, channels=channels, fill=(*fill, 0))
 
     def __del__(self) -> None:
         if getattr(self, "_worker", None):
@@ -115,15 +125,19 @@ class NativeStage:
         return self._call(self._library.pn_load, rows)
 
     def fill(self, rows: Rows, images: npt.NDArray[np.uint8] | None) -> bool:
-        """Write each row with `result` 0 to images[row["row"]], uint8 [batch, height, width, 3]; False if stopped.
+        """Draw the image of each row with `result` 0 into the memory `images`, of uint8; False if stopped.
 
-        rows: as load() left them, with `window` (in the upright image), `flip` and `row` set. A row whose `result` is
-        not 0 afterwards has undefined pixels. Without `images` the crops are only decoded.
+        rows: as load() left them, with `window` (in the upright image), `out`, `out_width`, `out_height`, `place`,
+        `turn` and `flip` set. A row whose `result` is not 0 afterwards has undefined pixels. Rows that follow each
+        other and have `repeats` set are of one image, which is decoded once. Without `images` the crops are only
+        decoded.
         """
         if images is not None:
-            assert images.shape[1:] == (self._task.height, self._task.width, 3)
             assert images.flags.c_contiguous
-            assert ((rows["row"] >= 0) & (rows["row"] < len(images))).all()
+            image_bytes = rows["out_width"].astype(np.int64) * rows["out_height"] * self._task.channels
+            assert (rows["out"] >= 0).all()
+            assert (rows["out_width"] > 0).all()
+            assert (rows["out"] + image_bytes <= images.nbytes).all()
         self._task.images = None if images is None else images.ctypes.data
         return self._call(self._library.pn_fill, rows)
 
@@ -143,9 +157,9 @@ class NativeStage:
         assert out.flags.c_contiguous
         height, width = pixels.shape[:2]
         memory = self._library.pn_resizing_memory(self._worker)
-        to, out_height, out_width = out.ctypes.data, *out.shape[:2]
+        (out_height, out_width), to, out_stride = out.shape[:2], out.ctypes.data, out.strides[0]
         self._library.pn_resize(
-            pixels.ctypes.data, pixels.strides[0], width, height, to, out_width, out_height, flip, 1, memory
+            pixels.ctypes.data, pixels.strides[0], width, height, to, out_stride, out_width, out_height, flip, 1, memory
         )
 
     def _call(self, function: ctypes._NamedFuncPointer, rows: Rows) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.plan.crops import draw_sides
-from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
+from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms, view_stream
 from penstock.pipelines.spec import RAND_BINS, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
@@ -63,11 +63,13 @@ class BatchKey(NamedTuple):
         seed: the loader's seed, in [0, 2**64).
         epoch: number of the epoch, in [0, 2**32).
         indices: numbers of the samples in the data set, int64 [batch]; -1 in padding rows.
+        view: number of the view of each sample.
     """
 
     seed: int
     epoch: int
     indices: npt.NDArray[np.int64]
+    view: int = 0
 
 
 class Mixing(NamedTuple):
@@ -108,7 +110,8 @@ def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: Batch
     Raises ValueError for a seed or an epoch out of range, as `random_words` does.
     """
     rounds = {None: 0, "rand": augment.rand_ops, "trivial": 1}[augment.auto_augment]
-    words = random_words(key.seed, key.epoch, key.indices, STREAM_BATCH, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
+    stream = view_stream(STREAM_BATCH, key.view)
+    words = random_words(key.seed, key.epoch, key.indices, stream, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
     draws = uniforms(words)
     parts = [_draw_auto_augment(augment, size, draws[:, _FIRST_OP:]), _draw_color_jitter(augment, draws)]
     ops, values = (np.concatenate(pair, 0) for pair in zip(*parts, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,19 @@ def plan_batch(
         windows = np.stack((zeros, zeros, widths, heights), 1)
     places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), windows.shape)
     return BatchPlan(windows.astype(np.int32), flips, places, np.zeros(len(index), np.uint8))
+
+
+def plan_views(
+    pipelines: Sequence[ImagePipeline],
+    seed: int,
+    epoch: int,
+    view: int,
+    index: npt.NDArray[np.int64],
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+) -> BatchPlan:
+    """Draw how view `view` of each sample is made, by its own pipeline; the rest is as plan_batch takes it."""
+    return plan_batch(pipelines[view], seed, epoch, index, widths, heights)
 
 
 def _draw_windows(

@@ -23,6 +23,14 @@ _ROUNDS = 10
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT = range(5)
 
 
+MAX_VIEWS = 256
+
+
+def view_stream(stream: int, view: int) -> int:
+    """Return the stream for view number `view`, below MAX_VIEWS, of the purpose `stream`; view 0 has that itself."""
+    return stream | view << 8
+
+
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> npt.NDArray[np.uint64]:
     """Apply ten Philox rounds to n counters under one key.
 

@@ -90,9 +90,10 @@ def compare(library: ctypes.CDLL, source: LocatedSource, count: int, draw: rando
         for avx2 in (1, 0):
             library.pn_use_avx2(avx2)
             rows, images = np.zeros(1, ROW), np.zeros((1, *size, 3), np.uint8)
-            stage = NativeStage(library, size, pipeline.max_pixels, apply_exif=exif == "apply")
+            stage = NativeStage(library, pipeline.max_pixels, apply_exif=exif == "apply")
             stage.load(rows, source.locate(np.array([sample]), rows))
             rows["window"], rows["flip"] = (x, y, w, h), flip
+            rows["out_height"], rows["out_width"], rows["place"] = *size, (0, 0, size[1], size[0])
             stage.fill(rows, images)
             if rows["result"][0] == 0:
                 taken += avx2

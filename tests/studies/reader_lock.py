@@ -47,7 +47,7 @@ class Reader:
         schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
         settings = ProducerSettings(
             source=source,
-            pipeline=imagenet_train(),
+            pipelines=(imagenet_train(),),
             schedule=schedule,
             decoder=decoder,
             substitute=False,
@@ -73,7 +73,7 @@ class Reader:
         for epoch in epochs:
             for step in range(self._settings.schedule.steps()):
                 cursor = Cursor(epoch, step * self._settings.schedule.batch_size)
-                self._producer.produce(cursor, self._pixels, self._rows, lambda sample: None)
+                self._producer.produce(cursor, self._pixels.reshape(-1), self._rows, lambda sample: None)
                 yield len(self._rows)
 
 

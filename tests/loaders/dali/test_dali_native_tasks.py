@@ -71,7 +71,7 @@ class Made:
                 np.zeros(BATCH, BATCH_ROW),
             )
             cursor = Cursor(number * BATCH // len(source), number * BATCH % len(source))
-            bad, _ = producer.produce(cursor, pixels, rows, lambda sample: None)
+            bad, _ = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
             tasks = [(row, *as_bytes(task)) for row, task in producer.tasks.items()]
             self.kinds.update(task.coded for task in producer.tasks.values())
@@ -234,8 +234,8 @@ def test_the_second_look_is_pythons_and_a_stale_batch_is_given_up(photos: Path) 
     producer, progress = CropTaskProducer(settings), WorkerProgress(1, shared=False)
     pixels, rows = np.zeros((BATCH, 16, 16, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
     wanted = progress.addresses(0, progress.generation)
-    producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, wanted)
+    producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, wanted)
     assert len(producer.tasks) == BATCH
     progress.next_generation()
     with pytest.raises(Aborted):
-        producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, wanted)
+        producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, wanted)

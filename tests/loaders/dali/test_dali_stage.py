@@ -12,6 +12,7 @@ from strict_copies import META, StrictCopies
 
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
+from penstock.loaders.engine.layout import image_layout
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.batch_feed import DeviceFeed
@@ -22,6 +23,11 @@ from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.sample.dali_graph import CropTask, GraphSettings
 
 BATCH, SIZE = 5, 8
+LAYOUT = image_layout((imagenet_train(SIZE),), BATCH)
+
+
+def pixels_of(slots: BatchSlots) -> Any:
+    return LAYOUT.arrays(slots.memory[1])[0]
 
 
 class FakeGraph:
@@ -62,8 +68,8 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Finished, B
 
     def run(kinds: list[str], *, device: torch.device, on_gpu: bool) -> tuple[Finished, BatchSlots, StrictCopies]:
         monkeypatch.setattr(FakeGraph, "device", device)
-        slots = BatchSlots(3, BATCH, imagenet_train(SIZE), shared=False)
-        slots.pixels[1] = (100 + np.arange(BATCH, dtype=np.uint8))[:, None, None, None]
+        slots = BatchSlots(3, LAYOUT, shared=False)
+        pixels_of(slots)[...] = (100 + np.arange(BATCH, dtype=np.uint8))[:, None, None, None]
         settings = GraphSettings(
             size=(SIZE, SIZE), batch_size=BATCH, threads=1, depth=1, device_id=0 if on_gpu else None
         )
@@ -102,7 +108,7 @@ def test_one_odd_image_does_not_take_a_batch_off_the_device(name: str, finished:
 def test_each_row_is_its_decoders(name: str, on_gpu: bool, finished: Any) -> None:
     done, slots, _ = finished(MIXED[name], device=torch.device("cpu"), on_gpu=on_gpu)
     assert (done.images is not None) == on_gpu
-    images = done.images.numpy() if on_gpu else slots.pixels[1]
+    images = done.images.numpy() if on_gpu else pixels_of(slots)
     expected = [100 + row if kind == "slot" else row for row, kind in enumerate(MIXED[name])]
     assert images.min((1, 2, 3)).tolist() == images.max((1, 2, 3)).tolist() == expected
 
@@ -113,14 +119,14 @@ def test_whole_batches_are_handed_on_as_they_are(finished: Any) -> None:
     assert not copies.marks
     done, slots, copies = finished(["slot"] * BATCH, device=META, on_gpu=True)
     assert done.images is None  # by the feed, as any other batch of the host
-    assert slots.pixels[1, :, 0, 0, 0].tolist() == [100, 101, 102, 103, 104]
+    assert pixels_of(slots)[:, 0, 0, 0].tolist() == [100, 101, 102, 103, 104]
 
 
 def test_a_mixed_batch_takes_the_way_of_resident_ones(finished: Any) -> None:
     done, slots, _ = finished(MIXED["all three"], device=META, on_gpu=True)
     recycler = Recycler(3)
     recycler.take(), recycler.take()
-    batch = slots.hand_out(done.produced, recycler, done.images)
+    batch = slots.hand_out(done.produced, LAYOUT, recycler, done.images)
     assert batch.resident
     assert len(recycler) == 2  # the slot is free already
     copies = StrictCopies()

@@ -44,7 +44,7 @@ class Made:
         self.rows: npt.NDArray[Any] = np.zeros(n, BATCH_ROW)
         self.worked_on: list[int] = []
         self.bad: tuple[BadSample, ...]
-        self.bad, self.seconds = made.produce(Cursor(0, 0), self.pixels, self.rows, self.worked_on.append)
+        self.bad, self.seconds = made.produce(Cursor(0, 0), self.pixels.reshape(-1), self.rows, self.worked_on.append)
         self.tasks: dict[int, CropTask] = made.tasks
         self.order = list(made.tasks)
 

@@ -11,7 +11,7 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 from bit_rot import SERVED_ENCODINGS, build_odd_cache, open_cache_of_odd_and_sound, open_damaged_cache
-from native_tests import native
+from native_tests import native, to_images
 from odd_images import corpus, exif_segment, jpeg, textured
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
@@ -57,7 +57,7 @@ class Served:
         for number in range(batches):
             pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, BATCH_ROW)
             cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
-            bad, _ = producer.produce(cursor, pixels, rows, lambda sample: None)
+            bad, _ = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
             self.batches.append((pixels.tobytes(), rows.tobytes(), bad, repaired))
 
@@ -176,7 +176,8 @@ def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, ph
     rows["size"] = 1 << 45
     assert stage.load(rows, names)
     rows["window"] = (0, 0, 9, 9)
-    assert stage.fill(rows, np.zeros((1, 32, 32, 3), np.uint8))
+    images = np.zeros((1, 32, 32, 3), np.uint8)
+    assert stage.fill(to_images(rows, images), images)
     assert rows["result"] == 0
 
 
@@ -227,13 +228,13 @@ def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path) -> None:
     settings = producer_settings(ImageFolder(photos), {"batch_size": BATCH}, pipeline=imagenet_train(32))
     producer, progress = Producer(settings), WorkerProgress(1, shared=False)
     pixels, rows = np.zeros((BATCH, 32, 32, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
-    producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, progress.addresses(0, 0))
+    producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, progress.addresses(0, 0))
     assert progress.table[0, SAMPLE] == rows["index"][-1]
     assert progress.table[0, MADE] == 0
     wanted = progress.addresses(0, progress.generation)
     progress.next_generation()
     with pytest.raises(Aborted):
-        producer.produce(Cursor(0, 0), pixels, rows, lambda sample: None, wanted)
+        producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, wanted)
 
 
 def test_a_source_that_reads_in_a_way_of_its_own_is_not_read_natively(photos: Path) -> None:

@@ -38,6 +38,8 @@ def host_batch(number: int, *, batch: int = BATCH, size: int = SIZE) -> HostBatc
         labels=np.full(batch, number, np.int64),
         windows=np.zeros((batch, 4), np.int32),
         flips=np.zeros(batch, np.bool_),
+        places=np.zeros((batch, 4), np.int32),
+        turns=np.zeros(batch, np.uint8),
         bad=(),
         produce_s=0.0,
     )

@@ -46,7 +46,8 @@ class Source:
             images = self.join(images)
         zeros = np.zeros(BATCH, np.int64)
         cursor = Cursor(0, self._number * BATCH)
-        batch = HostBatch(cursor, images, zeros, zeros, zeros[:, None], zeros > 0, (), 0.0, resident, pinned=pinned)
+        geometry = zeros[:, None], zeros > 0, zeros[:, None], zeros
+        batch = HostBatch(cursor, images, zeros, zeros, *geometry, (), 0.0, resident, pinned=pinned)
         return replace(batch, when_read=mark_unwritten) if resident else batch
 
 

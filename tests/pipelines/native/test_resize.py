@@ -45,7 +45,8 @@ def resize(library: ctypes.CDLL) -> Iterator[Resize]:
         out = np.full(3 * size[0] * size[1] + 2 * GUARD, 77, np.uint8)
         result = library.pn_resize(
             ctypes.c_void_p(pixels.ctypes.data), ctypes.c_size_t(pixels.strides[0]), width, height,
-            ctypes.c_void_p(out.ctypes.data + GUARD), *size, int(flip), orientation, ctypes.byref(memory),
+            ctypes.c_void_p(out.ctypes.data + GUARD), ctypes.c_size_t(3 * size[0]), *size,
+            int(flip), orientation, ctypes.byref(memory),
         )  # fmt: skip
         assert result == PN_OK
         assert (out[:GUARD] == 77).all()
@@ -153,7 +154,8 @@ def test_sizes_that_make_no_sense_touch_nothing(
     memory = native_tests.Memory()
     nowhere = ctypes.c_void_p(0)
     width, height, *size = sides
-    arguments = (nowhere, ctypes.c_size_t(stride), width, height, nowhere, *size, 0, orientation, ctypes.byref(memory))
+    source, to = (nowhere, ctypes.c_size_t(stride), width, height), (nowhere, ctypes.c_size_t(0), *size)
+    arguments = (*source, *to, 0, orientation, ctypes.byref(memory))
     assert native.pn_resize(*arguments) == PN_UNSUPPORTED
     assert memory.data is None
 
@@ -175,6 +177,7 @@ def test_no_memory_is_said(native: ctypes.CDLL) -> None:
     pixels = np.zeros((1, 1, 3), np.uint8)
     side = 1 << 20  # its turned copy would take 3 TiB
     place = ctypes.c_void_p(pixels.ctypes.data)
-    arguments = (place, ctypes.c_size_t(3 * side), side, side, place, 1, 1, 0, 2, ctypes.byref(memory))
+    row_bytes = ctypes.c_size_t(3 * side), ctypes.c_size_t(3)
+    arguments = (place, row_bytes[0], side, side, place, row_bytes[1], 1, 1, 0, 2, ctypes.byref(memory))
     assert native.pn_resize(*arguments) == PN_NO_MEMORY
     assert (memory.data, memory.size) == (None, 0)

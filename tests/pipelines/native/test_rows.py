@@ -15,6 +15,7 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 import simplejpeg
+from native_tests import to_images
 from native_windows import info
 from odd_images import jpeg, textured
 from progressive_jpegs import taken_apart
@@ -80,13 +81,13 @@ class Stored:
 
     def result(self, window: Any = WINDOW, max_pixels: int = 2**62, **lies: Any) -> int:
         """The result of the row with other fields; if an image is made, its pixels are compared."""
-        stage = NativeStage(self.library, (window[3], window[2]), max_pixels, apply_exif=False)
+        stage = NativeStage(self.library, max_pixels, apply_exif=False)
         rows = self.row.copy()
         for name, value in lies.items():
             rows[name] = value
         assert stage.load(rows, NO_NAMES)
         rows["window"], images = window, np.zeros((1, max(window[3], 1), max(window[2], 1), 3), np.uint8)
-        assert stage.fill(rows, images if images.shape[1:3] == (window[3], window[2]) else None)
+        assert stage.fill(to_images(rows, images), images if images.shape[1:3] == (window[3], window[2]) else None)
         if rows["result"][0] == OK:
             x, y, w, h = window
             assert np.array_equal(images[0], self.pixels[y : y + h, x : x + w])
@@ -144,7 +145,7 @@ def test_a_wrong_record_is_detected(
 
 def test_strips_of_a_progressive_image_are_unsupported(tmp_path: Path, native: ctypes.CDLL) -> None:
     made = Stored(tmp_path, native, STRIPS)
-    stage = NativeStage(native, (8, 8), 2**62, apply_exif=False)
+    stage = NativeStage(native, 2**62, apply_exif=False)
     for header, expected in (
         (made.header, OK),
         (made.header.replace(b"\xff\xc0", b"\xff\xc2")[:-2] + bytes(2), UNSUPPORTED),
@@ -176,7 +177,7 @@ def test_cut_has_the_bounds_of_fill(stored: Stored) -> None:
         (2**31 - 1, WINDOW, UNSUPPORTED),
         (SIDES[0], (0, 87, 4, 4), UNSUPPORTED),
     ):
-        stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+        stage, rows = NativeStage(stored.library, 2**62, apply_exif=False), stored.row.copy()
         rows["height"] = height
         assert stage.load(rows, NO_NAMES)
         rows["window"] = window
@@ -187,23 +188,23 @@ def test_cut_has_the_bounds_of_fill(stored: Stored) -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_window_is_of_the_upright_image(stored: Stored, orientation: int) -> None:
     x, y, w, h = window = (7, 20, 30, 40)
-    stage, rows = NativeStage(stored.library, (h, w), 2**62, apply_exif=True), stored.row.copy()
+    stage, rows = NativeStage(stored.library, 2**62, apply_exif=True), stored.row.copy()
     rows["orientation"], images = orientation, np.zeros((1, h, w, 3), np.uint8)
     assert stage.load(rows, NO_NAMES)
     rows["window"] = window
-    assert stage.fill(rows, images)
+    assert stage.fill(to_images(rows, images), images)
     assert rows["result"] == OK
     assert np.array_equal(images[0], upright(stored.pixels, orientation)[y : y + h, x : x + w])
 
 
 def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_stage(native: ctypes.CDLL) -> None:
-    stage = NativeStage(native, (8, 8), 2**62, apply_exif=False)
+    stage = NativeStage(native, 2**62, apply_exif=False)
     rows, images = np.zeros(1, ROW), np.zeros((1, 8, 8, 3), np.uint8)
     rows["result"] = UNSUPPORTED  # so that nothing is written if the check should be gone
     for row in (-1, 1):
         rows["row"] = row
         with pytest.raises(AssertionError):
-            stage.fill(rows, images)
+            stage.fill(to_images(rows, images), images)
     freed: list[int] = []
     worker, stage._library = stage._worker, SimpleNamespace(pn_worker_free=freed.append)  # type: ignore[assignment]
     del stage
@@ -213,7 +214,7 @@ def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_st
 
 def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[np.void, np.ndarray]:
     """The row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
-    stage, rows = NativeStage(stored.library, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+    stage, rows = NativeStage(stored.library, 2**62, apply_exif=False), stored.row.copy()
     parts = np.full(room + 64, 0xA5, np.uint8)
     assert stage.load(rows, NO_NAMES)
     rows["window"] = window
@@ -240,7 +241,7 @@ def test_a_cut_contains_the_window_and_fits(stored: Stored, window: tuple[int, i
 
 def test_memory_that_cannot_be_allocated(tmp_path: Path, native: ctypes.CDLL) -> None:
     stored, side = Stored(tmp_path, native, PIXELS), 1 << 20
-    stage, rows = NativeStage(native, (8, 8), 2**62, apply_exif=False), stored.row.copy()
+    stage, rows = NativeStage(native, 2**62, apply_exif=False), stored.row.copy()
     rows["width"] = rows["height"] = side
     rows["size"], rows["strip_rows"] = 2**62, 2**16 - 1
     assert stage.load(rows, NO_NAMES)
@@ -306,10 +307,11 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
         rows["mtime_ns"] = times[fields.get("folder_bytes", 0) > 0]
         for name, value in fields.items():
             rows[name] = value
-        stage = NativeStage(native, (8, 8), 10**8, apply_exif=False)
+        stage = NativeStage(native, 10**8, apply_exif=False)
         assert stage.load(rows, names)
         rows["window"] = (0, 0, 8, 8)
-        assert stage.fill(rows, np.zeros((1, 8, 8, 3), np.uint8) if images else None)
+        made = np.zeros((1, 8, 8, 3), np.uint8)
+        assert stage.fill(to_images(rows, made), made if images else None)
         return int(rows["result"][0])
 
     assert result() == result(folder_bytes=3) == result(images=False) == OK
@@ -338,10 +340,10 @@ def test_a_range_of_a_file_and_bytes_in_memory_equal_the_file(tmp_path: Path, na
     rows["name"], rows["name_bytes"] = [0, 4, 0], [4, 3, 4]
     names = Names(os.fsencode(tmp_path) + b"/", NO_NAMES.folders, np.frombuffer(b"filetar", np.uint8))
     for files in (None, np.zeros(3 * len(data), np.uint8)):  # in place, and where the caller keeps all of them
-        stage, images = NativeStage(native, (60, 50), 10**8, apply_exif=False), np.zeros((3, 60, 50, 3), np.uint8)
+        stage, images = NativeStage(native, 10**8, apply_exif=False), np.zeros((3, 60, 50, 3), np.uint8)
         assert stage.load(rows, names, files=files)
         rows["window"] = (5, 7, 80, 70)
-        assert stage.fill(rows, images)
+        assert stage.fill(to_images(rows, images), images)
         assert rows["result"].tolist() == [OK] * 3
         assert np.array_equal(images[0], images[1])
         assert np.array_equal(images[0], images[2])
@@ -355,7 +357,7 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
     assert huge is not None
     claimed = data[: huge.height_offset] + struct.pack(">HH", 60000, 1600) + data[huge.height_offset + 4 :]
     (tmp_path / "cache").write_bytes(data + claimed)
-    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, (8, 8), 10**8, apply_exif=False)
+    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, 10**8, apply_exif=False)
     for offset, crc, expected in (
         (0, zlib.crc32(data), OK),
         (0, 1, UNSUPPORTED),
@@ -365,7 +367,8 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
         rows["kind"], rows["fd"], rows["size"], rows["offset"], rows["crc"] = STORED, descriptor, len(data), offset, crc
         assert stage.load(rows, NO_NAMES)
         rows["window"] = (0, 0, *((1600, 60000) if offset else (8, 8)))
-        assert stage.fill(rows, np.zeros((1, 8, 8, 3), np.uint8))
+        images = np.zeros((1, 8, 8, 3), np.uint8)
+        assert stage.fill(to_images(rows, images), images)
         assert rows["result"] == expected
     rows = np.zeros(1, ROW)
     rows["kind"], rows["fd"], rows["size"], rows["crc"] = STORED, descriptor, len(data), zlib.crc32(data)
@@ -403,7 +406,7 @@ def test_files_that_other_decoders_may_read_differently_are_unsupported(
     tmp_path: Path, native: ctypes.CDLL, data: bytes, exif: bool, loaded: int, prepared: int
 ) -> None:
     (tmp_path / "cache").write_bytes(data)
-    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, (8, 8), 10**8, apply_exif=exif)
+    descriptor, stage = os.open(tmp_path / "cache", os.O_RDONLY), NativeStage(native, 10**8, apply_exif=exif)
     rows = np.zeros(1, ROW)
     rows["kind"], rows["fd"], rows["size"], rows["crc"] = STORED, descriptor, len(data), zlib.crc32(data)
     assert stage.load(rows, NO_NAMES)

@@ -339,8 +339,7 @@ static int batch(bytes input, pn_recoder *recoder) {
                   .generation = progress + 2,
                   .max_pixels = draw(4) ? 1 << 24 : INT64_MAX,
                   .apply_exif = (int)draw(2),
-                  .width = 1 + (int32_t)draw(40),
-                  .height = 1 + (int32_t)draw(40)};
+                  .channels = draw(4) ? 3 : 1};
   pn_worker *worker = pn_worker_new();
   pn_use_avx2((int)draw(2));
   int honest = draw(4) != 0;
@@ -362,18 +361,37 @@ static int batch(bytes input, pn_recoder *recoder) {
       row.window.width = 1 + place(wide - row.window.x), row.window.height = 1 + place(high - row.window.y);
     }
     row.flip = (uint8_t)draw(2);
+    row.turn = draw(3) ? 0 : (uint8_t)draw(4);
+    row.out_width = 1 + (int32_t)draw(40);
+    row.out_height = draw(2) ? row.out_width : 1 + (int32_t)draw(40);
+    row.place = (pn_window){0, 0, row.out_width, row.out_height};
+    if (draw(3) == 0) {
+      row.place.x = place(row.out_width), row.place.y = place(row.out_height);
+      row.place.width = 1 + place(row.out_width - row.place.x + (draw(8) == 0));
+      row.place.height = 1 + place(row.out_height - row.place.y);
+    }
     if (draw(8) == 0) lie(&row, 1);
     if (draw(3) == 0) {
       prepare(worker, &task, &row);
     } else {
-      size_t bytes = 3 * (size_t)task.width * (size_t)task.height;
-      uint8_t *images = calloc(2, bytes);
-      pn_row twin = row;
+      size_t bytes = (size_t)task.channels * (size_t)row.out_width * (size_t)row.out_height;
+      uint8_t *images = calloc(5, bytes);
+      pn_row two[2] = {row, row}, twin[2], alone = row; /* the second shows another part of the same image */
+      two[1].repeats = 1, two[1].out = (int64_t)bytes;
+      if (row.window.width > 1) two[1].window.x++, two[1].window.width--;
+      alone.window = two[1].window;
+      memcpy(twin, two, sizeof two);
       task.images = draw(16) ? images : NULL;
-      filling = 0xA5, pn_use_avx2(1), pn_fill(worker, &task, &row, 1);
-      if (task.images != NULL) task.images = images + bytes;
-      filling = 0x5A, pn_use_avx2(0), pn_fill(worker, &task, &twin, 1);
-      if (row.result != twin.result || memcmp(images, images + bytes, bytes) != 0) abort();
+      filling = 0xA5, pn_use_avx2(1), pn_fill(worker, &task, two, 2);
+      if (task.images != NULL) task.images = images + 2 * bytes;
+      filling = 0x5A, pn_use_avx2(0), pn_fill(worker, &task, twin, 2);
+      if (task.images != NULL) task.images = images + 4 * bytes;
+      pn_fill(worker, &task, &alone, 1);
+      row.result = two[0].result;
+      if (row.result != twin[0].result || two[1].result != twin[1].result) abort();
+      if (memcmp(images, images + 2 * bytes, 2 * bytes) != 0) abort();
+      if (two[1].result == PN_OK && alone.result == PN_OK && memcmp(images + bytes, images + 4 * bytes, bytes) != 0)
+        abort();
       free(images);
     }
   }

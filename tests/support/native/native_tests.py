@@ -19,6 +19,7 @@ import pytest
 
 from penstock.pipelines.native.build import SOURCES, BuildError, build, compiler
 from penstock.pipelines.native.library import load
+from penstock.pipelines.native.rows import Rows
 
 BUILDS = Path(__file__).resolve().parents[3] / "build/native"
 
@@ -40,6 +41,14 @@ def native() -> ctypes.CDLL:
     loaded = load(library)
     assert loaded is not None, f"{library} cannot be loaded"
     return loaded
+
+
+def to_images(rows: Rows, images: npt.NDArray[np.uint8]) -> Rows:
+    """Return `rows` after saying that each fills images[row["row"]], uint8 [batch, height, width, channels]."""
+    height, width = images.shape[1:3]
+    rows["out_height"], rows["out_width"], rows["place"] = height, width, (0, 0, width, height)
+    rows["out"] = rows["row"].astype(np.int64) * images[0].nbytes
+    return rows
 
 
 class Memory(ctypes.Structure):

@@ -1,0 +1,71 @@
+"""BatchLayout says where the arrays of a batch lie in the memory of its slot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.spec import ImagePipeline
+
+_ALIGNMENT = 64
+
+
+class Part(NamedTuple):
+    """Describe an array of a batch: `shape` and `dtype` of one of its rows."""
+
+    shape: tuple[int, ...]
+    dtype: str = "|u1"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class BatchLayout(NamedTuple):
+    """Describe the arrays of a batch, which follow each other in its slot.
+
+    Attributes:
+        batch_size: rows of each array.
+        parts: the arrays; those of the images of each view come first.
+    """
+
+    batch_size: int
+    parts: tuple[Part, ...]
+
+    @property
+    def num_views(self) -> int:
+        """Number of views of each image."""
+        return len(self.parts)
+
+    @property
+    def offsets(self) -> list[int]:
+        """Return where each array begins, and at last where the free memory does, in bytes."""
+        ends, end = [0], 0
+        for part in self.parts:
+            end += -(-self.batch_size * part.row_bytes // _ALIGNMENT) * _ALIGNMENT
+            ends.append(end)
+        return ends
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a slot."""
+        return self.offsets[-1]
+
+    def arrays(self, memory: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], ...]:
+        """Return the arrays of the batch in `memory`, uint8 [num_bytes or more]: [batch, *shape] each."""
+        return tuple(
+            memory[begin : begin + self.batch_size * part.row_bytes]
+            .view(part.dtype)
+            .reshape(self.batch_size, *part.shape)
+            for begin, part in zip(self.offsets, self.parts, strict=False)
+        )
+
+
+def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
+    """Return the layout of a batch of images, uint8 [batch, height, width, channels] for each view."""
+    return BatchLayout(batch_size, tuple(Part((*pipeline.size, 3)) for pipeline in pipelines))

@@ -1,0 +1,66 @@
+/* Draws a crop into an output image. */
+#include "canvas.h"
+
+#include <string.h>
+
+static int is_full(const pn_canvas *canvas) {
+  return canvas->place.width == canvas->width && canvas->place.height == canvas->height;
+}
+
+static int is_inside(const pn_canvas *canvas) {
+  pn_window at = canvas->place;
+  return at.x >= 0 && at.y >= 0 && at.width > 0 && at.height > 0 && at.width <= canvas->width - at.x &&
+         at.height <= canvas->height - at.y;
+}
+
+static void fill_all(uint8_t *rgb, int32_t width, int32_t height, const uint8_t *fill) {
+  for (size_t i = (size_t)width * (size_t)height; i > 0; i--, rgb += 3) memcpy(rgb, fill, 3);
+}
+
+/* Draw to `rgb`, an image of the canvas's size; mirrored and upside down if the canvas is, but not transposed. */
+static pn_result draw_rgb(const uint8_t *from, size_t stride, int32_t width, int32_t height, int32_t orientation,
+                          const pn_canvas *canvas, int turned, uint8_t *rgb, pn_memory *scratch) {
+  pn_window at = canvas->place;
+  int upside_down = turned && canvas->turn & PN_UPSIDE_DOWN, flip = turned && canvas->flip;
+  ptrdiff_t row_bytes = 3 * (ptrdiff_t)canvas->width;
+  if (!is_full(canvas)) fill_all(rgb, canvas->width, canvas->height, canvas->fill);
+  int32_t x = flip ? canvas->width - at.x - at.width : at.x;
+  int32_t y = upside_down ? canvas->height - 1 - at.y : at.y;
+  uint8_t *first = rgb + y * row_bytes + 3 * (ptrdiff_t)x;
+  return pn_resize(from, stride, width, height, first, upside_down ? -row_bytes : row_bytes, at.width, at.height, flip,
+                   orientation, scratch);
+}
+
+/* Convert to a grey level, as Pillow converts RGB to L. */
+static uint8_t grey_of(const uint8_t *rgb) {
+  return (uint8_t)((19595 * (uint32_t)rgb[0] + 38470 * (uint32_t)rgb[1] + 7471 * (uint32_t)rgb[2] + 0x8000) >> 16);
+}
+
+/* Copy `rgb`, which is not turned yet, to the canvas. */
+static void copy_turned(const uint8_t *rgb, const pn_canvas *canvas) {
+  const int transposed = (canvas->turn & PN_TRANSPOSED) != 0;
+  ptrdiff_t across = 3, down = 3 * (ptrdiff_t)canvas->width, right = transposed ? down : across;
+  ptrdiff_t below = transposed ? across : down;
+  uint8_t *to = canvas->pixels;
+  for (int32_t y = 0; y < canvas->height; y++) {
+    const uint8_t *row = rgb + (canvas->turn & PN_UPSIDE_DOWN ? canvas->height - 1 - y : y) * below;
+    for (int32_t x = 0; x < canvas->width; x++, to += canvas->channels) {
+      const uint8_t *from = row + (canvas->flip ? canvas->width - 1 - x : x) * right;
+      if (canvas->channels == 1) *to = grey_of(from);
+      else memcpy(to, from, 3);
+    }
+  }
+}
+
+pn_result pn_draw(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
+                  const pn_canvas *canvas, pn_memory *scratch, pn_memory *whole) {
+  const int transposed = (canvas->turn & PN_TRANSPOSED) != 0;
+  if (!is_inside(canvas) || (transposed && canvas->width != canvas->height)) return PN_UNSUPPORTED;
+  if (!transposed && canvas->channels == 3)
+    return draw_rgb(rgb, stride, width, height, orientation, canvas, 1, canvas->pixels, scratch);
+  uint8_t *memory = pn_reserve(whole, 3 * (size_t)canvas->width * (size_t)canvas->height);
+  if (memory == NULL) return PN_NO_MEMORY;
+  pn_result result = draw_rgb(rgb, stride, width, height, orientation, canvas, 0, memory, scratch);
+  if (result == PN_OK) copy_turned(memory, canvas);
+  return result;
+}

@@ -1,0 +1,21 @@
+/* An output image: where in it a crop goes, what colour the rest has, and how all of it is turned at last. */
+#pragma once
+
+#include "resize.h"
+#include "window.h"
+
+enum { PN_UPSIDE_DOWN = 1, PN_TRANSPOSED = 2 }; /* bits of a turn; transposed first */
+
+typedef struct {
+  uint8_t *pixels; /* uint8 [height][width][channels], contiguous */
+  int32_t width, height;
+  int32_t channels;    /* 3 for RGB, 1 for grey levels */
+  pn_window place;     /* where the crop goes, before the image is turned */
+  const uint8_t *fill; /* red, green and blue of the rest */
+  int turn, flip;      /* flip: mirrored left to right, after the turn */
+} pn_canvas;
+
+/* Resize pixels as pn_resize takes them to their place. `scratch` and `whole` are memory. PN_UNSUPPORTED for a place
+ * outside the image, and for an image that is transposed and not square. */
+pn_result pn_draw(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
+                  const pn_canvas *canvas, pn_memory *scratch, pn_memory *whole);
