@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,9 +33,9 @@ from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage
-from penstock.pipelines.checked import checked_bool, checked_int, shown
+from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
+from penstock.pipelines.spec import ImagePipeline, checked_views
 
 REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpeg repairs, at no cost
 
@@ -44,7 +44,7 @@ def create_loader(
     source: SourceLike,
     *,
     backend: str = "torch",
-    pipeline: ImagePipeline | None = None,
+    pipeline: ImagePipeline | Sequence[ImagePipeline] | None = None,
     batch_size: int = 256,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -88,7 +88,9 @@ def create_loader(
             patterns, a folder "s3://bucket/train/", lists and tables of URLs.
         backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
             does not depend on it.
-        pipeline: imagenet_train() unless given.
+        pipeline: imagenet_train() unless given. Several are several views of each image, which is read and decoded
+            once for all: `images` is then a tuple, [batch, 3, height, width] for each view. Views differ in crop, size
+            and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6.
         batch_size: samples per batch on each rank.
         device: where the batches go.
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
@@ -131,16 +133,17 @@ def create_loader(
             lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,
             cache, encoding, and the others of DaliOptions.
     """
-    pipeline = _checked_pipeline(pipeline)
+    views = checked_views(pipeline)
+    is_random = any(view.random for view in views)
     of_source, options = split_options(options)
     choice = choose_named(backend, decoder, options, profile)
     target = usable_device(device)
     seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
     with_index = checked_bool("with_index", with_index)
-    shuffle = checked_shuffle(shuffle, default=pipeline.random)
+    shuffle = checked_shuffle(shuffle, default=is_random)
     drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
     policy = BadSamplePolicy(
-        evaluation=not shuffle and not pipeline.random,
+        evaluation=not shuffle and not is_random,
         on_bad_sample=on_bad_sample,
         on_repaired="count" if on_repaired is None else on_repaired,
         max_bad=max_bad,
@@ -164,22 +167,23 @@ def create_loader(
         pad=pad,
         order=order,
     )
-    if pipeline.augment.mixes:
+    if views[0].augment.mixes:
         _check_mixing(batch_size, named)
-    stage = BatchStage(pipeline, dtype, target, num_classes=len(named.classes), memory_format=memory_format)
+    classes = len(named.classes)
+    stages = [BatchStage(view, dtype, target, num_classes=classes, memory_format=memory_format) for view in views]
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
     settings = ProducerSettings(
         source=data,
-        pipelines=(pipeline,),
+        pipelines=views,
         schedule=schedule,
         decoder=choice.decoder,
         substitute=policy.substitutes,
         evaluation=policy.evaluation,
         on_repaired=policy.on_repaired,
-        device=str(stage.device),
-        consumer_bytes=consumer_bytes(image_layout((pipeline,), batch_size), dtype, str(stage.device)),
+        device=str(target),
+        consumer_bytes=consumer_bytes(image_layout(views, batch_size), dtype, str(target)),
     )
     state = LoaderState(
         fingerprint=data.fingerprint,
@@ -187,16 +191,16 @@ def create_loader(
         seed=seed,
         shuffle=bool(shuffle),
         sampler=order.name,
-        pipeline=pipeline_settings(pipeline, dtype, policy),
+        pipeline=pipeline_settings(views, dtype, policy),
     )
     return Loader(
         partial(_open_engine, choice.backend.name, settings, choice.options),
         schedule,
-        stage,
+        stages,
         state,
         policy,
         with_index=with_index,
-        about=_describe(choice, settings, stage),
+        about=_describe(choice, settings, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
@@ -230,16 +234,6 @@ def _describe(choice: Choice, settings: ProducerSettings, stage: BatchStage) -> 
     if settings.pipeline.augment.active:
         about["augmentations"] = "fused kernels" if stage.fused else "torch"
     return about
-
-
-def _checked_pipeline(pipeline: Any) -> ImagePipeline:
-    if pipeline is None:
-        return imagenet_train()
-    if isinstance(pipeline, ImagePipeline):
-        return pipeline
-    name = getattr(pipeline, "__name__", None)
-    fix = f": call it, pipeline={name}()" if name and callable(pipeline) else ""
-    raise ValueError(f"pipeline must be an ImagePipeline, got {shown(pipeline)}{fix}")
 
 
 def check_arguments(

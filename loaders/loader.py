@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -45,7 +45,8 @@ class Batch:
     are no class numbers.
 
     Attributes:
-        images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device.
+        images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device; a tuple of
+            these where there are several views. The geometry below is then [batch, views, ...].
         labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; of sources with other
             labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device.
         index: int64 [batch], positions in the sorted source.
@@ -57,7 +58,7 @@ class Batch:
         step: number of the step within the epoch.
     """
 
-    images: torch.Tensor
+    images: Any
     labels: Any
     index: npt.NDArray[np.int64]
     windows: npt.NDArray[np.int32]
@@ -88,7 +89,7 @@ class Loader(DataLoaderAttributes):
         self,
         open_engine: Callable[[Schedule], Engine],
         schedule: Schedule,
-        stage: BatchStage,
+        stages: Sequence[BatchStage],
         state: LoaderState,
         policy: BadSamplePolicy,
         *,
@@ -97,7 +98,7 @@ class Loader(DataLoaderAttributes):
         follows: str | None = None,
         source: Source,
     ) -> None:
-        self._open_engine, self._stage, self._identity = open_engine, stage, state
+        self._open_engine, self._stages, self._identity = open_engine, stages, state
         self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
@@ -117,7 +118,7 @@ class Loader(DataLoaderAttributes):
         self._feed = DeviceFeed(
             add_targets(self._engine.next, self._source),
             self._engine.ready,
-            self._stage,
+            self._stages,
             seed=schedule.seed,
             draw_keys=schedule.draw_keys,
             pad=schedule.pads,
@@ -131,7 +132,7 @@ class Loader(DataLoaderAttributes):
             fix = "send it before its first batch, or make it in that process"
             raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
         more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
-        parts = (self._open_engine, self._schedule, self._stage, self._identity, self._policy)
+        parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
         return partial(Loader, source=self._source, **more), parts, kept
 

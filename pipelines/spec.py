@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked, shown
 
+MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
@@ -182,3 +183,24 @@ def imagenet_eval(size: int | tuple[int, int] = 224, *, center_fraction: float =
     `size` is in pixels, one side or (height, width); nothing is flipped.
     """
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
+
+
+_SAME_IN_VIEWS = ("exif", "resample", "max_pixels")  # settings of reading and decoding
+
+
+def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
+    """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for what cannot work together."""
+    views = pipeline if isinstance(pipeline, (list, tuple)) else (imagenet_train() if pipeline is None else pipeline,)
+    for view in views:
+        if not isinstance(view, ImagePipeline):
+            name = getattr(view, "__name__", None)
+            fix = f": call it, pipeline={name}()" if name and callable(view) else ""
+            raise ValueError(f"pipeline must be an ImagePipeline, or one for each view, got {shown(view)}{fix}")
+    if not 1 <= len(views) <= MAX_VIEWS:
+        raise ValueError(f"pipeline must have 1 to {MAX_VIEWS} views, got {len(views)}")
+    for name in _SAME_IN_VIEWS:
+        if len({getattr(view, name) for view in views}) > 1:
+            raise ValueError(f"{name} must be the same for all views, got {[getattr(view, name) for view in views]}")
+    if len(views) > 1 and any(view.augment.mixes for view in views):
+        raise ValueError("mixup and cutmix need a single view: they mix the labels too")
+    return tuple(views)

@@ -102,7 +102,7 @@ def _thread_counts(options: DaliOptions) -> tuple[int, int, int]:
 
 def needs_of(options: DaliOptions, layout: BatchLayout) -> Needs:
     """Return what the engine takes for batches of `layout`."""
-    own_bytes = DALI_BYTES + DALI_IMAGES * sum(part.row_bytes for part in layout.parts) * layout.batch_size
+    own_bytes = DALI_BYTES + DALI_IMAGES * sum(part.row_bytes for part in layout.images) * layout.batch_size
     return thread_needs(_thread_counts(options)[2], layout, own_bytes)
 
 

@@ -31,16 +31,23 @@ class BatchLayout(NamedTuple):
 
     Attributes:
         batch_size: rows of each array.
-        parts: the arrays; those of the images of each view come first.
+        images: arrays of the images of each view.
+        extras: arrays of other things that workers make, such as masks, by name.
     """
 
     batch_size: int
-    parts: tuple[Part, ...]
+    images: tuple[Part, ...]
+    extras: tuple[tuple[str, Part], ...] = ()
 
     @property
     def num_views(self) -> int:
         """Number of views of each image."""
-        return len(self.parts)
+        return len(self.images)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All arrays, in their order."""
+        return self.images + tuple(part for _, part in self.extras)
 
     @property
     def offsets(self) -> list[int]:
@@ -57,7 +64,7 @@ class BatchLayout(NamedTuple):
         return self.offsets[-1]
 
     def arrays(self, memory: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], ...]:
-        """Return the arrays of the batch in `memory`, uint8 [num_bytes or more]: [batch, *shape] each."""
+        """Return all arrays of the batch in `memory`, uint8 [num_bytes or more]: [batch, *shape] each."""
         return tuple(
             memory[begin : begin + self.batch_size * part.row_bytes]
             .view(part.dtype)

@@ -93,7 +93,7 @@ class NativeRows:
         wanted = self.stage.load(rows, names, progress)
         rows = _keep_supported(rows)  # all views of an image, or none
         if wanted and len(rows):
-            for view, part in enumerate(layout.parts):
+            for view, part in enumerate(layout.images):
                 of_view = rows[view::num_views]
                 _draw(of_view, plan, keys, view)
                 of_view["out_height"], of_view["out_width"] = part.shape[:2]

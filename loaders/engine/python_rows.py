@@ -145,7 +145,7 @@ class PythonRows:
 
 def pad_rows(which: int | npt.NDArray[np.intp], batch: Slot) -> None:
     """Make rows padding: black, with index and label -1."""
-    for images in batch.images:
-        images[which] = 0
+    for array in batch.layout.arrays(batch.memory):
+        array[which] = 0
     batch.rows[which] = np.zeros((), batch.rows.dtype)
     batch.rows["index"][which] = batch.rows["label"][which] = -1

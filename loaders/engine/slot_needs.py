@@ -23,7 +23,7 @@ def consumer_bytes(layout: BatchLayout, dtype: torch.dtype, device: str) -> int:
 
     A GPU copies out of the slots, whose pinned memory is counted already.
     """
-    values = layout.batch_size * sum(part.row_bytes for part in layout.parts)
+    values = layout.batch_size * sum(part.row_bytes for part in layout.images)
     return 0 if dtype == torch.uint8 or torch.device(device).type != "cpu" else 2 * values * dtype.itemsize
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,13 @@ class Slot(NamedTuple):
     def images(self) -> tuple[npt.NDArray[np.uint8], ...]:
         """The images of each view, [batch, height, width, channels]."""
         return self.layout.arrays(self.memory)[: self.layout.num_views]
+
+    @property
+    def extras(self) -> dict[str, npt.NDArray[Any]]:
+        """The other arrays that workers make, [batch, ...], by name."""
+        layout = self.layout
+        names = [name for name, _ in layout.extras]
+        return dict(zip(names, layout.arrays(self.memory)[layout.num_views :], strict=True))
 
 
 class BatchSlots:
@@ -119,6 +126,7 @@ class BatchSlots:
             flips=copies["flip"],
             places=copies["place"],
             turns=copies["turn"],
+            extras={name: array.copy() for name, array in Slot(layout, memory, rows).extras.items()},
             bad=produced.bad,
             produce_s=produced.produce_s,
             resident=resident,
@@ -138,6 +146,6 @@ def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tu
     """Return the images of each view in the memory of a slot; of one view alone the tensor itself."""
     views = tuple(
         memory[begin : begin + layout.batch_size * part.row_bytes].view(layout.batch_size, *part.shape)
-        for begin, part in zip(layout.offsets, layout.parts, strict=False)
+        for begin, part in zip(layout.offsets, layout.images, strict=False)
     )
     return views[0] if len(views) == 1 else views

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 from penstock.pipelines.targets import map_targets
 
+Views = tuple[torch.Tensor, ...]  # of each view the images
 _OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
 
 
@@ -29,13 +30,13 @@ class DeviceBatch(NamedTuple):
     """Hold a finished batch on its device.
 
     Attributes:
-        images: [batch, 3, height, width], in the stage's dtype and memory format.
+        images: [batch, 3, height, width], in the stage's dtype and memory format; a tuple of these for several views.
         labels: int64 [batch]; float32 [batch, num_classes] where the stage mixes samples; or the source's targets, a
             tensor or a dict of tensors.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
 
-    images: torch.Tensor
+    images: Any
     labels: Any
     host: HostBatch
 
@@ -47,15 +48,16 @@ class _PinnedSlot:
     without this reference the backend would write the next batch into their memory while the device still reads them.
 
     Attributes:
-        images: uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident; None when free.
+        images: of each view uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident; empty
+            when free.
         labels: those of the batch, pinned.
         busy_until: event after the last work that reads this slot; None before the first.
     """
 
     def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
         self._copies = copies
-        self._pinned: torch.Tensor | None = None
-        self.images: torch.Tensor | None = None
+        self._pinned: Views = ()
+        self.images: Views = ()
         self.labels = map_targets(copies.pinned, map_targets(torch.from_numpy, batch.labels))
         self.busy_until: Any = None
 
@@ -65,19 +67,20 @@ class _PinnedSlot:
             tensors_in(self.labels), tensors_in(map_targets(torch.from_numpy, batch.labels)), strict=True
         ):
             pinned.copy_(own)
+        views = _views(batch.images)
         if batch.resident or batch.pinned:
-            self.images = batch.images
+            self.images = views
             return
-        if self._pinned is None:
-            self._pinned = self._copies.pinned(batch.images)
-        self.images = self._pinned.copy_(batch.images)
+        if [view.shape for view in self._pinned] != [view.shape for view in views]:
+            self._pinned = tuple(map(self._copies.pinned, views))
+        self.images = tuple(pinned.copy_(view) for pinned, view in zip(self._pinned, views, strict=True))
 
     def free(self) -> None:
         """Block the host until the device has read what lies here, and let go of it."""
         if self.busy_until is not None:
             self._copies.wait_on_host(self.busy_until)
             self.busy_until = None
-        self.images = None
+        self.images = ()
 
 
 class DeviceFeed:
@@ -85,7 +88,8 @@ class DeviceFeed:
 
     Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
     that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage. `seed` is the seed of the stage's augmentations, `draw_keys` that of Schedule.
+    straight through the batch stage, of several views each through its own. `seed` is the seed of the stages'
+    augmentations, `draw_keys` that of Schedule.
     `pad=False` leaves out rows that hold no sample. An exception of `source` is raised in its place in the order, after
     the batches before it.
     """
@@ -94,7 +98,7 @@ class DeviceFeed:
         self,
         source: Callable[[], HostBatch],
         ready: Callable[[], int],
-        stage: BatchStage,
+        stages: BatchStage | Sequence[BatchStage],
         *,
         seed: int = 0,
         draw_keys: Callable[[int], npt.NDArray[np.int64] | None] = lambda position: None,
@@ -102,14 +106,16 @@ class DeviceFeed:
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
-        self._source, self._ready, self._stage, self._ahead = source, ready, stage, ahead
+        self._source, self._ready, self._ahead = source, ready, ahead
+        self._stages = (stages,) if isinstance(stages, BatchStage) else tuple(stages)
+        self._device, self._dtype = self._stages[0].device, self._stages[0].dtype
         self._seed, self._pad, self._draw_keys = seed, pad, draw_keys
         self._copies = copies
-        if copies is None and stage.device.type == "cuda":
-            self._copies = CudaCopyEngine(stage.device)
+        if copies is None and self._device.type == "cuda":
+            self._copies = CudaCopyEngine(self._device)
         self._slots: deque[_PinnedSlot] = deque()
         self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
-        self._outputs: OutputBuffers | None = None
+        self._outputs = [OutputBuffers(self._dtype) for _ in self._stages]
         # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
@@ -133,7 +139,7 @@ class DeviceFeed:
         if isinstance(first, Exception):
             raise first
         batch, event = first
-        self._copies.hand_over(event, (batch.images, *tensors_in(batch.labels)))
+        self._copies.hand_over(event, (*_views(batch.images), *tensors_in(batch.labels)))
         return batch
 
     def _fetch(self) -> None:
@@ -154,38 +160,39 @@ class DeviceFeed:
         _release(self._slots, os.getpid())
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
-        out = None
-        if self._stage.dtype != torch.uint8:
-            if self._outputs is None:
-                self._outputs = OutputBuffers(tuple(batch.images.shape), self._stage.dtype)
-            out = self._outputs.take()
-        plan = self._plan(batch)
-        labels = self._targets(map_targets(torch.from_numpy, batch.labels), plan)
-        images = self._stage(batch.images, out, plan)
-        host = batch if out is None else replace(batch, images=_nothing(batch.images))
-        return self._finish(images, labels, host)
+        plans, views = self._plan(batch), _views(batch.images)
+        labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
+        is_copied = self._dtype != torch.uint8
+        buffers = zip(self._outputs, views, strict=True)
+        outs = [each.take(tuple(view.shape)) if is_copied else None for each, view in buffers]
+        work = zip(self._stages, views, outs, plans, strict=True)
+        done = tuple(stage(view, out, plan) for stage, view, out, plan in work)
+        return self._finish(done, labels, replace(batch, images=_nothing(views)) if is_copied else batch)
 
-    def _finish(self, images: torch.Tensor, labels: Any, host: HostBatch) -> DeviceBatch:
+    def _finish(self, views: Views, labels: Any, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding unless that is wanted.
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
         """
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
-            return DeviceBatch(images, labels, host)
+            return DeviceBatch(_joined(views), labels, host)
         of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
         of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
         # Padding at the end costs no copy; in between it stands for bad samples.
-        kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, images.device)
-        return DeviceBatch(images[kept], map_targets(lambda part: part[kept], labels), replace(host, **of_each_row))
+        kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, views[0].device)
+        images = _joined(tuple(view[kept] for view in views))
+        return DeviceBatch(images, map_targets(lambda part: part[kept], labels), replace(host, **of_each_row))
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
-        return map_targets(lambda part: self._stage.targets(part, plan), labels)
+        return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
 
-    def _plan(self, batch: HostBatch) -> AugmentPlan | None:
+    def _plan(self, batch: HostBatch) -> list[AugmentPlan | None]:
+        """Draw the augmentations of each view."""
         keys = self._draw_keys(batch.cursor.position)
         numbers = batch.index if keys is None else np.where(batch.index < 0, -1, keys)
-        return self._stage.plan(BatchKey(self._seed, batch.cursor.epoch, numbers))
+        key = BatchKey(self._seed, batch.cursor.epoch, numbers)
+        return [stage.plan(key._replace(view=view)) for view, stage in enumerate(self._stages)]
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
         assert self._copies is not None
@@ -195,20 +202,20 @@ class DeviceFeed:
             self._slots.rotate(-1)
         slot = self._slots[-1]
         slot.fill(batch)
-        plan = self._plan(batch)
-        assert slot.images is not None
+        plans = self._plan(batch)
         with self._copies.side():
-            images = slot.images.to(self._stage.device, non_blocking=True)
-            labels = map_targets(lambda part: part.to(self._stage.device, non_blocking=True), slot.labels)
+            images = tuple(view.to(self._device, non_blocking=True) for view in slot.images)
+            labels = map_targets(lambda part: part.to(self._device, non_blocking=True), slot.labels)
             if not batch.resident:
                 slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
-            staged = self._stage(images, plan=plan)
-            if batch.resident and self._stage.dtype == torch.uint8:  # the stage returns uint8 images themselves
-                staged = staged.clone()
-            host = replace(batch, images=_nothing(batch.images))
-            ready = self._finish(staged, self._targets(labels, plan), host)
+            work = zip(self._stages, images, plans, strict=True)
+            staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
+            if batch.resident and self._dtype == torch.uint8:  # the stage returns uint8 images themselves
+                staged = tuple(view.clone() for view in staged)
+            host = replace(batch, images=_nothing(_views(batch.images)))
+            ready = self._finish(staged, self._targets(labels, plans[0]), host)
             if batch.when_read is not None:
-                batch.when_read(images)
+                batch.when_read(images[0])
             done = self._copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done
@@ -220,6 +227,15 @@ def _release(slots: deque[_PinnedSlot], owner: int) -> None:
         slots.popleft()
 
 
-def _nothing(images: torch.Tensor) -> torch.Tensor:
-    """Return no pixels, in place of `images`: the worker's slot is free while the batch is still under way."""
-    return images.new_empty((0, *images.shape[1:]))
+def _views(images: torch.Tensor | Views) -> Views:
+    return (images,) if isinstance(images, torch.Tensor) else images
+
+
+def _joined(views: Views) -> torch.Tensor | Views:
+    """Return the images of a batch as users get them: a tensor, or a tuple of tensors for several views."""
+    return views[0] if len(views) == 1 else views
+
+
+def _nothing(views: Views) -> torch.Tensor | Views:
+    """Return no pixels, in place of a batch's: the worker's slot is free while the batch is still under way."""
+    return _joined(tuple(view.new_empty((0, *view.shape[1:])) for view in views))

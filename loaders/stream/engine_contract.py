@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,6 +72,7 @@ class HostBatch:
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
+        extras: other arrays that workers make, [batch, ...], by name, such as masks; zeros in padding rows.
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
@@ -99,6 +100,7 @@ class HostBatch:
     repaired: tuple[BadSample, ...] = ()
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
+    extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     when_read: Callable[[torch.Tensor], object] | None = None
 
 

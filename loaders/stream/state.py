@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,11 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
 NUM_EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
+# Settings of pipelines that every state has; one that is named here once stays.
+_OF_VERSION_1 = (
+    *("size", "crop", "scale", "ratio", "center_fraction", "flip", "mean", "std", "exif", "resample", "augment"),
+    *("auto_augment", "rand_ops", "rand_magnitude", "color_jitter", "erasing", "mixup", "cutmix"),
+)
 _SHOWN = 12  # characters of a digest that an error shows
 
 
@@ -60,17 +65,31 @@ def _difference(name: str, saved: object, mine: object) -> str:
     return f"the state has {name}={saved!r}, this loader {mine!r}"
 
 
-def pipeline_settings(pipeline: ImagePipeline, dtype: torch.dtype, policy: BadSamplePolicy) -> dict[str, Any]:
+def pipeline_settings(
+    pipelines: Sequence[ImagePipeline], dtype: torch.dtype, policy: BadSamplePolicy
+) -> dict[str, Any]:
     """Return by name all settings, as JSON holds them, that decide which pixels a sample has.
 
-    Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD.
+    Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD. Settings
+    that states from before did not have are left out where they are as they were.
     """
-    settings = asdict(pipeline)
-    del settings["max_pixels"]
-    settings["augment"] = settings["augment"] if pipeline.augment.active else None
+    views = [_view_settings(pipeline) for pipeline in pipelines]
+    settings: dict[str, Any] = views[0] if len(views) == 1 else {"views": views}
     settings |= {"dtype": str(dtype).rpartition(".")[2], "on_bad_sample": policy.on_bad_sample}
     settings["on_repaired"] = "count" if policy.on_repaired == "ignore" else policy.on_repaired  # the same pixels
     return dict(json.loads(json.dumps(settings, default=str)))
+
+
+def _view_settings(pipeline: ImagePipeline) -> dict[str, Any]:
+    settings, usual = asdict(pipeline), asdict(ImagePipeline())
+    del settings["max_pixels"]
+    settings["augment"] = _changed(settings["augment"], usual["augment"]) if pipeline.augment.active else None
+    return _changed(settings, usual)
+
+
+def _changed(settings: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that version 1 had, and of the others those that differ from the usual ones."""
+    return {name: value for name, value in settings.items() if name in _OF_VERSION_1 or value != usual[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +136,8 @@ class LoaderState(StreamIdentity):
     def _refuse_other_pipeline(self, saved: object) -> None:
         if not isinstance(saved, dict):
             raise LoaderError("E-STATE", f"not a valid state of a {self.kind}")
-        for name, mine in self.pipeline.items():
+        for name in self.pipeline | saved:
+            mine = self.pipeline.get(name)
             # What "raise" has served, any other policy would have served, and another one is its errors' cure.
             if saved.get(name) != mine and not (
                 name in ("on_bad_sample", "on_repaired") and saved.get(name) == "raise"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import weakref
 from collections import deque
@@ -80,18 +81,20 @@ class OutputBuffers:
     The page faults of a fresh 38 MB allocation cost more than normalising into it.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, spare: int = 3) -> None:
-        self._shape, self._dtype, self._spare = shape, dtype, spare
+    def __init__(self, dtype: torch.dtype, spare: int = 3) -> None:
+        self._dtype, self._spare = dtype, spare
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._recycler = Recycler(0)
 
-    def take(self) -> torch.Tensor:
-        """Take an uninitialised tensor of the declared shape; its memory returns when its last reader is gone."""
-        num_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
+    def take(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Take an uninitialised tensor of `shape`; its memory returns when its last reader is gone."""
+        num_bytes = math.prod(shape) * self._dtype.itemsize
         if not len(self._recycler):
             if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it fresh memory
-                return torch.empty(self._shape, dtype=self._dtype, device="cpu")
+                return torch.empty(shape, dtype=self._dtype, device="cpu")
             self._memory.append(np.empty(num_bytes, np.uint8))
             self._recycler.give_back(len(self._memory) - 1)
         number = self._recycler.take()
-        return self._recycler.tensor(self._memory[number], number).view(self._dtype).view(self._shape)
+        if self._memory[number].nbytes < num_bytes:
+            self._memory[number] = np.empty(num_bytes, np.uint8)
+        return self._recycler.tensor(self._memory[number][:num_bytes], number).view(self._dtype).view(shape)

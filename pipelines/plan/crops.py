@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms
+from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
@@ -43,14 +43,17 @@ def plan_batch(
     index: npt.NDArray[np.int64],
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
+    *,
+    view: int = 0,
 ) -> BatchPlan:
     """Draw crop and flip of each sample of a batch.
 
     index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
-    pixels. Raises ValueError for a seed or an epoch out of range, as `random_words` does.
+    pixels; view: number of the view, whose draws are its own. Raises ValueError for a seed or an epoch out of range, as
+    `random_words` does.
     """
     if pipeline.random:
-        draws = uniforms(random_words(seed, epoch, index, STREAM_CROP, _FIRST_TRY + 2 * _TRIES))
+        draws = uniforms(random_words(seed, epoch, index, view_stream(STREAM_CROP, view), _FIRST_TRY + 2 * _TRIES))
         flips = draws[:, _FLIP] < pipeline.flip
     else:
         flips = np.zeros(len(index), np.bool_)
@@ -75,7 +78,7 @@ def plan_views(
     heights: npt.NDArray[np.int64],
 ) -> BatchPlan:
     """Draw how view `view` of each sample is made, by its own pipeline; the rest is as plan_batch takes it."""
-    return plan_batch(pipelines[view], seed, epoch, index, widths, heights)
+    return plan_batch(pipelines[view], seed, epoch, index, widths, heights, view=view)
 
 
 def _draw_windows(

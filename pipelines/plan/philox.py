@@ -23,11 +23,8 @@ _ROUNDS = 10
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT = range(5)
 
 
-MAX_VIEWS = 256
-
-
 def view_stream(stream: int, view: int) -> int:
-    """Return the stream for view number `view`, below MAX_VIEWS, of the purpose `stream`; view 0 has that itself."""
+    """Return the stream for view number `view`, 0 to 255, of the purpose `stream`; view 0 has that itself."""
     return stream | view << 8
 
 

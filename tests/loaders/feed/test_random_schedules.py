@@ -155,7 +155,7 @@ BUGS = {
     "a slot of the engine goes back while it is read": (
         batch_feed,
         "            return ready, done",
-        "            slot.images = slot.images if batch.resident else None\n            return ready, done",
+        "            slot.images = slot.images if batch.resident else ()\n            return ready, done",
     ),
     "a slot counts as read before its copies": (
         batch_feed,
@@ -169,10 +169,14 @@ BUGS = {
     ),
     "the memory is marked as read after the event": (
         batch_feed,
-        "                batch.when_read(images)\n            done = self._copies.mark()\n",
-        "                pass\n            done = self._copies.mark()\n            (batch.when_read or id)(images)\n",
+        "                batch.when_read(images[0])\n            done = self._copies.mark()\n",
+        "                pass\n            done = self._copies.mark()\n            (batch.when_read or id)(*images)\n",
     ),
-    "resident pixels are handed out themselves": (batch_feed, "staged = staged.clone()", "pass"),
+    "resident pixels are handed out themselves": (
+        batch_feed,
+        "staged = tuple(view.clone() for view in staged)",
+        "pass",
+    ),
     "nobody waits at the end": (batch_feed, "        slots[0].free()\n", ""),
     "joined rows are handed on before they are there": (dali_stage, "        copies.wait_on_host(done)\n", ""),
 }

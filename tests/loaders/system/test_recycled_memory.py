@@ -33,11 +33,11 @@ def test_a_number_is_free_when_the_last_view_is_gone(mode: type) -> None:
 
 
 def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
-    buffers = OutputBuffers((2, 3), torch.float32)
+    buffers = OutputBuffers(torch.float32)
     with torch.inference_mode():
         rows = []
         for number in range(6):
-            batch = buffers.take().fill_(number)
+            batch = buffers.take((2, 3)).fill_(number)
             rows.append(batch[0])
             del batch
         assert [row.tolist() for row in rows] == [[float(number)] * 3 for number in range(6)]
