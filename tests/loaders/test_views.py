@@ -1,0 +1,155 @@
+"""Several views of each image: each as its own pipeline makes it, from one read, on all backends, ranks and resumed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory_source import MemorySource
+from odd_images import jpeg, textured
+from photo_folder import write_folder
+from PIL import Image
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines.plan.crops import plan_batch
+
+NUM_PHOTOS, BATCH, SEED = 30, 6, 5
+VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
+BACKENDS: dict[str, dict[str, Any]] = {
+    "torch, threads": {"backend": "torch", "workers": 2, "workers_are": "threads"},
+    "torch, processes": {"backend": "torch", "workers": 2, "workers_are": "processes"},
+    "torch, python": {"backend": "torch", "workers": 0, "decoder": "simplejpeg"},
+    "hdf5": {"backend": "hdf5", "workers": 2},
+    "dali": {"backend": "dali", "workers": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    usual = {"pipeline": VIEWS, "batch_size": BATCH, "dtype": torch.uint8, "seed": SEED, "workers": 0}
+    return create_loader(source, **{**usual, **settings})
+
+
+def as_bytes(batch: Batch) -> tuple[Any, ...]:
+    views = [view.permute(0, 2, 3, 1).contiguous().numpy().tobytes() for view in batch.images]
+    return batch.index.tolist(), batch.labels.tolist(), batch.windows.tolist(), batch.flips.tolist(), views
+
+
+def serve(loader: Loader, epochs: int = 2) -> list[tuple[Any, ...]]:
+    return [as_bytes(batch) for _ in range(epochs - loader.epoch) for batch in loader.batches()]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_all_backends_ranks_and_a_resume_serve_the_same_views(photos: Path, tmp_path: Path, name: str) -> None:
+    settings = {**BACKENDS[name], **({"cache": tmp_path / "all.h5"} if name == "hdf5" else {})}
+    with open_loader(photos) as loader:
+        expected = serve(loader)
+    assert [len(view) for view in expected[0][4]] == [BATCH * 3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
+    ranks = []
+    for rank in range(2):
+        with open_loader(photos, **{**settings, "batch_size": BATCH // 2, "rank": rank, "world_size": 2}) as loader:
+            ranks.append(serve(loader))
+    for first, second, whole in zip(*ranks, expected, strict=True):
+        assert whole == (*(a + b for a, b in zip(first[:4], second[:4], strict=True)), [
+            a + b for a, b in zip(first[4], second[4], strict=True)
+        ])  # fmt: skip
+    with open_loader(photos, **settings) as loader:
+        stream = itertools.chain.from_iterable(loader.batches() for _ in range(2))
+        assert [as_bytes(batch) for batch in itertools.islice(stream, 7)] == expected[:7]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with open_loader(photos, **settings) as loader:
+        loader.load_state_dict(state)
+        assert serve(loader) == expected[7:]
+
+
+def test_a_view_is_what_its_pipeline_makes_alone(photos: Path) -> None:
+    """View 0 is the stream of a single view; the others are drawn for themselves, and none equals another."""
+    with open_loader(photos) as loader:
+        batch = next(loader.batches())
+    assert (batch.windows.shape, batch.flips.shape) == ((BATCH, len(VIEWS), 4), (BATCH, len(VIEWS)))
+    with open_loader(photos, pipeline=VIEWS[0]) as loader:
+        alone = next(loader.batches())
+    assert torch.equal(alone.images, batch.images[0])
+    assert np.array_equal(alone.windows, batch.windows[:, 0])
+    with open_loader(photos, pipeline=VIEWS[3], shuffle=True) as loader:  # draws nothing
+        assert torch.equal(next(loader.batches()).images, batch.images[3])
+    assert not (batch.windows[:, 0] == batch.windows[:, 1]).all(1).any()
+    sides = np.array([size_of(photos, sample) for sample in batch.index.tolist()]).T
+    for view, pipeline in enumerate(VIEWS):
+        drawn = plan_batch(pipeline, SEED, 0, batch.index, *sides, view=view)
+        assert np.array_equal(drawn.windows, batch.windows[:, view])
+        assert np.array_equal(drawn.flips, batch.flips[:, view])
+
+
+def size_of(folder: Path, sample: int) -> tuple[int, int]:
+    with Image.open(sorted(folder.rglob("*.jpg"))[sample]) as image:
+        return image.size
+
+
+class Counting(MemorySource):
+    """Counts its reads."""
+
+    reads = 0
+
+    def read(self, index: int) -> Any:
+        self.reads += 1
+        return super().read(index)
+
+
+@pytest.mark.parametrize("policy", ["raise", "replace"])
+def test_an_image_is_read_once_and_a_bad_one_is_bad_once(policy: str) -> None:
+    items: list[Any] = [jpeg(textured(40, 50 + number), quality=90) for number in range(12)]
+    items[7] = items[7][:200]
+    source = Counting(items)
+    with open_loader(source, on_bad_sample=policy, shuffle=False, drop_last=False, max_bad=1) as loader:
+        if policy == "raise":
+            next(batches := loader.batches())
+            assert source.reads == BATCH
+            with pytest.raises(LoaderError) as caught:
+                next(batches)
+            assert (caught.value.code, caught.value.sample) == ("E-TRUNC", 7)
+            return
+        _, batch = loader.batches()
+        assert loader.ledger().as_dict()["bad"] == loader.ledger().as_dict()["bad"][:1] != []
+    assert batch.index.tolist() == [6, 8, 8, 9, 10, 11]
+    for view, images in enumerate(batch.images):
+        random = VIEWS[view].random
+        assert torch.equal(images[1], images[2]) or random
+        assert images[1].any()
+    assert source.reads == len(items) + 1
+
+
+def test_augmentations_of_a_view_are_drawn_for_it(photos: Path) -> None:
+    whole = ImagePipeline(size=(16, 16), crop="full", flip=0.0)
+    erased = replace(whole, augment=Augmentations(erasing=1.0))
+    with open_loader(photos, pipeline=[whole, erased, erased], shuffle=False) as loader:
+        plain, first, second = next(loader.batches()).images
+    assert not torch.equal(plain, first)
+    assert not torch.equal(first, second)
+
+
+def test_views_that_cannot_be_together_are_refused(photos: Path) -> None:
+    with pytest.raises(ValueError, match=r"exif must be the same for all views, got \['ignore', 'apply'\]"):
+        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train(8, exif="apply")])
+    with pytest.raises(ValueError, match="mixup and cutmix need a single view"):
+        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train(8, mixup=0.2)])
+    with pytest.raises(ValueError, match="must have 1 to 256 views, got 0"):
+        open_loader(photos, pipeline=[])
+    with pytest.raises(ValueError, match=r"one for each view, got .*: call it, pipeline=imagenet_train\(\)"):
+        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train])
+    with open_loader(photos) as loader:
+        state = loader.state_dict()
+    with open_loader(photos, pipeline=VIEWS[:2]) as other, pytest.raises(LoaderError, match="the state has views="):
+        other.load_state_dict(state)
