@@ -17,8 +17,10 @@ from penstock.loaders.backends import BACKENDS
 from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.engine.layout import image_layout
 from penstock.loaders.engine.native_rows import suits_native_library
+from penstock.loaders.engine.own_transform import OwnTransform, checked_transforms
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
+from penstock.loaders.feed.batch_feed import Stage
 from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
@@ -32,6 +34,7 @@ from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
+from penstock.pipelines.batch.plain_stage import PlainStage
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
@@ -62,6 +65,8 @@ def create_loader(
     max_bad: int | float | None = None,
     with_index: bool = False,
     memory_format: torch.memory_format = torch.channels_last,
+    transform: Any = None,
+    batch_transform: Callable[..., Any] | None = None,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
@@ -122,6 +127,14 @@ def create_loader(
         with_index: yield (images, labels, index), with -1 in padding.
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
             -1)` needs that, `images.flatten(1)` takes both.
+        transform: your own function, which workers call for each crop (after crop, resize and flip): it takes an image,
+            uint8 [height, width, 3], and returns an array or a tensor, of one shape and dtype for all. Randomness comes
+            from a second parameter, a numpy.random.Generator of the sample's; for functions of the image alone, such as
+            torchvision's transforms, the global random state is set, and albumentations' transforms are seeded. The
+            result does not depend on workers. uint8 [h, w, 3] goes on to augmentations and normalising; all else is
+            served as it is, floats in `dtype`. One function, or one for each view.
+        batch_transform: your own function of (images, labels), or (images, labels, generator) with a torch.Generator,
+            which returns both; it is called on `device` at last.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
             `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and
@@ -169,14 +182,16 @@ def create_loader(
     )
     if views[0].augment.mixes:
         _check_mixing(batch_size, named)
-    classes = len(named.classes)
-    stages = [BatchStage(view, dtype, target, num_classes=classes, memory_format=memory_format) for view in views]
+    transforms = () if transform is None else checked_transforms(transform, [(*view.size, 3) for view in views])
+    make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
+    stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
     settings = ProducerSettings(
         source=data,
         pipelines=views,
+        transforms=transforms,
         schedule=schedule,
         decoder=choice.decoder,
         substitute=policy.substitutes,
@@ -200,10 +215,30 @@ def create_loader(
         state,
         policy,
         with_index=with_index,
+        batch_transform=batch_transform,
         about=_describe(choice, settings, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
+
+
+def _make_stage(
+    dtype: torch.dtype,
+    device: torch.device,
+    num_classes: int,
+    memory_format: torch.memory_format,
+    view: ImagePipeline,
+    transform: OwnTransform | None,
+) -> Stage:
+    """Return the batch stage of a view. Raises ValueError for augmentations of what is no longer an image."""
+    if transform is not None:
+        shape, made = transform.part.shape, np.dtype(transform.part.dtype)
+        if made != np.uint8 or len(shape) != 3 or shape[2] != 3:
+            if view.augment.active:
+                raise ValueError(f"augmentations need uint8 [h, w, 3], and transform returns {made} {list(shape)}")
+            return PlainStage(transform.part.torch_dtype, dtype, device)
+        view = replace(view, size=shape[:2])
+    return BatchStage(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
 
 
 def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
@@ -218,7 +253,7 @@ def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedul
     return BACKENDS[backend].open_engine(replace(settings, schedule=schedule), options)
 
 
-def _describe(choice: Choice, settings: ProducerSettings, stage: BatchStage) -> dict[str, object]:
+def _describe(choice: Choice, settings: ProducerSettings, stage: Stage) -> dict[str, object]:
     """Return what makes the images, for records and reports."""
     about: dict[str, object] = {
         "decoder": choice.jpeg_decoder.name,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
-from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
+from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
 from penstock.loaders.sources.contract import Source, is_fetching
@@ -30,7 +30,6 @@ from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import NUM_EPOCHS, LoaderState, saved_ledger
 from penstock.loaders.target_labels import add_targets
-from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
@@ -89,17 +88,19 @@ class Loader(DataLoaderAttributes):
         self,
         open_engine: Callable[[Schedule], Engine],
         schedule: Schedule,
-        stages: Sequence[BatchStage],
+        stages: Sequence[Stage],
         state: LoaderState,
         policy: BadSamplePolicy,
         *,
         with_index: bool = False,
+        batch_transform: Callable[..., Any] | None = None,
         about: dict[str, object] | None = None,
         follows: str | None = None,
         source: Source,
     ) -> None:
         self._open_engine, self._stages, self._identity = open_engine, stages, state
         self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
+        self._batch_transform = batch_transform
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
@@ -122,6 +123,7 @@ class Loader(DataLoaderAttributes):
             seed=schedule.seed,
             draw_keys=schedule.draw_keys,
             pad=schedule.pads,
+            batch_transform=self._batch_transform,
         )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
@@ -132,6 +134,7 @@ class Loader(DataLoaderAttributes):
             fix = "send it before its first batch, or make it in that process"
             raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
         more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
+        more["batch_transform"] = self._batch_transform
         parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
         return partial(Loader, source=self._source, **more), parts, kept

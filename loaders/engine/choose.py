@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from penstock.loaders.engine.layout import BatchLayout
@@ -35,6 +37,16 @@ def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
     source = settings.source
     if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
         return False
+    own = [transform for transform in settings.transforms if transform is not None]
+    if any(transform.holds_interpreter_lock() for transform in own):
+        if not any(transform.needs_main for transform in own):
+            return False
+        if any(transform.uses_global_state for transform in own):
+            warnings.warn(
+                "transform draws from the global random state, so that one thread at a time may call it: define it in "
+                "a module, for worker processes, or let it draw from a parameter named generator",
+                stacklevel=2,
+            )
     native = native_rows(source, settings.pipeline, settings.decoder)
     if native is not None:
         count = min(_LOOKED_AT, len(source))

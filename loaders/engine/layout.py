@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from penstock.pipelines.spec import ImagePipeline
 
@@ -19,6 +20,11 @@ class Part(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str = "|u1"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch's."""
+        return torch.from_numpy(np.empty(0, self.dtype)).dtype
 
     @property
     def row_bytes(self) -> int:

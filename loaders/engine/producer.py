@@ -13,6 +13,7 @@ from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan, native_r
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows, pad_rows
 from penstock.loaders.engine.slots import Slot
+from penstock.loaders.engine.transform_step import TransformStep
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress, Rows
@@ -35,6 +36,7 @@ class Producer:
         self._settings = settings
         self._native = native_rows(settings.source, settings.pipeline, settings.decoder)
         self._python = python or PythonRows(settings)
+        self._transform = TransformStep(settings) if settings.transforms else None
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
         self.read_s = 0.0
@@ -60,7 +62,8 @@ class Producer:
         self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         keys = self._settings.schedule.draw_keys(cursor.position)
-        batch = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
+        slot = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
+        batch = slot if self._transform is None else self._transform.begin(cursor, slot)
         plan = self._settings.plan(cursor)
         pad_rows(np.flatnonzero(index < 0), batch)
         left, native_s = np.flatnonzero(index >= 0), 0.0
@@ -74,6 +77,8 @@ class Producer:
         if len(left):
             bad = self._python.fill(plan, index, left, batch, working_on, keys)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
+        if self._transform is not None:
+            self._transform.finish(cursor, batch, slot, working_on, keys)
         self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)

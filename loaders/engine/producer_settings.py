@@ -7,6 +7,7 @@ from functools import partial
 
 from penstock.loaders.engine.layout import BatchLayout, image_layout
 from penstock.loaders.engine.native_rows import Plan
+from penstock.loaders.engine.own_transform import OwnTransform
 from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.contract import Source
@@ -23,6 +24,7 @@ class ProducerSettings:
     Attributes:
         source: images and labels.
         pipelines: crops, size and resampling of each view of an image.
+        transforms: what is done to the crops of each view; None for nothing.
         schedule: which samples make a batch.
         decoder: name of the JPEG decoder, or "auto".
         substitute: policy "replace": put the next good sample in the row of a bad one.
@@ -45,6 +47,7 @@ class ProducerSettings:
     consumer_bytes: int = 0
     sound: SoundSamples = field(default_factory=SoundSamples)
     read_ahead: ReadAhead = field(default_factory=ReadAhead)
+    transforms: tuple[OwnTransform | None, ...] = ()
 
     @property
     def pipeline(self) -> ImagePipeline:
@@ -54,11 +57,21 @@ class ProducerSettings:
     @property
     def is_plain(self) -> bool:
         """Whether each row is one image that fills its output, as all decoders can make it."""
-        return len(self.pipelines) == 1
+        return len(self.pipelines) == 1 and not self.transforms
 
     def layout(self, cursor: Cursor) -> BatchLayout:
-        """Return the layout of the batch at `cursor`."""
-        return self.largest_layout
+        """Return the layout of the batch at `cursor`, in its slot."""
+        return self._with_transforms(self.crops_layout(cursor))
+
+    def crops_layout(self, cursor: Cursor) -> BatchLayout:
+        """Return the layout of the batch at `cursor` before transforms."""
+        return image_layout(self.pipelines, self.schedule.batch_size)
+
+    def _with_transforms(self, crops: BatchLayout) -> BatchLayout:
+        if not self.transforms:
+            return crops
+        pairs = zip(self.transforms, crops.images, strict=True)
+        return crops._replace(images=tuple(part if own is None else own.part for own, part in pairs))
 
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
@@ -67,4 +80,4 @@ class ProducerSettings:
     @property
     def largest_layout(self) -> BatchLayout:
         """The layout of a batch that takes the most memory."""
-        return image_layout(self.pipelines, self.schedule.batch_size)
+        return self._with_transforms(image_layout(self.pipelines, self.schedule.batch_size))

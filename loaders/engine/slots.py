@@ -145,7 +145,7 @@ class BatchSlots:
 def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Return the images of each view in the memory of a slot; of one view alone the tensor itself."""
     views = tuple(
-        memory[begin : begin + layout.batch_size * part.row_bytes].view(layout.batch_size, *part.shape)
+        memory[begin : begin + layout.batch_size * part.row_bytes].view(part.torch_dtype).view(-1, *part.shape)
         for begin, part in zip(layout.offsets, layout.images, strict=False)
     )
     return views[0] if len(views) == 1 else views

@@ -13,15 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.feed.batch_transform import BatchTransform
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
+from penstock.pipelines.batch.plain_stage import PlainStage
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 from penstock.pipelines.targets import map_targets
 
+Stage = BatchStage | PlainStage
 Views = tuple[torch.Tensor, ...]  # of each view the images
 _OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
 
@@ -89,33 +92,34 @@ class DeviceFeed:
     Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
     that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
     straight through the batch stage, of several views each through its own. `seed` is the seed of the stages'
-    augmentations, `draw_keys` that of Schedule.
-    `pad=False` leaves out rows that hold no sample. An exception of `source` is raised in its place in the order, after
-    the batches before it.
+    augmentations, `draw_keys` that of Schedule. `batch_transform` is the user's, of each batch. `pad=False` leaves out
+    rows that hold no sample. An exception of `source` is raised in its place in the order, after the batches before it.
     """
 
     def __init__(
         self,
         source: Callable[[], HostBatch],
         ready: Callable[[], int],
-        stages: BatchStage | Sequence[BatchStage],
+        stages: Stage | Sequence[Stage],
         *,
         seed: int = 0,
         draw_keys: Callable[[int], npt.NDArray[np.int64] | None] = lambda position: None,
         pad: bool = True,
+        batch_transform: Callable[..., Any] | None = None,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self._ahead = source, ready, ahead
-        self._stages = (stages,) if isinstance(stages, BatchStage) else tuple(stages)
-        self._device, self._dtype = self._stages[0].device, self._stages[0].dtype
+        self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
+        self._device = self._stages[0].device
         self._seed, self._pad, self._draw_keys = seed, pad, draw_keys
+        self._own = None if batch_transform is None else BatchTransform(batch_transform, self._device, seed)
         self._copies = copies
         if copies is None and self._device.type == "cuda":
             self._copies = CudaCopyEngine(self._device)
         self._slots: deque[_PinnedSlot] = deque()
         self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
-        self._outputs = [OutputBuffers(self._dtype) for _ in self._stages]
+        self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
         # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
@@ -162,18 +166,21 @@ class DeviceFeed:
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
         plans, views = self._plan(batch), _views(batch.images)
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
-        is_copied = self._dtype != torch.uint8
         buffers = zip(self._outputs, views, strict=True)
-        outs = [each.take(tuple(view.shape)) if is_copied else None for each, view in buffers]
+        buffers = zip(self._outputs, views, strict=True)
+        outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
         work = zip(self._stages, views, outs, plans, strict=True)
         done = tuple(stage(view, out, plan) for stage, view, out, plan in work)
-        return self._finish(done, labels, replace(batch, images=_nothing(views)) if is_copied else batch)
+        host = batch if None in self._outputs else replace(batch, images=_nothing(views))
+        return self._finish(done, labels, host)
 
     def _finish(self, views: Views, labels: Any, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding unless that is wanted.
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
         """
+        if self._own is not None:
+            views, labels = self._own(views, labels, host)
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
             return DeviceBatch(_joined(views), labels, host)
@@ -210,7 +217,7 @@ class DeviceFeed:
                 slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
             work = zip(self._stages, images, plans, strict=True)
             staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
-            if batch.resident and self._dtype == torch.uint8:  # the stage returns uint8 images themselves
+            if batch.resident and not self._stages[0].copies:  # the stage returns uint8 images themselves
                 staged = tuple(view.clone() for view in staged)
             host = replace(batch, images=_nothing(_views(batch.images)))
             ready = self._finish(staged, self._targets(labels, plans[0]), host)

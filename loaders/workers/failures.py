@@ -42,7 +42,8 @@ def exception_error(
     if isinstance(error, LoaderError):
         located = error.locate(worker=worker)
         located.__cause__ = error.__cause__
-        return located, ""
+        is_users = worker is not None and error.code == "E-DATASET" and error.__cause__ is not None
+        return located, traceback.format_exc() if is_users else ""
     where: dict[str, Any] = {"sample": sample if sample >= 0 else None, "path": path, "worker": worker}
     if isinstance(error, MemoryError):
         found = LoaderError("E-MEM", f"out of memory at this sample ({str(error) or 'no details'})", **where)

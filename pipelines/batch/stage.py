@@ -64,6 +64,11 @@ class BatchStage:
         )
 
     @property
+    def copies(self) -> bool:
+        """Whether results never share the memory of what they were made of."""
+        return self.dtype != torch.uint8
+
+    @property
     def fused(self) -> bool:
         """Whether augmentations run as Triton kernels instead of torch's; the results are the same."""
         return self._fused is not None

@@ -1,0 +1,219 @@
+"""OwnTransform runs a function of the user's on each crop, with randomness that depends on the sample alone."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.engine.layout import Part
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
+from penstock.pipelines.user_functions import describe_exception, takes_generator
+
+WORDS = 4  # random words for each call
+_TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
+_SERIAL = 1.5  # times as long: then they wait for each other
+_global_state = threading.Lock()  # of the random state that all threads of the process share
+
+
+class OwnTransform:
+    """Call `function` for a crop, uint8 [height, width, channels], and return its result as an array.
+
+    How it is called follows from what it is:
+
+    - it takes a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
+      numpy.random.Generator;
+    - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed();
+    - otherwise: `function(image)`. If a trial shows that it draws from the global random state of Python, numpy or
+      torch, that state is seeded for each call, and put back.
+
+    It can be pickled if `function` can.
+
+    Attributes:
+        part: shape and dtype of its results, as a trial shows them.
+        uses_global_state: whether it draws from the global random state, so that only one thread at a time may call it.
+    """
+
+    def __init__(self, function: Callable[..., Any], image_shape: tuple[int, ...]) -> None:
+        """Try `function` on a made image. Raises ValueError if it does not return an array or a tensor."""
+        if not callable(function):
+            raise ValueError(f"transform must be a function of an image, got {shown(function)}")
+        self.function = function
+        self._takes_image_by_name = type(function).__module__.partition(".")[0] == "albumentations"
+        self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
+        self.uses_global_state = False
+        self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image_shape, np.uint8)
+        words = np.arange(WORDS, dtype=np.uint64)
+        if not (self._takes_image_by_name or self._takes_generator):
+            with _kept_global_state() as has_changed:
+                self._try(words)
+                self.uses_global_state = has_changed()
+        first, second = self._try(words), self._try(words)
+        self.part = Part(first.shape, first.dtype.str)
+        if first.shape == second.shape and first.tobytes() != second.tobytes():
+            warnings.warn(
+                "transform returns different results for the same image and random state: the stream cannot be "
+                "repeated. Draw from the generator that it gets as a second parameter",
+                stacklevel=5,
+            )
+
+    def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        try:
+            return self._call(self._trial_image.copy(), words)
+        except _WrongResult as error:
+            raise ValueError(str(error)) from None
+        except Exception as error:
+            shape = list(self._trial_image.shape)
+            raise ValueError(f"transform raised {describe_exception(error)} for an image of uint8 {shape}") from error
+
+    def __call__(self, image: Pixels, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32. Raises LoaderError."""
+        try:
+            result = self._call(image, words)
+        except _WrongResult as error:
+            raise LoaderError("E-DATASET", str(error), fix="convert what it returns") from None
+        except Exception as error:
+            raise LoaderError("E-DATASET", f"transform raised {describe_exception(error)}", fix=_FIX) from error
+        if (result.shape, result.dtype.str) != self.part:
+            usual = f"{np.dtype(self.part.dtype)} {list(self.part.shape)}"
+            cause = f"transform must return {usual} for each image, got {_kind(result)}"
+            raise LoaderError("E-DATASET", cause, fix="return the same shape and dtype for all images")
+        return result
+
+    def _call(self, image: Pixels, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        if self._takes_generator:
+            return _as_array(self.function(image, _generator(words)))
+        if self._takes_image_by_name:
+            function: Any = self.function
+            with _global_state:  # its own random state is one for all threads too
+                function.set_random_seed(int(words[0]))
+                return _as_array(function(image=image)["image"])
+        if not self.uses_global_state:
+            return _as_array(self.function(image))
+        with _global_state, _kept_global_state():
+            _seed_global_state(words)
+            return _as_array(self.function(image))
+
+    def holds_interpreter_lock(self) -> bool:
+        """Say whether two threads that call it wait for each other; takes a tenth of a second."""
+        if self.uses_global_state or self._takes_image_by_name:
+            return True
+        words, calls, started = np.zeros(WORDS, np.uint64), 0, time.perf_counter()
+        while (alone := time.perf_counter() - started) < _TRIAL_S:
+            self._call(self._trial_image, words)
+            calls += 1
+
+        def again() -> None:
+            with contextlib.suppress(Exception):  # the stream will name the sample
+                for _ in range(calls):
+                    self._call(self._trial_image, words)
+
+        threads, started = [threading.Thread(target=again) for _ in range(2)], time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - started > _SERIAL * alone
+
+    @property
+    def needs_main(self) -> bool:
+        """Whether a worker process finds it only by importing the user's script, or not at all."""
+        return getattr(self.function, "__module__", None) == "__main__" or not _can_be_sent(self.function)
+
+
+_FIX = "see the traceback; with workers=0 a debugger stops there"
+
+
+class _WrongResult(Exception):
+    """Says what is wrong about a result."""
+
+
+def checked_transforms(transform: Any, sizes: Sequence[tuple[int, ...]]) -> tuple[OwnTransform | None, ...]:
+    """Return the transform of each view, whose crops have the shapes `sizes`. Raises ValueError.
+
+    transform: one function for all views, or a sequence with one, or None, for each.
+    """
+    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * len(sizes)
+    if len(functions) != len(sizes):
+        raise ValueError(f"transform must be one function, or one for each of {len(sizes)} views, got {len(functions)}")
+    pairs = zip(functions, sizes, strict=True)
+    return tuple(None if function is None else OwnTransform(function, size) for function, size in pairs)
+
+
+def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:
+    """Draw the random words of the calls for samples of numbers `keys`, int64 [n]: uint64 [n, WORDS]."""
+    return random_words(seed, epoch, keys, view_stream(STREAM_TRANSFORM, view), WORDS)
+
+
+def _generator(words: npt.NDArray[np.uint64]) -> np.random.Generator:
+    low, high = (int(words[i]) | int(words[i + 1]) << 32 for i in (0, 2))
+    return np.random.Generator(np.random.Philox(key=np.array([low, high], np.uint64)))
+
+
+def _as_array(result: Any) -> npt.NDArray[Any]:
+    if isinstance(result, torch.Tensor):
+        if result.device.type != "cpu" or result.dtype == torch.bfloat16:
+            raise _WrongResult(f"transform must return a tensor on the CPU, and not of bfloat16, got {_kind(result)}")
+        result = result.detach().numpy()
+    if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf" or not result.size:
+        raise _WrongResult(f"transform must return one tensor or array of numbers, got {_kind(result)}")
+    return result
+
+
+def _kind(result: Any) -> str:
+    if isinstance(result, (torch.Tensor, np.ndarray)):
+        where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
+        return f"{result.dtype} {list(result.shape)}{where}"
+    return type(result).__name__
+
+
+def _seed_global_state(words: npt.NDArray[np.uint64]) -> None:
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))  # noqa: NPY002
+    torch.default_generator.manual_seed(int(words[2]) | int(words[3]) << 32)
+
+
+@contextlib.contextmanager
+def _kept_global_state() -> Iterator[Callable[[], bool]]:
+    """Put the global random state back at the end; yields a function that says whether it has changed."""
+
+    def state() -> tuple[Any, ...]:
+        numpy_state: Any = np.random.get_state()  # noqa: NPY002
+        return random.getstate(), numpy_state, torch.default_generator.get_state()
+
+    before = state()
+
+    def has_changed() -> bool:
+        now = state()
+        numpy_words = [state[1][1].tolist() + list(state[1][2:]) for state in (before, now)]
+        return before[0] != now[0] or numpy_words[0] != numpy_words[1] or not torch.equal(before[2], now[2])
+
+    try:
+        yield has_changed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.default_generator.set_state(before[2])
+
+
+def _can_be_sent(function: Callable[..., Any]) -> bool:
+    from multiprocessing.reduction import ForkingPickler
+
+    try:
+        ForkingPickler.dumps(function)
+    except Exception:
+        return False
+    return getattr(function, "__module__", None) in sys.modules or not inspect.isfunction(function)

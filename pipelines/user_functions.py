@@ -1,0 +1,31 @@
+"""What is to know about functions that users pass: their parameters, and where they failed."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_GENERATOR_NAMES = ("generator", "rng")
+
+
+def takes_generator(function: Callable[..., Any], num_others: int) -> bool:
+    """Say whether a function takes a random generator: by name, or as one more parameter without default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return False
+    if any(parameter.name in _GENERATOR_NAMES for parameter in parameters):
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) > num_others
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return type, text and the user's own line of an exception."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the caller
+    own = [frame for frame in frames if f"{os.sep}site-packages{os.sep}" not in frame.filename] or frames
+    where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,187 @@
+"""Functions of the user's give the same stream with any workers, and errors name their samples."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory_source import MemorySource
+from photo_folder import write_folder
+from transform_functions import ByName, Faulty, Module, from_global_state, from_own_state, jitter, mean, roll
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.engine.own_transform import OwnTransform
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.spec import ImagePipeline
+
+NUM_PHOTOS, BATCH, SIZE = 24, 6, 16
+WORKERS: list[dict[str, Any]] = [
+    {"workers": 2, "workers_are": "threads"},
+    {"workers": 2, "workers_are": "processes"},
+    {"workers": 2, "backend": "hdf5"},
+    {"workers": 2, "backend": "dali"},
+]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    usual = {"pipeline": imagenet_train(SIZE), "batch_size": BATCH, "seed": 5, "workers": 0}
+    return create_loader(source, **{**usual, **settings})
+
+
+def as_bytes(batch: Batch) -> tuple[Any, ...]:
+    return batch.index.tolist(), batch.labels.tolist(), batch.images.contiguous().numpy().tobytes()
+
+
+def serve(loader: Loader, epochs: int = 2) -> list[tuple[Any, ...]]:
+    return [as_bytes(batch) for _ in range(epochs - loader.epoch) for batch in loader.batches()]
+
+
+@pytest.mark.parametrize("function", [jitter, roll, from_global_state, mean, Module(), ByName()], ids=str)
+def test_the_result_depends_on_the_sample_alone(photos: Path, function: Any) -> None:
+    """On any workers, ranks, or after a resume; and the program's own random state stays as it was."""
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]  # noqa: NPY002
+    with open_loader(photos, transform=function) as loader:
+        expected = serve(loader)
+    assert state == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]  # noqa: NPY002
+    with open_loader(photos, transform=function, workers=2, workers_are="threads") as loader:
+        stream = itertools.chain.from_iterable(loader.batches() for _ in range(2))
+        assert [as_bytes(batch) for batch in itertools.islice(stream, 5)] == expected[:5]
+        saved = json.loads(json.dumps(loader.state_dict()))
+    with open_loader(photos, transform=function) as loader:
+        loader.load_state_dict(saved)
+        assert serve(loader) == expected[5:]
+    ranks = []
+    for rank in range(2):
+        with open_loader(photos, transform=function, batch_size=BATCH // 2, rank=rank, world_size=2) as loader:
+            ranks.append(serve(loader))
+    assert [tuple(a + b for a, b in zip(*both, strict=True)) for both in zip(*ranks, strict=True)] == expected
+    assert (expected[0][2] != expected[4][2]) or function is mean
+
+
+@pytest.mark.parametrize("function", [jitter, from_global_state])
+@pytest.mark.parametrize("settings", WORKERS, ids=str)
+def test_all_backends_serve_the_same(photos: Path, tmp_path: Path, settings: dict[str, Any], function: Any) -> None:
+    more = {"cache": tmp_path / "all.h5"} if settings.get("backend") == "hdf5" else {}
+    with open_loader(photos, transform=function) as loader:
+        expected = serve(loader)
+    with open_loader(photos, transform=function, **settings, **more) as loader:
+        assert serve(loader) == expected
+
+
+def test_what_a_transform_returns_is_served(photos: Path) -> None:
+    """Floats as they are, in the loader's dtype; images of levels go on to normalising; padding rows are zeros."""
+    pipeline = imagenet_eval(SIZE)
+    with open_loader(photos, pipeline=pipeline, dtype=torch.uint8) as loader:
+        levels = torch.cat([batch.images for batch in loader.batches()])
+    with open_loader(photos, pipeline=pipeline, transform=mean, dtype=torch.float16, pad=True, batch_size=23) as loader:
+        first, second = (batch.images for batch in loader.batches())
+    assert (first.shape, first.dtype) == ((23, 3), torch.float16)
+    assert torch.allclose(first.float(), levels[:23].float().mean((2, 3)), atol=0.1)
+    assert second[0].any()
+    assert not second[1:].any()
+    with open_loader(photos, pipeline=pipeline, transform=lambda image: image[4:]) as loader:
+        cut = next(iter(loader))[0]
+    with open_loader(photos, pipeline=pipeline) as loader:
+        assert torch.equal(next(iter(loader))[0][:, :, 4:], cut)
+    views = [pipeline, imagenet_eval(8)]
+    with open_loader(photos, pipeline=views, transform=[None, mean], dtype=torch.uint8) as loader:
+        one, two = next(iter(loader))[0]
+    assert torch.equal(one, levels[:BATCH])
+    assert two.shape == (BATCH, 3)
+
+
+@pytest.mark.parametrize("workers", [{"workers": 0}, {"workers": 1, "workers_are": "processes"}])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("raise", r"transform raised IndexError: .* \(transform_functions.py:\d+\)"),
+        ("shape", r"transform must return uint8 \[8, 8, 3\] for each image, got uint8 \[7, 8, 3\]"),
+        ("dtype", r"transform must return uint8 \[8, 8, 3\] for each image, got float32 \[8, 8, 3\]"),
+        ("list", "transform must return one tensor or array of numbers, got list"),
+        ("text", "transform must return one tensor or array of numbers, got str"),
+    ],
+)
+def test_a_fault_of_a_transform_names_the_sample(workers: dict[str, Any], fault: str, cause: str) -> None:
+    source = MemorySource([np.full((8, 8, 3), 255 * (number == 4), np.uint8) for number in range(8)])
+    whole = ImagePipeline(size=(8, 8), crop="full", flip=0.0)
+    settings = {
+        "pipeline": whole,
+        "batch_size": 3,
+        "transform": Faulty(fault),
+        "on_bad_sample": "replace",
+        "max_bad": 5,
+    }
+    with open_loader(source, **settings, **workers) as loader, pytest.raises(LoaderError, match=cause) as caught:
+        list(loader)
+    assert (caught.value.code, caught.value.sample, caught.value.exit_code) == ("E-DATASET", 4, 3)
+    if fault == "raise":
+        assert "the line that errors name" in "".join(str(caught.value.__cause__)) or not workers["workers"]
+
+
+def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
+    for transform, message in (
+        (3, "transform must be a function of an image, got 3"),
+        ([mean, mean], "transform must be one function, or one for each of 1 views, got 2"),
+        (
+            lambda image: image.nothing,
+            r"transform raised AttributeError: .* \(test_own_transform.py:\d+\) for an image of uint8",
+        ),
+        (lambda image: None, "must return one tensor or array of numbers, got NoneType"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_loader(photos, transform=transform)
+    with pytest.raises(ValueError, match=r"augmentations need uint8 \[h, w, 3\], and transform returns float32 \[3\]"):
+        open_loader(photos, transform=mean, pipeline=imagenet_train(8, erasing=0.5))
+    with pytest.warns(UserWarning, match="different results for the same image and random state"):
+        OwnTransform(from_own_state, (8, 8, 3))
+
+
+def test_a_transform_that_holds_the_interpreter_lock_runs_in_processes(photos: Path) -> None:
+    with open_loader(photos, transform=from_global_state, workers=2) as loader:
+        assert loader.describe()["start_method"] == "forkserver"
+
+    def serve_in_threads() -> None:
+        with open_loader(photos, transform=lambda image: image * random.random(), workers=2) as loader:
+            assert len(list(loader)) == NUM_PHOTOS // BATCH
+            assert loader.describe()["workers_are"] == "threads"
+
+    with pytest.warns(UserWarning, match="define it in a module"):
+        serve_in_threads()
+
+
+def test_a_batch_transform_is_called_at_last(photos: Path) -> None:
+    def add_noise(images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator) -> Any:
+        return images + torch.rand(images.shape, generator=generator), labels + 100
+
+    with open_loader(photos) as loader:
+        plain = [(batch.images, batch.labels) for batch in loader.batches()]
+    runs = []
+    for workers in (0, 2):
+        with open_loader(photos, batch_transform=add_noise, workers=workers) as loader:
+            runs.append([(batch.images, batch.labels) for batch in loader.batches()])
+    for (images, labels), (first, first_labels), (again, _) in zip(plain, *runs, strict=True):
+        assert torch.equal(first, again)
+        assert torch.equal(first_labels, labels + 100)
+        assert 0 <= (first - images).min() < (first - images).max() < 1.001
+    assert not torch.equal(runs[0][0][0] - plain[0][0], runs[0][1][0] - plain[1][0])
+    for function, message in (
+        (lambda images, labels: (images[1:], labels), "batch_transform must keep the 6 rows of a batch, got 5"),
+        (lambda images, labels: images.nothing, r"batch_transform raised AttributeError: .*\(test_own_tr.*:\d+\)"),
+    ):
+        with open_loader(photos, batch_transform=function) as loader, pytest.raises(LoaderError, match=message):
+            next(iter(loader))
+    with pytest.raises(ValueError, match="batch_transform must be a function of"):
+        open_loader(photos, batch_transform=3)

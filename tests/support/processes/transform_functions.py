@@ -1,0 +1,75 @@
+"""Transforms as users write them: a module of its own, since worker processes import them by name."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Image = npt.NDArray[np.uint8]
+
+
+def jitter(image: Image, generator: np.random.Generator) -> torch.Tensor:
+    """Floats [3, height, width], drawn from the generator."""
+    return torch.from_numpy(image.astype(np.float32) * generator.uniform(0.5, 1.5)).permute(2, 0, 1)
+
+
+def roll(image: Image, rng: np.random.Generator) -> Image:
+    """The image moved sideways, uint8 [height, width, 3]."""
+    return np.roll(image, int(rng.integers(1, 9)), 1)
+
+
+def from_global_state(image: Image) -> npt.NDArray[np.float64]:
+    """Draws from the random state of Python, numpy and torch."""
+    drawn = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
+    return image.mean(2) * drawn
+
+
+def mean(image: Image) -> npt.NDArray[np.float32]:
+    """No randomness; float32 [3]."""
+    return np.float32(image.mean((0, 1)))
+
+
+def from_own_state(image: Image, *, state: Any = np.random.default_rng(0)) -> npt.NDArray[np.float64]:  # noqa: B008
+    """Draws from a state of its own, which no caller can set."""
+    return image.mean((0, 1)) * state.random()
+
+
+class Module(torch.nn.Module):
+    """A transform as torchvision's are: a module that draws from torch's state."""
+
+    def forward(self, image: Image) -> torch.Tensor:
+        return torch.from_numpy(image).permute(2, 0, 1) * torch.rand(())
+
+
+class ByName:
+    """A transform as albumentations' are: images by name, and a random state of its own that can be seeded."""
+
+    def __init__(self) -> None:
+        self._state = random.Random()
+
+    def set_random_seed(self, seed: int) -> None:
+        self._state.seed(seed)
+
+    def __call__(self, *, image: Image) -> dict[str, Any]:
+        return {"image": image * np.float32(self._state.random())}
+
+
+ByName.__module__ = "albumentations.core.composition"
+
+
+class Faulty:
+    """Does what its name says for images brighter than half."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def __call__(self, image: Image) -> Any:
+        if image.mean() < 150:
+            return image
+        if self.fault == "raise":
+            return image[0, 0, 3]  # the line that errors name
+        return {"shape": image[1:], "dtype": image.astype(np.float32), "list": [1], "text": "text"}[self.fault]
