@@ -1,10 +1,10 @@
-"""Chooses the order of a stream: as in the source, shuffled, shuffled by blocks, drawn by weights, or mixed."""
+"""Chooses the order of a stream: as in the source, shuffled, by blocks or buckets, drawn by weights, or mixed."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import BlockwiseSource, Source, refuse_targets
 from penstock.loaders.stream.block_layout import BlockSizes
 from penstock.loaders.stream.block_order import BlockShuffled
+from penstock.loaders.stream.bucket_order import Bucketed
 from penstock.loaders.stream.mixed_order import Mixed
 from penstock.loaders.stream.order import InOrder, Order, Shuffled
 from penstock.loaders.stream.weighted_order import make_weighted
@@ -62,15 +63,27 @@ def checked_shuffle(shuffle: Any, default: bool) -> bool | Blocks:
 
 
 def choose_order(
-    source: Source, shuffle: bool | Blocks, seed: int, weights: Any = None, epoch_samples: int | None = None
+    source: Source,
+    shuffle: bool | Blocks,
+    seed: int,
+    weights: Any = None,
+    epoch_samples: int | None = None,
+    buckets: Callable[[], Bucketed] | None = None,
 ) -> Order:
-    """Return the order of the samples of `source`; the arguments are those of create_loader. Raises ValueError."""
+    """Return the order of the samples of `source`; the arguments are those of create_loader. Raises ValueError.
+
+    buckets: returns the order by buckets, where these are asked for.
+    """
     mixture = getattr(source, "mixture", None)
     n = len(source)
     if epoch_samples is not None:
         epoch_samples = checked_int("epoch_samples", epoch_samples, 1)
         if weights is None and mixture is None:
             raise ValueError("epoch_samples needs weights or a mix(...): any other epoch serves each sample once")
+    if buckets is not None:
+        if isinstance(shuffle, Blocks) or weights is not None or mixture is not None:
+            raise ValueError("buckets serve each sample once: leave out shuffle='blocks', weights and mix(...)")
+        return buckets()
     if weights is not None:
         if shuffle is not True or mixture is not None:
             raise ValueError("weights draw samples at random: leave out shuffle, and mix(...) as the source")

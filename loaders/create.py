@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,8 @@ from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
+from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
+from penstock.loaders.sizes.size_schedule import check_sizes, make_phases
 from penstock.loaders.sources.contract import Source, has_targets, is_cache
 from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
@@ -48,7 +50,9 @@ def create_loader(
     *,
     backend: str = "torch",
     pipeline: ImagePipeline | Sequence[ImagePipeline] | None = None,
-    batch_size: int = 256,
+    batch_size: int | Mapping[int, int] = 256,
+    sizes: Mapping[int, Any] | None = None,
+    buckets: Sequence[Any] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
@@ -96,7 +100,13 @@ def create_loader(
         pipeline: imagenet_train() unless given. Several are several views of each image, which is read and decoded
             once for all: `images` is then a tuple, [batch, 3, height, width] for each view. Views differ in crop, size
             and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6.
-        batch_size: samples per batch on each rank.
+        batch_size: samples per batch on each rank; {0: 512, 6: 320} for other numbers from epoch 6 on, for example.
+        sizes: image sizes that change by epoch, such as {0: 128, 6: 160, 10: (224, 192)}, each a side or (height,
+            width); by default the pipeline's size.
+        buckets: image sizes of different aspect, such as [(224, 224), (192, 256), (256, 192)]: every batch has one of
+            them, and an image goes to the bucket whose aspect (width / height) is nearest to its own. All ranks serve
+            the same size at each step. Without drop_last the last batch of each bucket is short, or padded. The sizes
+            of the images are read from their headers once, and kept next to the index of a folder.
         device: where the batches go.
         dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
         seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
@@ -151,7 +161,10 @@ def create_loader(
     of_source, options = split_options(options)
     choice = choose_named(backend, decoder, options, profile)
     target = usable_device(device)
-    seed, batch_size = checked_int("seed", seed), checked_int("batch_size", batch_size, 1)
+    seed = checked_int("seed", seed)
+    largest_batch, phases = make_phases(batch_size, sizes, views[0].size)
+    bucket_sizes = () if buckets is None else checked_buckets(buckets)
+    check_sizes(views, phases, bucket_sizes, has_schedule=sizes is not None)
     with_index = checked_bool("with_index", with_index)
     shuffle = checked_shuffle(shuffle, default=is_random)
     drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
@@ -168,10 +181,12 @@ def create_loader(
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
     place = distributed_place(rank, world_size, certain=False)
-    order = choose_order(named, shuffle, seed, weights, epoch_samples)
+    refuses = policy.on_bad_sample == "raise"
+    in_buckets = partial(order_by_buckets, named, views[0], bucket_sizes, seed, shuffled=bool(shuffle), refuses=refuses)
+    order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if bucket_sizes else None)
     schedule = Schedule(
         n=order.n,
-        batch_size=batch_size,
+        batch_size=largest_batch,
         seed=seed,
         rank=place[0],
         world_size=place[1],
@@ -179,9 +194,12 @@ def create_loader(
         drop_last=drop_last,
         pad=pad,
         order=order,
+        phases=phases,
     )
     if views[0].augment.mixes:
-        _check_mixing(batch_size, named)
+        _check_mixing(schedule, named)
+    if transform is not None and phases is not None:
+        raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, [(*view.size, 3) for view in views])
     make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
@@ -198,15 +216,15 @@ def create_loader(
         evaluation=policy.evaluation,
         on_repaired=policy.on_repaired,
         device=str(target),
-        consumer_bytes=consumer_bytes(image_layout(views, batch_size), dtype, str(target)),
     )
+    settings = replace(settings, consumer_bytes=consumer_bytes(settings.largest_layout, dtype, str(target)))
     state = LoaderState(
         fingerprint=data.fingerprint,
         samples=len(data),
         seed=seed,
         shuffle=bool(shuffle),
         sampler=order.name,
-        pipeline=pipeline_settings(views, dtype, policy),
+        pipeline={**pipeline_settings(views, dtype, policy), **schedule.saved_sizes(views[0].size)},
     )
     return Loader(
         partial(_open_engine, choice.backend.name, settings, choice.options),
@@ -304,9 +322,10 @@ def loader_needs(
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
 
 
-def _check_mixing(batch_size: int, source: Source) -> None:
-    if batch_size % 2:
-        raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
+def _check_mixing(schedule: Schedule, source: Source) -> None:
+    for batch_size in [phase.batch_size for phase in schedule.phases] or [schedule.batch_size]:
+        if batch_size % 2:
+            raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
     if has_targets(source):
         kinds = source.targets(np.zeros(1, np.int64))
         if isinstance(kinds, dict) or kinds.dtype.kind != "f":

@@ -64,12 +64,13 @@ class ServedPlaces:
 
     def __len__(self) -> int:
         schedule, start = self._begin()
-        return schedule.served_steps(start.position)
+        return schedule.served_steps(start.position, start.epoch)
 
     def __iter__(self) -> Iterator[list[Cursor]]:
-        schedule, start = self._begin()
-        for step in range(schedule.steps(start.position)):
-            yield [start._replace(position=start.position + step * schedule.global_batch)]
+        schedule, place = self._begin()
+        for _ in range(schedule.steps(place.position, place.epoch)):
+            yield [place]
+            place = schedule.after(place)
 
 
 class ServedShare:
@@ -98,6 +99,11 @@ class DataLoaderAttributes(ABC):
     _source: Source
     _schedule: Schedule
 
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+
     @abstractmethod
     def _current_schedule(self, *, certain: bool) -> Schedule: ...
 
@@ -111,7 +117,7 @@ class DataLoaderAttributes(ABC):
     @property
     def batch_size(self) -> int:
         """The samples of a full batch on each rank."""
-        return self._schedule.batch_size
+        return self._schedule.at(self.epoch).batch_size
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -126,7 +132,7 @@ class DataLoaderAttributes(ABC):
     @property
     def sampler(self) -> ServedShare:
         """The samples of this rank; only their number."""
-        return ServedShare(self._current_schedule(certain=False))
+        return ServedShare(self._current_schedule(certain=False).at(self.epoch))
 
     @property
     def batch_sampler(self) -> ServedPlaces:

@@ -140,8 +140,8 @@ class Loader(DataLoaderAttributes):
         return partial(Loader, source=self._source, **more), parts, kept
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, a number that is equal on all ranks, or with pad=False this rank's own."""
-        return self._current_schedule(certain=False).served_steps()
+        """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
+        return self._current_schedule(certain=False).served_steps(epoch=self._cursor.epoch)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self._for_one_thread(self._tuples())
@@ -203,7 +203,7 @@ class Loader(DataLoaderAttributes):
             if self._agreement is not None:
                 self._agreement.check_step(begun.steps, begun.cursor, self._left, self._cursor)
             batch = self._take()
-            step = self._cursor.position // self._schedule.global_batch
+            step = self._schedule.number(self._cursor)
             self._cursor = self._schedule.after(self._cursor)
             begun.steps += 1
             last = self._fresh = self._cursor.epoch != epoch
@@ -266,10 +266,8 @@ class Loader(DataLoaderAttributes):
 
     def identity(self) -> dict[str, Any]:
         """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
-        schedule = self._schedule
-        order = {"batch_size": schedule.batch_size, "drop_last": schedule.drop_last, "pad": schedule.pad is not False}
         classes = hashlib.blake2b(b"\0".join(self._source.classes), digest_size=8).hexdigest()
-        about = {**asdict(self._identity), **order, "classes": classes}
+        about = {**asdict(self._identity), **self._schedule.identity(), "classes": classes}
         pipeline = about.pop("pipeline")
         return {**about, **pipeline}
 
@@ -337,7 +335,7 @@ class Loader(DataLoaderAttributes):
         """
         ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
         own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
-        return {**self._identity.save(self._cursor), "ledgers": own}
+        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), "ledgers": own}
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
@@ -348,6 +346,7 @@ class Loader(DataLoaderAttributes):
         strict = checked_bool("strict", strict)
         cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
         schedule = self._current_schedule(certain=False)
+        schedule.check_saved(state, cursor)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)
         self._go_to(cursor)
         self._ledgers.pop(cursor.epoch, None)

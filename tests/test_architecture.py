@@ -56,6 +56,7 @@ ROOMS: dict[str, str] = {
     "loaders/cache_encode": "system workers sources cache",
     "loaders/cache_build": "system stream workers sources cache cache_encode",
     "loaders/engine": "system stream workers sources remote",
+    "loaders/sizes": "system stream sources engine",
     "loaders/feed": "system stream",
     "loaders/dali": "system stream workers sources cache cache_encode cache_build engine feed",
     "loaders/drop_in": "system stream metrics workers feed",

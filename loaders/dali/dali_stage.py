@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +14,13 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
+from penstock.loaders.engine.layout import BatchLayout, Part
 from penstock.loaders.engine.producer import Producer
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots
-from penstock.loaders.engine.work import Produced
+from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
@@ -60,6 +61,7 @@ class DaliStage:
         make_again: returns a maker of batches that DALI refused, which fills slots by the producer that it is given.
         copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
         verifier: compares images that DALI made; None for no comparison.
+        layout_at: returns the layout of the batch at a place; by default all are as `settings` say.
 
     Attributes:
         refused: number of batches that DALI refused.
@@ -73,7 +75,10 @@ class DaliStage:
         *,
         copies: CopyEngine | None = None,
         verifier: Verifier | None = None,
+        layout_at: Callable[[Cursor], BatchLayout] | None = None,
     ) -> None:
+        same = BatchLayout(settings.batch_size, (Part((*settings.size, 3)),))
+        self._layout_at = layout_at or (lambda cursor: same)
         self._settings, self._slots, self._make_again = settings, slots, make_again
         self._copies, self._verifier = copies, verifier
         self._graphs: dict[bool, DaliGraph] = {}  # True: decodes JPEGs; False: crops pixels
@@ -120,7 +125,7 @@ class DaliStage:
 
     def _without_moved(self, produced: Produced, verifier: Verifier) -> Produced:
         """Make the rows of samples here that DALI is known to decode wrongly; return the others as tasks."""
-        pixels, rows = self._pixels(produced.item.slot), self._slots.rows[produced.item.slot]
+        pixels, rows = self._pixels(produced.item), self._slots.rows[produced.item.slot]
         left = []
         for row, task in produced.tasks:
             own = verifier.own(task) if int(rows["index"][row]) in verifier.moved else None
@@ -130,16 +135,16 @@ class DaliStage:
                 pixels[row] = own
         return produced._replace(tasks=tuple(left))
 
-    def _pixels(self, slot: int) -> Pixels:
-        """Return the images of a slot, uint8 [batch, height, width, 3]."""
-        size = self._settings.batch_size, *self._settings.size, 3
-        return self._slots.memory[slot, : math.prod(size)].reshape(size)
+    def _pixels(self, item: WorkItem) -> Pixels:
+        """Return the images in the slot of a batch, uint8 [batch, height, width, 3]."""
+        pixels: Pixels = self._layout_at(item.cursor).arrays(self._slots.memory[item.slot])[0]
+        return pixels
 
     def _look_at(self, done: Finished, verifier: Verifier) -> None:
         slot = done.produced.item.slot
         samples = self._slots.rows[slot]["index"].astype(np.int64)
         if done.images is None or done.images.device.type == "cpu":
-            images = torch.from_numpy(self._pixels(slot)) if done.images is None else done.images
+            images = torch.from_numpy(self._pixels(done.produced.item)) if done.images is None else done.images
             verifier.look_at(done.produced, samples, images, None)
         else:
             verifier.look_at(done.produced, samples, done.images, self._copies_of(done.images.device))
@@ -161,9 +166,9 @@ class DaliStage:
             raise sent.refusal
         produced = sent.produced
         parts = [(rows, self._graphs[coded].take()) for coded, rows in sent.rows]
-        if len(parts) == 1 and len(parts[0][0]) == self._settings.batch_size:
+        if len(parts) == 1 and len(parts[0][0]) == self._layout_at(produced.item.cursor).batch_size:
             return Finished(produced, parts[0][1])
-        slot = self._pixels(produced.item.slot)
+        slot = self._pixels(produced.item)
         if parts and self._settings.device_id is not None:
             return Finished(produced, self._on_device(slot, parts))
         for rows, images in parts:

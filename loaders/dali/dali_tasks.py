@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import numpy as np
 import numpy.typing as npt
 
@@ -48,7 +50,8 @@ class CropTaskProducer(Producer):
         if prepared is None:
             raise Aborted
         flips = (prepared.rows["flip"] != 0).tolist()
-        tasks = map(CropTask, prepared.data, prepared.inside, flips)
+        height, width, _ = batch.layout.images[0].shape
+        tasks = map(CropTask, prepared.data, prepared.inside, flips, repeat((height, width)))
         self.tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
         return prepared.rows[:, None]
 
@@ -69,7 +72,8 @@ class _CropTaskRows(PythonRows):
             return
         if self._checked:
             self._reader.crop(item, window)
-        self._tasks[row] = task
+        height, width, _ = batch.layout.images[0].shape
+        self._tasks[row] = task._replace(size=(height, width))
 
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
         """Make a task of a row; None where DALI would decode it differently from the other decoders.

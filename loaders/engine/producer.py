@@ -61,7 +61,7 @@ class Producer:
         self.tasks.clear()
         self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
-        keys = self._settings.schedule.draw_keys(cursor.position)
+        keys = self._settings.schedule.draw_keys(cursor)
         slot = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
         batch = slot if self._transform is None else self._transform.begin(cursor, slot)
         plan = self._settings.plan(cursor)

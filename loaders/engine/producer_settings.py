@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 
-from penstock.loaders.engine.layout import BatchLayout, image_layout
+from penstock.loaders.engine.layout import BatchLayout, Part, image_layout
 from penstock.loaders.engine.native_rows import Plan
 from penstock.loaders.engine.own_transform import OwnTransform
 from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.stream.bucket_order import Size
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.plan.crops import plan_views
@@ -65,7 +66,7 @@ class ProducerSettings:
 
     def crops_layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor` before transforms."""
-        return image_layout(self.pipelines, self.schedule.batch_size)
+        return image_layout(self.pipelines_at(cursor), self.schedule.at(cursor.epoch).batch_size)
 
     def _with_transforms(self, crops: BatchLayout) -> BatchLayout:
         if not self.transforms:
@@ -75,9 +76,25 @@ class ProducerSettings:
 
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
-        return partial(plan_views, self.pipelines, self.schedule.seed, cursor.epoch)
+        return partial(plan_views, self.pipelines_at(cursor), self.schedule.seed, cursor.epoch)
+
+    def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
+        """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""
+        size = self.schedule.size_at(cursor)
+        return self.pipelines if size is None else resized(self.pipelines, size)
 
     @property
     def largest_layout(self) -> BatchLayout:
-        """The layout of a batch that takes the most memory."""
-        return self._with_transforms(image_layout(self.pipelines, self.schedule.batch_size))
+        """A layout that has room for any batch."""
+        layout = image_layout(self.pipelines, self.schedule.batch_size)
+        shapes = self.schedule.shapes()
+        if not shapes:
+            return self._with_transforms(layout)
+        most = max(image_layout(resized(self.pipelines, size), number).num_bytes for number, size in shapes)
+        return layout._replace(images=(Part((-(-most // layout.batch_size),)),))
+
+
+@lru_cache(maxsize=64)
+def resized(pipelines: tuple[ImagePipeline, ...], size: Size) -> tuple[ImagePipeline, ...]:
+    """Return the pipelines with `size` (height, width)."""
+    return tuple(replace(pipeline, size=size) for pipeline in pipelines)

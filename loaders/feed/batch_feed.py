@@ -16,7 +16,7 @@ import torch
 from penstock.loaders.feed.batch_transform import BatchTransform
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.feed.tensor_feed import tensors_in
-from penstock.loaders.stream.engine_contract import HostBatch
+from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.plain_stage import PlainStage
 from penstock.pipelines.batch.stage import BatchStage
@@ -66,9 +66,10 @@ class _PinnedSlot:
 
     def fill(self, batch: HostBatch) -> None:
         """Take `batch` in; what was there is gone already."""
-        for pinned, own in zip(
-            tensors_in(self.labels), tensors_in(map_targets(torch.from_numpy, batch.labels)), strict=True
-        ):
+        labels = map_targets(torch.from_numpy, batch.labels)
+        if [part.shape for part in tensors_in(self.labels)] != [part.shape for part in tensors_in(labels)]:
+            self.labels = map_targets(self._copies.pinned, labels)  # the batch size has changed
+        for pinned, own in zip(tensors_in(self.labels), tensors_in(labels), strict=True):
             pinned.copy_(own)
         views = _views(batch.images)
         if batch.resident or batch.pinned:
@@ -103,7 +104,7 @@ class DeviceFeed:
         stages: Stage | Sequence[Stage],
         *,
         seed: int = 0,
-        draw_keys: Callable[[int], npt.NDArray[np.int64] | None] = lambda position: None,
+        draw_keys: Callable[[Cursor], npt.NDArray[np.int64] | None] = lambda cursor: None,
         pad: bool = True,
         batch_transform: Callable[..., Any] | None = None,
         ahead: int = 2,
@@ -196,10 +197,11 @@ class DeviceFeed:
 
     def _plan(self, batch: HostBatch) -> list[AugmentPlan | None]:
         """Draw the augmentations of each view."""
-        keys = self._draw_keys(batch.cursor.position)
+        keys = self._draw_keys(batch.cursor)
         numbers = batch.index if keys is None else np.where(batch.index < 0, -1, keys)
         key = BatchKey(self._seed, batch.cursor.epoch, numbers)
-        return [stage.plan(key._replace(view=view)) for view, stage in enumerate(self._stages)]
+        sizes = [(images.shape[1], images.shape[2]) for images in _views(batch.images)]
+        return [stage.plan(key._replace(view=view), sizes[view]) for view, stage in enumerate(self._stages)]
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
         assert self._copies is not None

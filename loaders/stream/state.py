@@ -107,7 +107,7 @@ class LoaderState(StreamIdentity):
     """
 
     kind: ClassVar[str] = "Penstock loader"
-    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers"})
+    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch"})
     samples: int  # compared first, because a number says more than a digest
     fingerprint: str
     seed: int

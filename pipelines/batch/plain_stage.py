@@ -23,7 +23,7 @@ class PlainStage:
         self.dtype = dtype if made.is_floating_point and dtype.is_floating_point else made
         self.device = device
 
-    def plan(self, key: BatchKey) -> AugmentPlan | None:
+    def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
         """Draw nothing."""
         return None
 

@@ -51,10 +51,7 @@ class BatchStage:
         std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
         scale, shift = 1 / (255 * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
-        # Both repeated for a whole image row, so that the CPU pass runs over long contiguous rows instead of three
-        # channels.
-        width = pipeline.size[1]
-        self._row_scale, self._row_shift = self._scale.repeat(width), self._shift.repeat(width)
+        self._row_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # The colour of an erased box: 0 after normalising.
         blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
         blank = blank.to(dtype)
@@ -73,9 +70,12 @@ class BatchStage:
         """Whether augmentations run as Triton kernels instead of torch's; the results are the same."""
         return self._fused is not None
 
-    def plan(self, key: BatchKey) -> AugmentPlan | None:
-        """Draw the augmentations of the batch `key`; None if the pipeline has none."""
-        return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
+    def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
+        """Draw the augmentations of the batch `key`; None if the pipeline has none.
+
+        size: height and width of its images, in pixels, where it is not the pipeline's.
+        """
+        return plan_augmentations(self._augment, size or self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         """Return labels unchanged, or mixed: int64 [batch] become soft targets, float32 [batch, num_classes]."""
@@ -145,14 +145,21 @@ class BatchStage:
         rows = images.reshape(batch * height, width * channels)
         results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
         step = max(1, min(len(rows), _PARALLEL_GRAIN // rows.shape[1]))
+        row_scale, row_shift = self._tables_of(width)
         scratch = None if self.dtype == torch.float32 else torch.empty((step, rows.shape[1]), device="cpu")
         for chunk, result in zip(torch.split(rows, step), torch.split(results, step), strict=True):
             target = result if scratch is None else scratch[: len(chunk)]
             target.copy_(chunk)
-            torch.addcmul(self._row_shift, target, self._row_scale, out=target)
+            torch.addcmul(row_shift, target, row_scale, out=target)
             if scratch is not None:
                 result.copy_(target)
         return results.view(images.shape)
+
+    def _tables_of(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scale and shift of each value of an image row, so that the CPU pass runs over long contiguous rows."""
+        if width not in self._row_tables:
+            self._row_tables[width] = self._scale.repeat(width), self._shift.repeat(width)
+        return self._row_tables[width]
 
 
 def _tabulate_results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:

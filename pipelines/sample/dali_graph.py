@@ -50,11 +50,13 @@ class CropTask(NamedTuple):
             width, 3].
         window: the crop in `data` (of pixels: all of it).
         flip: whether to mirror the crop left to right.
+        size: height and width of the resulting image, in pixels, the same in a batch; None for those of the graph.
     """
 
     data: bytes | Pixels
     window: Window
     flip: bool
+    size: tuple[int, int] | None = None
 
     @property
     def coded(self) -> bool:
@@ -67,7 +69,7 @@ class GraphSettings:
     """Configure a graph; the fields after `whole` are options of the GPU decoder.
 
     Attributes:
-        size: (height, width) of the resulting images, in pixels.
+        size: (height, width) of the resulting images, in pixels, unless their tasks say another one.
         batch_size: largest number of rows in a batch.
         threads: CPU threads of the graph.
         depth: number of batches in flight.
@@ -221,7 +223,9 @@ class DaliGraph:
             else:
                 images = fn.external_source(name="data", layout="HWC", ndim=3, dtype=types.UINT8, no_copy=True)
                 images = images.gpu() if on_gpu else images
-            height, width = settings.size
+            height, width = (
+                fn.external_source(name=name, ndim=0, dtype=types.FLOAT, no_copy=True) for name in ("height", "width")
+            )
             images = fn.resize(
                 images,
                 resize_x=width,
@@ -252,6 +256,8 @@ class DaliGraph:
         ]
         windows = np.array([task.window for task in tasks], np.int32)
         fed: dict[str, Any] = {"flips": np.array([task.flip for task in tasks], np.int32), "data": data}
+        for side, name in enumerate(("height", "width")):
+            fed[name] = np.array([(task.size or self._settings.size)[side] for task in tasks], np.float32)
         if self.coded:
             fed["anchors"] = np.ascontiguousarray(windows[:, [1, 0]])
             fed["shapes"] = np.ascontiguousarray(windows[:, [3, 2]])

@@ -54,7 +54,7 @@ class DaliReference:
             pixels = self._decoder.window(data, self._decoder.probe(data), task.window)
             if self._decoder.repair:
                 return None
-        made = torch.empty((1, *self._size, 3), dtype=torch.uint8, device="cpu")
+        made = torch.empty((1, *(task.size or self._size), 3), dtype=torch.uint8, device="cpu")
         write_sample(pixels, made.permute(0, 3, 1, 2), task.flip, self._resize)
         return made[0].numpy()
 
