@@ -198,7 +198,7 @@ def create_loader(
     )
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
-    if transform is not None and phases is not None:
+    if transform is not None and phases:
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, [(*view.size, 3) for view in views])
     make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)

@@ -200,7 +200,8 @@ class DeviceFeed:
         keys = self._draw_keys(batch.cursor)
         numbers = batch.index if keys is None else np.where(batch.index < 0, -1, keys)
         key = BatchKey(self._seed, batch.cursor.epoch, numbers)
-        sizes = [(images.shape[1], images.shape[2]) for images in _views(batch.images)]
+        shapes = [view.shape for view in _views(batch.images)]
+        sizes = [(shape[1], shape[2]) if len(shape) == 4 else None for shape in shapes]
         return [stage.plan(key._replace(view=view), sizes[view]) for view, stage in enumerate(self._stages)]
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:

@@ -378,7 +378,7 @@ static int batch(bytes input, pn_recoder *recoder) {
       uint8_t *images = calloc(5, bytes);
       pn_row two[2] = {row, row}, twin[2], alone = row; /* the second shows another part of the same image */
       two[1].repeats = 1, two[1].out = (int64_t)bytes;
-      if (row.window.width > 1) two[1].window.x++, two[1].window.width--;
+      if (row.window.width > 1 && row.window.x < PN_MAX_SIDE) two[1].window.x++, two[1].window.width--;
       alone.window = two[1].window;
       memcpy(twin, two, sizeof two);
       task.images = draw(16) ? images : NULL;
