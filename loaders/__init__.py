@@ -3,13 +3,15 @@
 `create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
 """
 
+from penstock.loaders.batch import Batch
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.choose_order import Blocks
-from penstock.loaders.compose import concat, mix, split, with_labels
+from penstock.loaders.compose import concat, mix, split, with_fields, with_labels
 from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.fields.field_specs import Boxes, Coco, Keypoints, Masks, Yolo
+from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.metrics.values import loader_metrics
@@ -21,14 +23,19 @@ from penstock.pipelines.errors import LoaderError
 __all__ = [
     "Batch",
     "Blocks",
+    "Boxes",
+    "Coco",
     "DaliOptions",
     "DataLoader",
     "Encoding",
     "EpochLedger",
+    "Keypoints",
     "Loader",
     "LoaderError",
     "LoaderStats",
+    "Masks",
     "Source",
+    "Yolo",
     "concat",
     "create_loader",
     "loader_metrics",
@@ -36,5 +43,6 @@ __all__ = [
     "open_source",
     "serve_prometheus",
     "split",
+    "with_fields",
     "with_labels",
 ]

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.loaders.open_source import SourceLike, open_source
+from penstock.loaders.fields.field_specs import field_source
+from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.labelled import label_source
@@ -68,6 +69,34 @@ def with_labels(
     Raises ValueError for other labels, and as open_source does.
     """
     return label_source(open_source(source, **options), labels, classes)
+
+
+def with_fields(source: SourceLike, **fields: Any) -> Source:
+    """Return data with more than an image and a label per sample; batches are then dicts of tensors by name.
+
+        with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
+        with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
+        with_fields("images", coco="instances.json")
+
+    Masks, boxes and keypoints follow the crop, turn and flip of their image. mixup, cutmix, auto_augment and several
+    views are refused with them.
+
+    Boxes are served as lists of float32 [k, 4], one tensor per image, with `boxes_classes`, int64 [k]: detection models
+    take one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 behind
+    the last) and `boxes_lengths`.
+
+    Args:
+        source: what open_source takes; its options may stand among the fields.
+        fields: by name. Under the name mask what Masks takes, boxes: Boxes, keypoints: Keypoints, coco: the path of a
+            JSON file, yolo: a folder of text files. Under any name one of Masks, Boxes, Keypoints, Coco and Yolo, or a
+            list of strings, of bytes, or of objects that JSON can hold, one per sample in the order of the data, or a
+            function of a sample's name that returns one, or open_source("a.tar", image="txt") for the texts of tars.
+            These are served as lists.
+
+    Raises ValueError for fields that do not fit the data, and as open_source does.
+    """
+    options, own = split_options(fields)
+    return field_source(open_source(source, **options), own)
 
 
 def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:

@@ -27,7 +27,7 @@ from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
 from penstock.loaders.sizes.size_schedule import check_sizes, make_phases
-from penstock.loaders.sources.contract import Source, has_targets, is_cache
+from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_cache
 from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
@@ -39,6 +39,7 @@ from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.batch.plain_stage import PlainStage
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
+from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
 
@@ -198,6 +199,8 @@ def create_loader(
     )
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
+    if has_fields(named):
+        _check_fields(named.field_kinds, views)
     if transform is not None and phases:
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, [(*view.size, 3) for view in views])
@@ -332,6 +335,14 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
             raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
     elif len(source.classes) < 2:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
+
+
+def _check_fields(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
+    moving = [name for name, kind in kinds.items() if kind.kind in MOVING]
+    if moving and len(views) > 1:
+        raise ValueError(f"{', '.join(moving)} cannot follow several views: give one pipeline")
+    if moving and (views[0].augment.mixes or views[0].augment.auto_augment):
+        raise ValueError(f"{', '.join(moving)} cannot follow mixup, cutmix and auto_augment: leave these out")
 
 
 def usable_device(device: str | torch.device) -> torch.device:

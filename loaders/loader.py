@@ -13,15 +13,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from penstock.loaders.batch import Batch
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
+from penstock.loaders.fields.served_fields import add_fields
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
-from penstock.loaders.sources.contract import Source, is_fetching
+from penstock.loaders.sources.contract import Source, has_fields, is_fetching
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Cursor, Engine
@@ -34,38 +34,6 @@ from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError
 
 _CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Hold a delivered batch: pixels, labels, and what was drawn for each row.
-
-    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1, or zeros where labels
-    are no class numbers.
-
-    Attributes:
-        images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device; a tuple of
-            these where there are several views. The geometry below is then [batch, views, ...].
-        labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; of sources with other
-            labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device.
-        index: int64 [batch], positions in the sorted source.
-        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
-        flips: bool [batch], whether the image is mirrored.
-        places: int32 [batch, 4], where in the image its crop lies, before it is turned.
-        turns: uint8 [batch], how the image is turned; see BatchPlan.
-        epoch: number of the epoch.
-        step: number of the step within the epoch.
-    """
-
-    images: Any
-    labels: Any
-    index: npt.NDArray[np.int64]
-    windows: npt.NDArray[np.int32]
-    flips: npt.NDArray[np.bool_]
-    places: npt.NDArray[np.int32]
-    turns: npt.NDArray[np.uint8]
-    epoch: int
-    step: int
 
 
 class Loader(DataLoaderAttributes):
@@ -117,7 +85,7 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            add_targets(self._engine.next, self._source),
+            add_fields(add_targets(self._engine.next, self._source), self._source),
             self._engine.ready,
             self._stages,
             seed=schedule.seed,
@@ -143,12 +111,14 @@ class Loader(DataLoaderAttributes):
         """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
         return self._current_schedule(certain=False).served_steps(epoch=self._cursor.epoch)
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Any]:
         return self._for_one_thread(self._tuples())
 
-    def _tuples(self) -> Generator[tuple[Any, ...], None, None]:
+    def _tuples(self) -> Generator[Any, None, None]:
         for batch in self.batches():
-            if self._with_index:
+            if has_fields(self._source):
+                yield batch.as_dict(with_index=self._with_index)
+            elif self._with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)
             else:
                 yield batch.images, batch.labels
@@ -212,7 +182,7 @@ class Loader(DataLoaderAttributes):
             host = batch.host
             if len(host.index):  # else its samples were all bad, or are all other ranks'
                 geometry = host.windows, host.flips, host.places, host.turns
-                yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step)
+                yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step, batch.fields)
 
     def _end_epoch(self, begun: _Beginning) -> None:
         left, self._left, self._begun = self._left, self._cursor, None

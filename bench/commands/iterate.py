@@ -14,7 +14,8 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError

@@ -14,9 +14,10 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.python_rows import PythonRows, pad_rows
 from penstock.loaders.engine.slots import Slot
 from penstock.loaders.engine.transform_step import TransformStep
+from penstock.loaders.fields.worker_fields import WorkerFields
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.native.rows import Progress, Rows
+from penstock.pipelines.native.rows import Progress, Rows, upright_sizes
 
 
 class Aborted(Exception):
@@ -35,7 +36,7 @@ class Producer:
     def __init__(self, settings: ProducerSettings, python: PythonRows | None = None) -> None:
         self._settings = settings
         self._native = native_rows(settings.source, settings.pipeline, settings.decoder)
-        self._python = python or PythonRows(settings)
+        self._python, self._fields = python or PythonRows(settings), WorkerFields(settings.source)
         self._transform = TransformStep(settings) if settings.transforms else None
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
@@ -67,18 +68,24 @@ class Producer:
         plan = self._settings.plan(cursor)
         pad_rows(np.flatnonzero(index < 0), batch)
         left, native_s = np.flatnonzero(index >= 0), 0.0
+        refused: dict[int, LoaderError] = {}
         if self._native is not None:
             filled = self._fill_natively(self._native, index, left, plan, batch, progress, keys)
             done = filled["row"][:, 0]
             _note(filled, batch.rows)
+            if self._fields.has_work:
+                refused = self._fields.fill(done.tolist(), batch.rows, batch.extras)
+            for row in refused:
+                self.tasks.pop(row, None)
             left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]
             native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
-        if len(left):
-            bad = self._python.fill(plan, index, left, batch, working_on, keys)
+        if len(left) or refused:
+            bad = self._python.fill(plan, index, left, batch, working_on, keys, refused)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
+        batch.rows["output"] = batch.layout.images[0].shape[:2]
         self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
@@ -115,5 +122,6 @@ def _note(filled: Rows, rows: npt.NDArray[np.void]) -> None:
     """Copy what is served from native rows, ROW [m, views], to the rows of the slot."""
     done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
     rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
+    rows["size"][done] = np.stack(upright_sizes(filled[:, 0]), 1)
     for name in ("window", "place", "turn", "flip"):
         rows[name][done] = filled[name] if filled.shape[1] > 1 else filled[name][:, 0]

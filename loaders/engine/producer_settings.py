@@ -9,6 +9,7 @@ from penstock.loaders.engine.layout import BatchLayout, Part, image_layout
 from penstock.loaders.engine.native_rows import Plan
 from penstock.loaders.engine.own_transform import OwnTransform
 from penstock.loaders.engine.sample_reader import SoundSamples
+from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bucket_order import Size
@@ -66,7 +67,12 @@ class ProducerSettings:
 
     def crops_layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor` before transforms."""
-        return image_layout(self.pipelines_at(cursor), self.schedule.at(cursor.epoch).batch_size)
+        return self._make_layout(self.pipelines_at(cursor), self.schedule.at(cursor.epoch).batch_size)
+
+    def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
+        images = image_layout(pipelines, batch_size)
+        masks = mask_types(self.source).items()
+        return images._replace(extras=tuple((name, Part(pipelines[0].size, kind)) for name, kind in masks))
 
     def _with_transforms(self, crops: BatchLayout) -> BatchLayout:
         if not self.transforms:
@@ -86,12 +92,12 @@ class ProducerSettings:
     @property
     def largest_layout(self) -> BatchLayout:
         """A layout that has room for any batch."""
-        layout = image_layout(self.pipelines, self.schedule.batch_size)
+        layout = self._with_transforms(self._make_layout(self.pipelines, self.schedule.batch_size))
         shapes = self.schedule.shapes()
         if not shapes:
-            return self._with_transforms(layout)
-        most = max(image_layout(resized(self.pipelines, size), number).num_bytes for number, size in shapes)
-        return layout._replace(images=(Part((-(-most // layout.batch_size),)),))
+            return layout
+        most = max(self._make_layout(resized(self.pipelines, size), number).num_bytes for number, size in shapes)
+        return layout._replace(images=(Part((-(-most // layout.batch_size),)),), extras=())
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from penstock.loaders.engine.native_rows import Plan
 from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.sample_reader import Loaded, SampleReader
 from penstock.loaders.engine.slots import Slot
+from penstock.loaders.fields.worker_fields import WorkerFields
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.errors import LoaderError
@@ -33,6 +35,7 @@ class PythonRows:
         self._settings = settings
         decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
         self._reader = SampleReader(settings.source, decoder, settings.sound)
+        self._fields = WorkerFields(settings.source)
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None
@@ -51,15 +54,16 @@ class PythonRows:
         batch: Slot,
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None = None,
+        refused: Mapping[int, LoaderError] = MappingProxyType({}),
     ) -> dict[int, BadSample]:
         """Fill the rows `wanted` of a batch, and return the bad samples among them by row.
 
         index: int64 [batch], the sample of each row; working_on: as Producer.produce takes it; keys: numbers by which
-        the rows are drawn, int64 [batch], None for their samples.
+        the rows are drawn, int64 [batch], None for their samples; refused: what is wrong with other rows, by row.
         """
         self._reader.read_s, self.repaired, self._keys, self._plan = 0.0, {}, keys, plan
         self._reader.will_need(index[wanted])
-        bad: dict[int, BadSample] = {}
+        bad = {row: self._bad(row, int(index[row]), error) for row, error in refused.items()}
         loaded: dict[int, Loaded] = {}
         for row, sample in zip(wanted.tolist(), index[wanted].tolist(), strict=True):
             working_on(sample)
@@ -92,10 +96,13 @@ class PythonRows:
         """Write a sample, whose images are made as place `at` of `plans` says, to its row."""
         self._write(row, item, plans, at, batch)
         first, done = plans[0], batch.rows[row]
-        done["index"], done["label"] = item.sample, -1
+        done["index"], done["label"], done["size"] = item.sample, -1, (item.width, item.height)
         for name, column in (("window", "windows"), ("place", "places"), ("turn", "turns"), ("flip", "flips")):
             views = [getattr(plan, column)[at] for plan in plans]
             done[name] = getattr(first, column)[at] if len(plans) == 1 else views
+        if self._fields.has_work:
+            for error in self._fields.fill([row], batch.rows, batch.extras).values():
+                raise error
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
         """Decode what the views of a sample show, and draw them to its row."""

@@ -106,6 +106,9 @@ class BatchSlots:
         slot = produced.item.slot
         memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
+        names = ("index", "label", "size", "output", "window", "place", "turn", "flip")
+        copies = {name: rows[name].copy() for name in names}  # before others may have the slot
+        extras = {name: array.copy() for name, array in Slot(layout, memory, rows).extras.items()}
         found: torch.Tensor | tuple[torch.Tensor, ...]
         if images is not None:
             recycler.give_back(slot)
@@ -116,17 +119,18 @@ class BatchSlots:
             found = _view_images(torch.from_numpy(memory.copy()), layout)
             recycler.give_back(slot)
         resident = images is not None and images.device.type != "cpu"
-        copies = {name: rows[name].copy() for name in ("index", "window", "place", "turn", "flip")}
         return HostBatch(
             cursor=produced.item.cursor,
             images=found,
             index=copies["index"],
-            labels=rows["label"].copy(),
+            labels=copies["label"],
             windows=copies["window"],
             flips=copies["flip"],
             places=copies["place"],
             turns=copies["turn"],
-            extras={name: array.copy() for name, array in Slot(layout, memory, rows).extras.items()},
+            extras=extras,
+            sizes=copies["size"],
+            output_size=tuple(copies["output"].max(0).tolist()),
             bad=produced.bad,
             produce_s=produced.produce_s,
             resident=resident,

@@ -37,7 +37,11 @@ class TransformStep:
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None,
     ) -> None:
-        """Make the images of `slot` from `crops`; padding becomes zeros. Raises LoaderError with the sample."""
+        """Make the images of `slot` from `crops`, and copy the rest; padding becomes zeros. Raises LoaderError with the sample."""
+        for name, array in crops.extras.items():
+            slot.extras[name][...] = array
+        for name, made in crops.extras.items():
+            slot.extras[name][...] = made
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
         served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
         for view, own in enumerate(self._settings.transforms):

@@ -15,6 +15,7 @@ import torch
 
 from penstock.loaders.feed.batch_transform import BatchTransform
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.feed.field_tensors import FieldTensors, send_fields
 from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
@@ -36,11 +37,13 @@ class DeviceBatch(NamedTuple):
         images: [batch, 3, height, width], in the stage's dtype and memory format; a tuple of these for several views.
         labels: int64 [batch]; float32 [batch, num_classes] where the stage mixes samples; or the source's targets, a
             tensor or a dict of tensors.
+        fields: the source's fields by name: tensors, lists of tensors, or lists.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
 
     images: Any
     labels: Any
+    fields: FieldTensors
     host: HostBatch
 
 
@@ -144,7 +147,8 @@ class DeviceFeed:
         if isinstance(first, Exception):
             raise first
         batch, event = first
-        self._copies.hand_over(event, (*_views(batch.images), *tensors_in(batch.labels)))
+        tensors = *_views(batch.images), *tensors_in(batch.labels), *tensors_in(batch.fields)
+        self._copies.hand_over(event, tensors)
         return batch
 
     def _fetch(self) -> None:
@@ -184,13 +188,17 @@ class DeviceFeed:
             views, labels = self._own(views, labels, host)
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
-            return DeviceBatch(_joined(views), labels, host)
+            return DeviceBatch(_joined(views), labels, self._send_fields(host), host)
         of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
         of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
         # Padding at the end costs no copy; in between it stands for bad samples.
         kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, views[0].device)
         images = _joined(tuple(view[kept] for view in views))
-        return DeviceBatch(images, map_targets(lambda part: part[kept], labels), replace(host, **of_each_row))
+        labels = map_targets(lambda part: part[kept], labels)
+        return DeviceBatch(images, labels, self._send_fields(host, rows), replace(host, **of_each_row))
+
+    def _send_fields(self, host: HostBatch, rows: npt.NDArray[np.intp] | None = None) -> FieldTensors:
+        return send_fields(host.fields, rows, self._device, self._copies) if host.fields else {}
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
         return map_targets(lambda part: self._stages[0].targets(part, plan), labels)

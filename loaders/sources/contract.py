@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
@@ -147,6 +148,28 @@ class TargetSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class FieldSource(Source, Protocol):
+    """Serve fields of a sample next to its image and label."""
+
+    @property
+    def field_kinds(self) -> dict[str, FieldKind]:
+        """Name -> what the field is."""
+        ...
+
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of images `indices` that are no masks, by name.
+
+        Boxes are a Ragged of float32 [4] (left, top, right, bottom) and int64 class numbers; keypoints float32 [n, k,
+        3], or of boxes a Ragged of [k, 3]; text, bytes and json are lists. Pixels are those of the image as it is read.
+        """
+        ...
+
+    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
+        """Return mask `name` of image `index`: an encoded file, or integers [height, width]."""
+        ...
+
+
 def is_located(source: Source) -> bool:
     """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
     if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
@@ -171,6 +194,11 @@ def is_fetching(source: Source) -> TypeGuard[FetchingSource]:
 def has_targets(source: Source) -> TypeGuard[TargetSource]:
     """Return whether the labels of `source` are no class numbers, or several named ones."""
     return isinstance(source, TargetSource) and getattr(source, "has_targets", True)
+
+
+def has_fields(source: Source) -> TypeGuard[FieldSource]:
+    """Return whether `source` has more than images and labels."""
+    return isinstance(source, FieldSource) and getattr(source, "has_fields", True)
 
 
 def refuse_targets(source: Source, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,12 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import (
     BlockSource,
     FetchingSource,
+    FieldSource,
     LocatedSource,
     Source,
     TargetSource,
     WindowSource,
+    has_fields,
     has_targets,
     is_cache,
     is_fetching,
@@ -24,6 +26,7 @@ from penstock.loaders.sources.contract import (
     sample_name,
 )
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
@@ -42,6 +45,7 @@ class View:
         has_windows: whether `source` reads parts of images, as a cache does.
         fetches: whether `source` fetches samples ahead of their use.
         has_targets: whether the labels of `source` are no class numbers, or several named ones.
+        has_fields, field_kinds: whether `source` has more than images and labels, and what that is, by name.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -55,7 +59,8 @@ class View:
         self.fingerprint = self._digest(source.fingerprint)
         self.content = self._digest(getattr(source, "content", source.fingerprint))
         self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
-        self.has_targets = has_targets(source)
+        self.has_targets, self.has_fields = has_targets(source), has_fields(source)
+        self.field_kinds: dict[str, FieldKind] = dict(source.field_kinds) if has_fields(source) else {}
 
     def _digest(self, of_source: str) -> str:
         return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()
@@ -152,6 +157,16 @@ class View:
         """Return the labels of images `indices`, where they are no class numbers."""
         assert isinstance(self.source, TargetSource)
         return self.source.targets(self._at(indices))
+
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of images `indices` that are no masks, by name."""
+        assert isinstance(self.source, FieldSource)
+        return self.source.fields(self._at(indices))
+
+    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
+        """Return mask `name` of image `index`."""
+        assert isinstance(self.source, FieldSource)
+        return self.source.mask(name, self._at(index))
 
     def path(self, index: int) -> bytes:
         """Return what error texts call image `index`."""

@@ -72,6 +72,9 @@ class HostBatch:
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
+        sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
+        output_size: (height, width) of the images before transforms.
+        fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays.
         extras: other arrays that workers make, [batch, ...], by name, such as masks; zeros in padding rows.
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
@@ -101,6 +104,9 @@ class HostBatch:
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    sizes: npt.NDArray[np.int32] | None = None
+    output_size: tuple[int, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
     when_read: Callable[[torch.Tensor], object] | None = None
 
 

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import (
     BlockSource,
     FetchingSource,
+    FieldSource,
     LocatedSource,
     Source,
     WindowSource,
+    has_fields,
     has_targets,
     is_cache,
     is_fetching,
@@ -24,6 +26,8 @@ from penstock.loaders.sources.contract import (
 )
 from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines.errors import count_text
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.ragged import join_rows, take_rows
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets, map_targets, parts_of
@@ -47,6 +51,7 @@ class Concat:
         has_windows: whether all of them read parts of images, as caches do.
         fetches: whether some of them fetch samples ahead of their use.
         has_targets: whether all of them have labels that are no class numbers, or several named ones.
+        has_fields, field_kinds: whether all of them have more than images and labels, and what that is, by name.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -63,6 +68,8 @@ class Concat:
         self.has_windows = all(map(is_cache, self.sources))
         self.fetches = any(map(is_fetching, self.sources))
         self.has_targets = _check_targets(self.sources)
+        self.field_kinds = _check_fields(self.sources)
+        self.has_fields = bool(self.field_kinds)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -167,6 +174,24 @@ class Concat:
                 part[here] = own[name]
         return found
 
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of images `indices` that are no masks, by name."""
+        parts, places = [], []
+        for source, _, inner, here in self._parts(indices):
+            assert isinstance(source, FieldSource)
+            parts.append(source.fields(inner))
+            places.append(np.flatnonzero(here))
+        if not parts:
+            return self.sources[0].fields(indices)  # type: ignore[attr-defined,no-any-return]
+        order = np.argsort(np.concatenate(places))
+        return {name: take_rows(join_rows([part[name] for part in parts]), order) for name in parts[0]}
+
+    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
+        """Return mask `name` of image `index`."""
+        source, inner = self._place(index)
+        assert isinstance(source, FieldSource)
+        return source.mask(name, inner)
+
     def name(self, index: int) -> bytes:
         """Return the name of image `index` in its own source; two sources may have the same names."""
         return sample_name(*self._place(index))
@@ -209,6 +234,16 @@ def _check_targets(sources: Sequence[Source]) -> bool:
     if len(kinds) > 1:
         raise ValueError(f"labels of joined sources must be of one kind, got {' and '.join(sorted(kinds))}")
     return kinds != {"class numbers"}
+
+
+def _check_fields(sources: Sequence[Source]) -> dict[str, FieldKind]:
+    """Return the fields of sources by name; raise ValueError where they differ."""
+    first, *others = [source.field_kinds if has_fields(source) else {} for source in sources]
+    for other in others:
+        if other != first:
+            differ = sorted(name for name in {**first, **other} if first.get(name) != other.get(name))
+            raise ValueError(f"joined sources must have equal fields, classes included; {', '.join(differ)} differ")
+    return dict(first)
 
 
 def concat_sources(sources: Sequence[Source]) -> Source:

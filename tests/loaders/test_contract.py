@@ -21,7 +21,8 @@ import torch
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.library import native_library
 

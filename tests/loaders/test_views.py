@@ -17,7 +17,8 @@ from photo_folder import write_folder
 from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 from penstock.pipelines.plan.crops import plan_batch
 

@@ -2,7 +2,8 @@
 
 `python training_proof.py --seeds 3 --json FILE`: the same model, schedule and augmentation on two data sets, from the
 same initial weights for a seed: photos of the demo set (`penstock synth`), and the digits of scikit-learn, which has to
-be installed. Torch's DataLoader runs torchvision-style transforms in Pillow. Each loader draws its own crops, so the accuracies differ as two seeds do.
+be installed. Torch's DataLoader runs torchvision-style transforms in Pillow. Each loader draws its own crops, so the
+accuracies differ as two seeds do.
 """
 
 from __future__ import annotations
@@ -110,11 +111,7 @@ def main(
         whole = ImagePipeline(size=(32, 32), crop="full", flip=0)
         sets = {
             "demo photos": (photos["train"], photos["val"], crops, imagenet_eval(64, center_fraction=1.0)),
-            "digits": (
-                *digits(),
-                imagenet_train(32, scale=(0.6, 1.0), flip=0.0),
-                ImagePipeline(size=(32, 32), crop="full", flip=0),
-            ),
+            "digits": (*digits(), imagenet_train(32, scale=(0.6, 1.0), flip=0.0), whole),
         }
         for name, (training, validation, pipeline, evaluation) in sets.items():
             (Path(folder) / name).mkdir()

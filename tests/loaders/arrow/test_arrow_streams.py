@@ -15,7 +15,8 @@ import torch
 from photo_tables import photo_table, write_arrow, write_parquet, write_saved
 
 from penstock.loaders import create_loader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.native.library import native_library

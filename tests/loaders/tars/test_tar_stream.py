@@ -18,7 +18,8 @@ from photo_folder import write_folder
 from tar_files import pack_folder, write_tar
 
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import View
 from penstock.pipelines import imagenet_train

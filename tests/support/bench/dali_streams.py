@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders import create_loader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.batch import Batch
+from penstock.loaders.loader import Loader
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines import imagenet_train
 

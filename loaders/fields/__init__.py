@@ -1,0 +1,1 @@
+"""Fields of samples next to image and label: masks, boxes, keypoints, text."""

@@ -1,0 +1,94 @@
+"""Reads the boxes and keypoints of a JSON file of COCO."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.fields.mask_files import sample_names
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.errors import printable
+from penstock.pipelines.fields.ragged import Ragged
+
+
+class CocoFields(NamedTuple):
+    """Hold what a JSON file of COCO says of the samples of a source.
+
+    Attributes:
+        boxes: left, top, right, bottom, float32 [4], and class number of each.
+        classes: names of the class numbers.
+        points: keypoints of each box, float32 [k, 3]; None where the file has none.
+        swaps: pairs of keypoints called left_... and right_...
+    """
+
+    boxes: Ragged
+    classes: tuple[bytes, ...]
+    points: Ragged | None
+    swaps: tuple[tuple[int, int], ...]
+
+
+def read_coco(source: Source, path: Any) -> CocoFields:
+    """Read the annotations of the samples of a source; crowds are left out. Raises ValueError, OSError."""
+    with open(path, "rb") as file:
+        try:
+            document = json.load(file)
+            images, categories = document["images"], sorted(document["categories"], key=lambda each: each["id"])
+            annotations = [each for each in document["annotations"] if not each.get("iscrowd")]
+            image_ids = np.array([each["image_id"] for each in annotations], np.int64)
+            given = np.array([each["bbox"] for each in annotations], np.float64).reshape(-1, 4)
+            category_ids = [each["category_id"] for each in annotations]
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{printable(str(path))} is no JSON file of COCO instances ({what})") from None
+    number_of = {each["id"]: number for number, each in enumerate(categories)}
+    numbers = np.array([number_of.get(each, -1) for each in category_ids], np.int64)
+    for wrong in np.flatnonzero((numbers < 0) | (given[:, 2:] < 0).any(1) | ~np.isfinite(given).all(1))[:1]:
+        which = f"annotation {annotations[wrong].get('id')} of image {image_ids[wrong]}"
+        wanted = "a category of the file and bbox (x, y, width, height)"
+        raise ValueError(f"{which} must have {wanted}, got {category_ids[wrong]} and {given[wrong].tolist()}")
+    ids = _find_images(source, images)
+    order = np.argsort(image_ids, kind="stable")
+    begins, ends = (np.searchsorted(image_ids[order], ids, side) for side in ("left", "right"))
+    lengths = ends - begins
+    chosen = order[np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(int(lengths.sum()))]
+    corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)
+    boxes = Ragged(lengths, (corners[chosen], numbers[chosen]))
+    classes = tuple(str(each.get("name", each["id"])).encode() for each in categories)
+    names = next((each["keypoints"] for each in categories if each.get("keypoints")), None)
+    if names is None:
+        return CocoFields(boxes, classes, None, ())
+    points = np.array([_keypoints(annotations[number], len(names)) for number in chosen.tolist()], np.float32)
+    points = points.reshape(-1, len(names), 3)
+    return CocoFields(boxes, classes, Ragged(lengths, (points,)), _mirrored(names))
+
+
+def _find_images(source: Source, images: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
+    """Return the id of the image of each sample: that of its name, or else of its last part."""
+    whole = {str(each["file_name"]): each["id"] for each in images}
+    last = {os.path.basename(name): number for name, number in whole.items()}
+    found = []
+    for index, name in enumerate(sample_names(source)):
+        number = whole.get(name, last.get(os.path.basename(name)))
+        if number is None:
+            raise ValueError(f"sample {index} ({printable(name)}) is none of the {len(images):,} images of the file")
+        found.append(number)
+    return np.array(found, np.int64)
+
+
+def _keypoints(annotation: dict[str, Any], count: int) -> npt.NDArray[np.float64]:
+    points = np.array(annotation.get("keypoints") or [0] * (3 * count), np.float64)
+    if points.size != 3 * count:
+        raise ValueError(f"annotation {annotation.get('id')} has {points.size} numbers for {count} keypoints")
+    points = points.reshape(count, 3)
+    points[:, :2] += 0.5  # COCO counts from the centre of the first pixel
+    return points
+
+
+def _mirrored(names: list[str]) -> tuple[tuple[int, int], ...]:
+    number_of = {name: number for number, name in enumerate(names)}
+    pairs = ((number, number_of.get(f"right{name[4:]}")) for name, number in number_of.items() if name[:4] == "left")
+    return tuple((left, right) for left, right in pairs if right is not None)

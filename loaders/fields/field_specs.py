@@ -1,0 +1,231 @@
+"""What users give for a field: Masks, Boxes, Keypoints, Coco, Yolo, or plain lists of text and objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from penstock.loaders.fields.box_values import check_boxes, check_keypoints
+from penstock.loaders.fields.coco import read_coco
+from penstock.loaders.fields.columns import ArrayColumn, BytesColumn, RaggedColumn
+from penstock.loaders.fields.fielded import Field, Fielded
+from penstock.loaders.fields.mask_files import find_masks, match_source, sample_names
+from penstock.loaders.fields.yolo import read_yolo
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, checked_number, set_checked, shown
+from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
+
+_MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+_TAKEN = ("images", "labels", "index")  # in a batch
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Say where the mask of each image is; it is cut, resized by nearest neighbour, turned and flipped with its image.
+
+    Attributes:
+        where: a folder, in which each mask has the name of its image, perhaps with another suffix; a pattern such as
+            "masks/{name}_seg.png", where {name} is the image's name without suffix; a function of the image's name that
+            returns a path; a list of paths; integers [n, height, width]; or open_source(...) of masks that are images,
+            such as open_source("train.tar", image="seg.png").
+        ignore_index: value of pixels outside the image.
+        dtype: "uint8", or "int32" for more than 256 values, such as PNGs of 16 bits.
+    """
+
+    where: Any
+    ignore_index: int = 255
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        checked_choice("dtype of masks", self.dtype, tuple(_MASK_TYPES))
+        limits = _MASK_TYPES[self.dtype]
+        set_checked(self, ignore_index=checked_int(f"ignore_index of {self.dtype} masks", self.ignore_index, *limits))
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Give the boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
+
+    Attributes:
+        boxes: an array [k, 4] per image.
+        classes: a list of k class numbers or class names per image; None for class 0.
+        names: what class numbers are called, or which names have which numbers.
+        min_area: a box that keeps a smaller share of its area in the crop is dropped.
+        padded: serve tensors [batch, most, ...] and the number of boxes of each image, not a list of tensors.
+    """
+
+    boxes: Sequence[Any]
+    classes: Sequence[Any] | None = None
+    names: Sequence[str] | None = None
+    min_area: float = MIN_AREA
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        _check_serving(self)
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """Give the keypoints of each image: an array [n, k, 3] of x, y and visibility, or [n, k, 2].
+
+    Attributes:
+        points: x and y in pixels of the image, from its edge: the centre of the first pixel is 0.5. Visibility 0 means
+            that a point is not known.
+        swaps: pairs of points that change places in a mirror image, such as left and right hand.
+    """
+
+    points: Any
+    swaps: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True)
+class Coco:
+    """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
+
+    Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
+    0. 0.5 is added to keypoints, which COCO counts from the centre of the first pixel.
+
+    Attributes:
+        path: of the JSON file.
+        min_area, padded: as Boxes has them.
+    """
+
+    path: Any
+    min_area: float = MIN_AREA
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        _check_serving(self)
+
+
+@dataclass(frozen=True)
+class Yolo:
+    """Read the boxes of a folder of text files of YOLO: class, centre and sides as shares of the image, one per line.
+
+    Attributes:
+        folder: with a .txt of the name of each image; an image without one has no boxes.
+        names: what the class numbers are called.
+        min_area, padded: as Boxes has them.
+    """
+
+    folder: Any
+    names: Sequence[str] | None = None
+    min_area: float = MIN_AREA
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        _check_serving(self)
+
+
+def _check_serving(spec: Any) -> None:
+    set_checked(
+        spec, min_area=checked_number("min_area", spec.min_area, 0, 1), padded=checked_bool("padded", spec.padded)
+    )
+
+
+_BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco, "yolo": Yolo}
+
+
+def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
+    """Return `source` with fields, as with_fields takes them. Raises ValueError."""
+    found: dict[str, Field] = {}
+    for name, value in fields.items():
+        if name in _TAKEN:
+            raise ValueError(f"a field must not be called {name}, which batches have already")
+        try:
+            found |= _make_fields(source, name, value)
+        except ValueError as error:
+            raise ValueError(f"field {name!r}: {error}") from error
+    if not found:
+        raise ValueError("with_fields needs at least one field, such as mask='masks'")
+    return Fielded(source, found)
+
+
+def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
+    """Return the fields by name that a user's value stands for."""
+    spec = _as_spec(name, value)
+    if isinstance(spec, Masks):
+        return {name: _mask_field(source, spec)}
+    if isinstance(spec, Keypoints):
+        points, swaps = check_keypoints(spec.points, spec.swaps, len(source))
+        return {name: Field(FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1]), ArrayColumn(points))}
+    if isinstance(spec, (Boxes, Coco, Yolo)):
+        served = partial(FieldKind, kind="boxes", min_area=spec.min_area, padded=spec.padded)
+        if isinstance(spec, Yolo):
+            boxes, classes = read_yolo(source, spec.folder, spec.names)
+            return {_called(name, "yolo"): Field(served(classes=classes, relative=True), RaggedColumn(boxes))}
+        if isinstance(spec, Boxes):
+            boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source))
+            return {name: Field(served(classes=classes), RaggedColumn(boxes))}
+        read = read_coco(source, spec.path)
+        called = _called(name, "coco")
+        fields = {called: Field(served(classes=read.classes), RaggedColumn(read.boxes))}
+        if read.points is not None:
+            count = read.points.parts[0].shape[1]
+            kind = FieldKind(kind="keypoints", of=called, swaps=read.swaps, points=count, padded=spec.padded)
+            fields["keypoints" if called == "boxes" else f"{called}_keypoints"] = Field(kind, RaggedColumn(read.points))
+        return fields
+    return {name: _plain_field(source, spec)}
+
+
+def _as_spec(name: str, value: Any) -> Any:
+    if isinstance(value, tuple(_BY_NAME.values())) or name not in _BY_NAME:
+        return value
+    if name == "boxes" and isinstance(value, tuple) and len(value) == 2:
+        return Boxes(*value)
+    return _BY_NAME[name](value)
+
+
+def _called(name: str, reader: str) -> str:
+    return "boxes" if name == reader else name
+
+
+def _mask_field(source: Source, spec: Masks) -> Field:
+    kind = FieldKind(kind="mask", dtype=spec.dtype, ignore_index=spec.ignore_index)
+    where = spec.where.numpy(force=True) if hasattr(spec.where, "detach") else spec.where
+    if not isinstance(where, np.ndarray):
+        return Field(kind, find_masks(source, where))
+    if where.ndim != 3 or where.dtype.kind not in "biu" or len(where) != len(source):
+        what = f"{where.dtype} {list(where.shape)}"
+        raise ValueError(f"masks must be integers [{len(source)}, height, width], one per sample, got {what}")
+    low, high = _MASK_TYPES[spec.dtype]
+    if where.size and (where.min() < low or where.max() > high):
+        raise ValueError(
+            f"values of {spec.dtype} masks must be from {low} to {high}, got {where.min()} to {where.max()}"
+        )
+    return Field(kind, ArrayColumn(where.astype(spec.dtype, copy=False)))
+
+
+def _plain_field(source: Source, value: Any) -> Field:
+    """Return a field of strings, of bytes, or of objects that JSON can hold."""
+    values = [value(name) for name in sample_names(source)] if callable(value) else value
+    if isinstance(values, Source):
+        others = match_source(source, values)
+        values = [bytes(others.read(index)).decode("utf-8", "surrogateescape") for index in range(len(source))]
+    values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
+    if not isinstance(values, (list, tuple)) or len(values) != len(source):
+        got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
+        raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
+    for kind, of_type, encode in _PLAIN:
+        if all(isinstance(each, of_type) for each in values):
+            return Field(FieldKind(kind=kind), BytesColumn([encode(each) for each in values]))
+    raise AssertionError("every value is an object")
+
+
+def _encode_json(value: Any) -> bytes:
+    try:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"values must be text, bytes, or what JSON can hold, got {shown(value)} ({error})") from None
+
+
+_PLAIN: tuple[tuple[str, type, Callable[[Any], bytes]], ...] = (
+    ("text", str, lambda text: text.encode("utf-8", "surrogateescape")),
+    ("bytes", bytes, bytes),
+    ("json", object, _encode_json),
+)

@@ -1,0 +1,110 @@
+"""Finds and reads the masks of samples: files, or the images of another source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
+from penstock.loaders.sources.contract import Source, sample_name
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
+
+
+class MaskFiles:
+    """Read the mask file of each sample."""
+
+    def __init__(self, paths: Iterable[bytes]) -> None:
+        self._paths = BytesColumn([os.path.abspath(path) for path in paths])
+        self.digest = self._paths.digest
+
+    def read(self, index: int) -> bytes:
+        """Return the content of the mask of sample `index`. Raises OSError."""
+        (path,) = self._paths.take_bytes(np.array([index]))
+        with open(path, "rb") as file:
+            return file.read()
+
+
+class MaskSource:
+    """Read the masks of samples as the images of another source, `numbers` (int64 [n]) of which are theirs."""
+
+    def __init__(self, masks: Source, numbers: npt.NDArray[np.int64]) -> None:
+        self._masks, self._numbers = masks, ArrayColumn(numbers)
+
+    def read(self, index: int) -> bytes | npt.NDArray[Any]:
+        """Return the mask of sample `index`."""
+        return self._masks.read(int(self._numbers.take(index)))
+
+    def digest(self) -> bytes:
+        """Return a digest of which masks these are."""
+        return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
+
+
+def find_masks(source: Source, where: Any) -> MaskFiles | MaskSource:
+    """Return the masks of a source's samples.
+
+    where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as
+    "masks/{name}_seg.png", where {name} is the image's name without its suffix; a function of the image's name; a list
+    of paths; or a Source whose images are the masks, of the same names or keys. Raises ValueError.
+    """
+    if isinstance(where, Source):
+        return match_source(source, where)
+    if callable(where):
+        return MaskFiles(os.fsencode(where(name)) for name in sample_names(source))
+    if isinstance(where, (list, tuple)):
+        if len(where) != len(source):
+            raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
+        return MaskFiles(map(os.fsencode, where))
+    if not isinstance(where, (str, os.PathLike)):
+        raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
+    text = os.fspath(where)
+    if "://" in text or text.lower().endswith(".json"):
+        raise ValueError(
+            f"masks cannot be taken from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
+            "images; segmentations of COCO must be drawn to PNGs first (pycocotools)"
+        )
+    if "{name}" in text:
+        return MaskFiles(
+            os.fsencode(text.replace("{name}", os.path.splitext(name)[0])) for name in sample_names(source)
+        )
+    return MaskFiles(_find_in_folder(source, text))
+
+
+def sample_names(source: Source) -> Iterable[str]:
+    """Yield the name of each sample as text."""
+    return (os.fsdecode(sample_name(source, index)) for index in range(len(source)))
+
+
+def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
+    names: dict[str, str] = {}
+    for parent, _, files in os.walk(folder, followlinks=True):
+        for file in sorted(files, reverse=True):
+            name = os.path.relpath(os.path.join(parent, file), folder)
+            names[os.path.splitext(name)[0]] = name
+    for index, name in enumerate(sample_names(source)):
+        found = names.get(os.path.splitext(name)[0])
+        if found is None:
+            raise ValueError(
+                f"no mask for sample {index} ({printable(name)}) in {printable(folder)}: it must have its name"
+            )
+        yield os.fsencode(os.path.join(folder, found))
+
+
+def match_source(source: Source, masks: Source) -> MaskSource:
+    """Find the image of `masks` that has the name of each sample, up to its first dot as in tars. Raises ValueError."""
+    number_of = {_key(name): number for number, name in enumerate(sample_names(masks))}
+    numbers = [number_of.get(_key(name), -1) for name in sample_names(source)]
+    if -1 in numbers:
+        index = numbers.index(-1)
+        raise ValueError(f"no mask for sample {index} ({printable(sample_name(source, index))}) among the masks")
+    return MaskSource(masks, np.array(numbers, np.int64))
+
+
+def _key(name: str) -> str:
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/{last.partition('.')[0]}"

@@ -1,0 +1,107 @@
+"""Puts the fields of samples into the batches of an engine, where the geometry of each row is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import FieldSource, Source, has_fields
+from penstock.loaders.stream.engine_contract import HostBatch
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.placement import corners_of, place_boxes, place_keypoints
+from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.plan.crops import BatchPlan
+
+_EMPTY = {"text": "", "bytes": b"", "json": None}  # in rows without a sample
+
+
+def add_fields(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
+    """Return what makes the same batches with the fields of `source`, which are empty in rows without a sample."""
+    return partial(_with_fields, next_batch, source) if has_fields(source) else next_batch
+
+
+def _with_fields(next_batch: Callable[[], HostBatch], source: FieldSource) -> HostBatch:
+    batch = next_batch()
+    kinds = source.field_kinds
+    served: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if kind.kind == "mask":
+            served[name] = batch.extras[name]
+            served[name][batch.index < 0] = kind.ignore_index
+    rows = np.flatnonzero(batch.index >= 0)
+    try:
+        values = source.fields(batch.index[rows])
+        for name, kind in kinds.items():
+            if kind.kind in _EMPTY:
+                served[name] = _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
+            elif kind.kind == "keypoints" and not kind.of:
+                whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
+                whole[rows] = place_keypoints(values[name], rows, kind, _plan(batch), _size(batch))
+                served[name] = whole
+            elif kind.kind == "boxes":
+                served |= _serve_boxes(batch, rows, name, kinds, values)
+    except LoaderError:
+        raise
+    except Exception as error:
+        cause = f"the source's fields() raised {type(error).__name__}: {error}"
+        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+    return replace(batch, fields={name: served[name] for name in _in_order(kinds, served)})
+
+
+def _serve_boxes(
+    batch: HostBatch, rows: npt.NDArray[np.intp], name: str, kinds: dict[str, FieldKind], values: dict[str, Any]
+) -> dict[str, Any]:
+    """Return boxes, their classes, and the keypoints that belong to them."""
+    kind, plan, size = kinds[name], _plan(batch), _size(batch)
+    boxes = _all_rows(values[name], rows, len(batch.index))
+    assert batch.sizes is not None
+    placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, plan, size)
+    served = {name: placed.parts[0], f"{name}_classes": placed.parts[1]}
+    fills = {name: 0.0, f"{name}_classes": -1}
+    for other, its_kind in kinds.items():
+        if its_kind.of == name and its_kind.kind == "keypoints":
+            points = _all_rows(values[other], rows, len(batch.index)).keep(kept)
+            served[other], fills[other] = place_keypoints(points.parts[0], points.rows, its_kind, plan, size), 0.0
+    together = Ragged(placed.lengths, tuple(served.values()))
+    if kind.padded:
+        return dict(zip(served, together.pad(list(fills.values())), strict=True)) | {f"{name}_lengths": placed.lengths}
+    return {part: Ragged(placed.lengths, (values,)) for part, values in served.items()}
+
+
+def _in_order(kinds: dict[str, FieldKind], served: dict[str, Any]) -> list[str]:
+    """Return the names of what is served, each field followed by what belongs to it."""
+    own = [[name, f"{name}_classes", f"{name}_lengths"] for name in kinds]
+    return [name for names in own for name in names if name in served]
+
+
+def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
+    """Return the elements of `rows` as those of a batch of `count` rows. Raises ValueError for unequal lengths."""
+    if len(values.lengths) != len(rows) or any(len(part) != values.lengths.sum() for part in values.parts):
+        raise ValueError(f"{len(rows)} samples were asked for, and lengths and parts must be of these")
+    lengths = np.zeros(count, np.int64)
+    lengths[rows] = values.lengths
+    return values._replace(lengths=lengths)
+
+
+def _spread(values: list[Any], rows: npt.NDArray[np.intp], count: int, empty: Any) -> list[Any]:
+    if len(rows) == count:
+        return list(values)
+    spread = [empty] * count
+    for row, value in zip(rows.tolist(), values, strict=True):
+        spread[row] = value
+    return spread
+
+
+def _plan(batch: HostBatch) -> BatchPlan:
+    return BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
+
+
+def _size(batch: HostBatch) -> tuple[int, int]:
+    height, width = batch.output_size
+    return height, width

@@ -1,0 +1,90 @@
+"""WorkerFields makes the masks of rows whose images are made, and checks their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import Source, has_fields
+from penstock.loaders.sources.source_faults import call_source
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.masks import decode_mask, window_of_mask
+from penstock.pipelines.fields.placement import corners_of, find_outside
+
+
+class WorkerFields:
+    """Makes what workers have to make of a source's fields; belongs to one thread.
+
+    Attributes:
+        has_work: whether there is anything to make or to check.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source if has_fields(source) else None
+        kinds = {} if self._source is None else self._source.field_kinds
+        self._masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
+        self._boxes = {name: kind for name, kind in kinds.items() if kind.kind == "boxes"}
+        self.has_work = bool(self._masks or self._boxes)
+
+    def fill(
+        self, rows: list[int], about: npt.NDArray[np.void], masks: Mapping[str, npt.NDArray[Any]]
+    ) -> dict[int, LoaderError]:
+        """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
+
+        about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
+        """
+        if not rows:
+            return {}
+        wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
+        for row in rows:
+            try:
+                for name in self._masks:
+                    self._fill_mask(name, about[row], masks[name][row])
+            except LoaderError as error:
+                wrong[row] = error
+        return wrong
+
+    def _fill_mask(self, name: str, about: Any, out: npt.NDArray[Any]) -> None:
+        assert self._source is not None
+        kind = self._masks[name]
+        mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
+        width, height = about["size"].tolist()
+        if mask.shape != (height, width):
+            size = "x".join(map(str, mask.shape[::-1]))
+            cause = f"field {name!r}: the mask has {size} pixels, and its image {width}x{height}"
+            raise LoaderError("E-DATASET", cause, fix="give each image a mask of its size, or on_bad_sample='replace'")
+        if mask.dtype.itemsize > out.dtype.itemsize and mask.max(initial=0) > np.iinfo(out.dtype).max:
+            cause = f"field {name!r}: the mask has values up to {mask.max()}, and {kind.dtype} holds less"
+            raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
+        window, place = (tuple(about[column].tolist()) for column in ("window", "place"))
+        window_of_mask(mask, window, place, out.shape, int(about["turn"]), bool(about["flip"]), kind.ignore_index, out)
+
+    def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:
+        assert self._source is not None
+        try:
+            values = self._source.fields(about["index"].astype(np.int64))
+        except LoaderError:
+            raise
+        except Exception as error:
+            cause = f"the source's fields() raised {type(error).__name__}: {error}"
+            raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+        wrong: dict[int, LoaderError] = {}
+        for name, kind in self._boxes.items():
+            boxes = values[name]
+            corners, of = corners_of(boxes, kind, about["size"]), boxes.rows
+            for box in find_outside(corners, of, about["size"]).tolist():
+                width, height = about["size"][of[box]].tolist()
+                corner = [round(value, 2) for value in corners[box].tolist()]
+                cause = f"field {name!r}: box {corner} reaches out of its image of {width}x{height} pixels"
+                fix = "give left, top, right, bottom in pixels of the image as it is read, or on_bad_sample='replace'"
+                wrong[rows[int(of[box])]] = LoaderError("E-DATASET", cause, fix=fix)
+        return wrong
+
+
+def mask_types(source: Source) -> dict[str, str]:
+    """Return the dtype of each mask of `source` by name."""
+    kinds = source.field_kinds if has_fields(source) else {}
+    return {name: np.dtype(kind.dtype).str for name, kind in kinds.items() if kind.kind == "mask"}

@@ -1,0 +1,50 @@
+"""Reads the boxes of YOLO's text files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.fields.box_values import number_classes
+from penstock.loaders.fields.mask_files import sample_names
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.errors import printable
+from penstock.pipelines.fields.ragged import Ragged
+
+
+def read_yolo(source: Source, folder: Any, names: Sequence[str] | None) -> tuple[Ragged, tuple[bytes, ...]]:
+    """Return boxes, centre and sides as shares of the image, float32 [4], with class numbers; and the classes' names.
+
+    Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
+    """
+    found = []
+    for name in sample_names(source):
+        path = os.path.join(folder, os.path.splitext(name)[0] + ".txt")
+        found.append(_read_file(path) if os.path.exists(path) else None)
+    if not any(each is not None for each in found):
+        raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
+    values = [np.zeros((0, 5)) if each is None else each for each in found]
+    numbers, classes = number_classes([each[:, 0].astype(np.int64).tolist() for each in values], names)
+    lengths = np.array(list(map(len, values)), np.int64)
+    return Ragged(lengths, (np.concatenate(values)[:, 1:].astype(np.float32), numbers)), classes
+
+
+def _read_file(path: str) -> npt.NDArray[np.float64]:
+    with open(path, encoding="ascii") as file:
+        lines = [line.split() for line in file if line.strip()]
+    if not lines:
+        return np.zeros((0, 5))
+    try:
+        values = np.array(lines, np.float64)
+    except ValueError:
+        values = np.zeros((0, 0))
+    if values.shape[1:] != (5,):
+        raise ValueError(f"{printable(path)}: lines must be 'class x y width height' (outlines and poses are not read)")
+    wrong = np.flatnonzero(~np.isfinite(values).all(1) | (values[:, 3:] < 0).any(1) | (values[:, 0] % 1 != 0))
+    if len(wrong):
+        raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])} is no class number with a box")
+    return values

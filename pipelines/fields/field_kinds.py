@@ -1,0 +1,45 @@
+"""The kinds of fields that a sample may have next to its image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.pipelines.checked import checked_choice
+
+KINDS = ("mask", "boxes", "keypoints", "text", "bytes", "json")
+MOVING = ("mask", "boxes", "keypoints")  # what has to follow the image's crop, turn and flip
+# Ultralytics' training drops boxes below this share after its crops. torchvision and albumentations keep any sliver
+# unless told otherwise, and a model cannot learn a class from a sliver.
+MIN_AREA = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldKind:
+    """Say what a field of a source is, and how it is served.
+
+    Attributes:
+        kind: one of KINDS.
+        classes: of boxes, what their class numbers are called.
+        min_area: of boxes, those that keep a smaller share of their area in the crop are dropped.
+        relative: of boxes, whether they are stored as shares of the image's sides, not as pixels.
+        of: of keypoints, the field of boxes that they belong to, one set per box; "" for one set per sample.
+        swaps: of keypoints, pairs that change places in a mirror, such as left and right hand.
+        points: of keypoints, how many a set has.
+        padded: of boxes and keypoints, whether a batch holds one padded tensor instead of a list of tensors.
+        dtype: of masks, "uint8", "uint16" or "int32".
+        ignore_index: of masks, the value of pixels outside the image.
+    """
+
+    kind: str
+    classes: tuple[bytes, ...] = ()
+    min_area: float = MIN_AREA
+    relative: bool = False
+    of: str = ""
+    swaps: tuple[tuple[int, int], ...] = ()
+    points: int = 0
+    padded: bool = False
+    dtype: str = "uint8"
+    ignore_index: int = 255
+
+    def __post_init__(self) -> None:
+        checked_choice("kind", self.kind, KINDS)

@@ -1,0 +1,76 @@
+"""Decodes masks and cuts windows of them by nearest neighbour."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Window
+from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN
+
+Mask = npt.NDArray[Any]
+_ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes whose pixels are one whole number
+
+
+def window_of_mask(
+    mask: Mask,
+    window: Window,
+    place: Window,
+    out_size: tuple[int, int],
+    turn: int,
+    flip: bool,
+    ignore_index: int,
+    out: Mask | None = None,
+) -> Mask:
+    """Return the window of a mask, integers [h, w], as BatchPlan describes it for an image: [height, width].
+
+    Each output pixel has the value of the source pixel under its centre, exactly as Pillow's NEAREST has it, which
+    torchvision takes for PIL images; the image's bilinear filter has the same centre. Pixels outside of `place` are
+    `ignore_index`. The result is in `out` if that is given.
+    """
+    height, width = out_size
+    whole = np.empty(out_size, mask.dtype) if out is None else out
+    turned = whole[:, ::-1] if flip else whole
+    turned = turned[::-1] if turn & UPSIDE_DOWN else turned
+    turned = turned.T if turn & TRANSPOSED else turned
+    rows, columns = _sources(window[1], window[3], place[3]), _sources(window[0], window[2], place[2])
+    if place != (0, 0, width, height):
+        turned[...] = ignore_index
+    inside = turned[place[1] : place[1] + place[3], place[0] : place[0] + place[2]]
+    inside[...] = mask[rows].take(columns, 1)
+    return whole
+
+
+def _sources(begin: int, length: int, count: int) -> npt.NDArray[np.intp]:
+    """Return the source pixel under the centre of each of `count` output pixels over `length` source pixels.
+
+    A centre between two pixels goes where Pillow's sum of steps in float64 ends up.
+    """
+    steps = np.full(count, length / count)
+    steps[0] /= 2
+    return begin + np.cumsum(steps).astype(np.intp).clip(max=length - 1)
+
+
+def decode_mask(data: bytes | Mask) -> Mask:
+    """Return the values of a mask, integers [h, w]: palette indices, grey levels of 8 or 16 bits, or bits.
+
+    Raises LoaderError E-CORRUPT, E-UNSUPPORTED for a mask of several channels or a JPEG, which changes values.
+    """
+    if isinstance(data, np.ndarray):
+        return data
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode not in _ONE_CHANNEL or image.format == "JPEG":
+                cause = f"a mask must have one channel without loss, this is a {image.format} of mode {image.mode}"
+                raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
+            values = np.asarray(image.convert("L") if image.mode == "1" else image)
+            bits = image.mode == "1"
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise LoaderError("E-CORRUPT", f"the mask cannot be decoded: {error}") from error
+    return (values > 0).view(np.uint8) if bits else values

@@ -1,0 +1,65 @@
+"""Ragged holds arrays whose rows have different lengths, as columns without an object per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Ragged(NamedTuple):
+    """Hold so many elements per row, one row after another.
+
+    Attributes:
+        lengths: int64 [rows], the elements of each row.
+        parts: arrays of equal length, [sum of lengths, ...]: what there is of each element.
+    """
+
+    lengths: npt.NDArray[np.int64]
+    parts: tuple[npt.NDArray[Any], ...]
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """The row of each element, int [elements]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> Ragged:
+        """Return the elements that `kept`, bool [elements], says."""
+        lengths = np.bincount(self.rows[kept], minlength=len(self.lengths)).astype(np.int64)
+        return Ragged(lengths, tuple(part[kept] for part in self.parts))
+
+    def pad(self, fills: Sequence[float]) -> tuple[npt.NDArray[Any], ...]:
+        """Return each part as [rows, longest, ...], with its value of `fills` behind the elements of a row."""
+        longest = int(self.lengths.max(initial=0))
+        places = np.arange(longest) < self.lengths[:, None]
+        padded = []
+        for part, fill in zip(self.parts, fills, strict=True):
+            whole = np.full((*places.shape, *part.shape[1:]), fill, part.dtype)
+            whole[places] = part
+            padded.append(whole)
+        return tuple(padded)
+
+
+def find_elements(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the elements of rows that begin at `starts`, one row after another."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - ends + lengths, lengths) + np.arange(int(lengths.sum()))
+
+
+def take_rows(values: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return chosen rows of a Ragged, an array or a list."""
+    if isinstance(values, Ragged):
+        starts, lengths = np.cumsum(values.lengths) - values.lengths, values.lengths[rows]
+        elements = find_elements(starts[rows], lengths)
+        return Ragged(lengths, tuple(part[elements] for part in values.parts))
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
+
+
+def join_rows(values: Sequence[Any]) -> Any:
+    """Return the rows of all of `values`, which are each a Ragged, or arrays, or lists."""
+    if isinstance(values[0], Ragged):
+        parts = zip(*(value.parts for value in values), strict=True)
+        return Ragged(np.concatenate([value.lengths for value in values]), tuple(map(np.concatenate, parts)))
+    return [row for value in values for row in value] if isinstance(values[0], list) else np.concatenate(values)

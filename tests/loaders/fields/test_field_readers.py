@@ -1,0 +1,205 @@
+"""What with_fields takes: masks from anywhere, COCO, YOLO, lists; and what it refuses, naming the sample."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import photo
+from PIL import Image
+from tar_files import write_tar
+
+from penstock.loaders import Boxes, Coco, Keypoints, Masks, Yolo, create_loader, open_source, with_fields
+from penstock.pipelines.spec import ImagePipeline
+
+NUM_PHOTOS = 6
+SIZES = [Image.open(io.BytesIO(photo(number))).size for number in range(NUM_PHOTOS)]
+WHOLE = ImagePipeline(size=(32, 32), crop="full", flip=0.0)
+
+
+def png(values: Any) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(values).save(data, "PNG")
+    return data.getvalue()
+
+
+MASKS = [np.random.default_rng(n).integers(0, 99, size[::-1]).astype(np.uint8) for n, size in enumerate(SIZES)]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for place in ("images", "masks", "labels"):
+        (folder / place).mkdir()
+    for number in range(NUM_PHOTOS):
+        (folder / "images" / f"p{number}.jpg").write_bytes(photo(number))
+        (folder / "masks" / f"p{number}.png").write_bytes(png(MASKS[number]))
+        (folder / "masks" / f"p{number}_seg.png").write_bytes(png(MASKS[number]))
+    return folder / "images"
+
+
+def serve(source: Any) -> dict[str, Any]:
+    with create_loader(source, pipeline=WHOLE, batch_size=NUM_PHOTOS, dtype=torch.uint8, workers=0) as loader:
+        (batch,) = loader
+    return batch  # type: ignore[no-any-return]
+
+
+def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
+    folder = photos.parent / "masks"
+    only = tmp_path / "only"
+    only.mkdir()
+    for number in range(NUM_PHOTOS):
+        (only / f"p{number}.png").write_bytes(png(MASKS[number]))
+    names = [f"p{number}" for number in range(NUM_PHOTOS)]
+    members = [
+        (f"{name}.{suffix}", data)
+        for number, name in enumerate(names)
+        for suffix, data in (
+            ("jpg", photo(number)),
+            ("seg.png", png(MASKS[number])),
+            ("txt", f"text {number}".encode()),
+        )
+    ]
+    tar = write_tar(tmp_path / "a.tar", members)
+    in_tar = {"mask": open_source(tar, image="seg.png"), "caption": open_source(tar, image="txt")}
+    kinds: list[dict[str, Any]] = [
+        {"mask": folder},
+        {"mask": f"{folder}/{{name}}_seg.png"},
+        {"mask": lambda name: folder / name.replace(".jpg", "_seg.png")},
+        {"mask": [folder / f"{name}.png" for name in names]},
+        {"mask": open_source(only)},
+    ]
+    served = [serve(with_fields(photos, **kind))["mask"] for kind in kinds]
+    of_tar = serve(with_fields(tar, **in_tar))
+    assert of_tar["caption"] == [f"text {number}" for number in range(NUM_PHOTOS)]
+    assert all(torch.equal(each, served[0]) for each in [*served, of_tar["mask"]])
+    assert served[0].unique().numel() > 50
+
+
+def test_masks_of_arrays() -> None:
+    images = np.zeros((NUM_PHOTOS, 32, 32, 3), np.uint8)
+    masks = np.random.default_rng(0).integers(0, 70_000, (NUM_PHOTOS, 32, 32))
+    source = with_fields((images, np.zeros(NUM_PHOTOS, int)), mask=Masks(masks, dtype="int32", ignore_index=-100))
+    served = serve(source)["mask"]
+    assert served.dtype == torch.int32
+    assert np.array_equal(served.numpy(), masks)
+
+
+def write_coco(path: Path, **changes: Any) -> Path:
+    names = ["nose", "left_eye", "right_eye"]
+    document: dict[str, Any] = {
+        "images": [
+            {"id": 100 - n, "file_name": f"p{n}.jpg", "width": w, "height": h} for n, (w, h) in enumerate(SIZES)
+        ],
+        "categories": [{"id": 7, "name": "dog", "keypoints": names}, {"id": 3, "name": "cat"}],
+        "annotations": [
+            {
+                "id": 1,
+                "image_id": 100,
+                "category_id": 7,
+                "bbox": [1, 2, 10, 20],
+                "keypoints": [4, 5, 2, 0, 0, 0, 6, 7, 1],
+            },
+            {"id": 2, "image_id": 98, "category_id": 3, "bbox": [0, 0, 5.5, 6], "iscrowd": 0},
+            {"id": 3, "image_id": 98, "category_id": 3, "bbox": [0, 0, 5, 6], "iscrowd": 1},
+            {"id": 4, "image_id": 100, "category_id": 3, "bbox": [3, 3, 8, 8]},
+        ],
+    }
+    path.write_text(json.dumps({**document, **changes}))
+    return path
+
+
+def test_coco(photos: Path, tmp_path: Path) -> None:
+    source = with_fields(photos, coco=write_coco(tmp_path / "a.json"))
+    assert list(source.field_kinds) == ["boxes", "keypoints"]  # type: ignore[attr-defined]
+    assert source.field_kinds["boxes"].classes == (b"cat", b"dog")  # type: ignore[attr-defined]
+    assert source.field_kinds["keypoints"].swaps == ((1, 2),)  # type: ignore[attr-defined]
+    raw = source.fields(np.arange(NUM_PHOTOS))  # type: ignore[attr-defined]
+    assert raw["boxes"].lengths.tolist() == raw["keypoints"].lengths.tolist() == [2, 0, 1, 0, 0, 0]
+    assert raw["boxes"].parts[0].tolist() == [[1, 2, 11, 22], [3, 3, 11, 11], [0, 0, 5.5, 6]]
+    assert raw["boxes"].parts[1].tolist() == [1, 0, 0]
+    assert raw["keypoints"].parts[0][0].tolist() == [[4.5, 5.5, 2], [0.5, 0.5, 0], [6.5, 7.5, 1]]
+    served = serve(source)
+    assert [len(boxes) for boxes in served["boxes"]] == [2, 0, 1, 0, 0, 0]
+    assert served["keypoints"][0].shape == (2, 3, 3)
+    assert served["keypoints"][0][0, 0, 0].item() == pytest.approx(4.5 * 32 / SIZES[0][0])
+    padded = serve(with_fields(photos, coco=Coco(tmp_path / "a.json", padded=True)))
+    assert padded["keypoints"].shape == (NUM_PHOTOS, 2, 3, 3)
+    assert torch.equal(padded["keypoints"][0], served["keypoints"][0])
+
+
+def test_yolo(photos: Path) -> None:
+    labels = photos.parent / "labels"
+    (labels / "p1.txt").write_text("1 0.5 0.5 1.0 1.0\n0 0.25 0.5 0.5 0.5\n")
+    (labels / "p4.txt").write_text("")
+    served = serve(with_fields(photos, objects=Yolo(labels, names=["cat", "dog"])))
+    assert [len(boxes) for boxes in served["objects"]] == [0, 2, 0, 0, 0, 0]
+    assert served["objects_classes"][1].tolist() == [1, 0]
+    assert served["objects"][1].tolist() == [[0, 0, 32, 32], [0, 8, 16, 24]]
+
+
+N = NUM_PHOTOS
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "with_fields needs at least one field"),
+    ({"images": ["a"] * N}, "a field must not be called images"),
+    ({"text": ["a"] * 5}, "field 'text': values must be one per sample (6), got 5"),
+    ({"text": [{1, 2}] * N}, "what JSON can hold, got {1, 2}"),
+    ({"mask": "s3://masks/"}, "field 'mask': masks cannot be taken from"),
+    ({"mask": "instances.json"}, "segmentations of COCO must be drawn to PNGs"),
+    ({"mask": ["a.png"] * 5}, "masks must be one path per sample (6), got 5"),
+    ({"mask": "nowhere"}, "no mask for sample 0 ('p0.jpg') in 'nowhere'"),
+    ({"mask": np.zeros((N, 4), int)}, "masks must be integers [6, height, width]"),
+    ({"mask": np.full((N, 4, 4), 256)}, "values of uint8 masks must be from 0 to 255, got 256 to 256"),
+    ({"boxes": [np.zeros((0, 4))] * 5}, "boxes must be one list per sample (6), got 5"),
+    ({"boxes": [np.zeros((2, 3))] * N}, "sample 0: boxes must be numbers [k, 4], got float64 [2, 3]"),
+    ({"boxes": [[[5, 5, 3, 9]]] * N}, "sample 0: a box must be left, top, right, bottom"),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [[0]] * 5 + [[0, 1]])}, "sample 5 has 1 boxes and 2 classes"),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [[-1]] * N)}, "sample 0 has a box of class -1: class numbers must be at least 0"),
+    ({"boxes": Boxes([[[0, 0, 1, 1]]] * N, [[2]] * N, names=["a", "b"])}, "class numbers must be from 0 to 1"),
+    ({"boxes": Boxes([[[0, 0, 1, 1]]] * N, [["c"]] * N, names=["a"])}, "sample 0 has a box of the unknown class 'c'"),
+    ({"keypoints": np.zeros((N, 4))}, "keypoints must be numbers [6, k, 3] or [6, k, 2], got float64 [6, 4]"),
+    ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [(0, 2)])}, "swaps must be pairs of different keypoints from 0 to 1"),
+    ({"keypoints": np.full((N, 2, 2), np.nan)}, "keypoints must be finite numbers, those of sample 0 are not"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), REFUSED, ids=[text[:40] for _, text in REFUSED])
+def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        with_fields(photos, **fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"annotations": 3}, "is no JSON file of COCO instances"),
+        ({"images": []}, "sample 0 ('p0.jpg') is none of the 0 images"),
+        ({"categories": []}, "annotation 1 of image 100 must have a category of the file"),
+    ],
+)
+def test_other_json_files_are_refused(photos: Path, tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        with_fields(photos, coco=write_coco(tmp_path / "a.json", **changes))
+
+
+@pytest.mark.parametrize("line", ["0 0.1 0.1 0.2 0.2 0.3 0.3", "0 0.1 0.1 -0.2 0.2", "cat 0 0 1 1", "0.5 0 0 1 1"])
+def test_other_lines_of_yolo_are_refused(photos: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "p2.txt").write_text(line)
+    with pytest.raises(ValueError, match=r"p2\.txt"):
+        with_fields(photos, yolo=tmp_path)
+    with pytest.raises(ValueError, match="no image has a text file"):
+        with_fields(photos, yolo=tmp_path / "none")
+
+
+@pytest.mark.parametrize("spec", [{"min_area": 1.5}, {"padded": 1}])
+def test_impossible_settings_are_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(spec))):
+        Boxes([], **spec)
+    with pytest.raises(ValueError, match="ignore_index of uint8 masks"):
+        Masks("masks", ignore_index=-1)

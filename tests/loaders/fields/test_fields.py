@@ -1,0 +1,227 @@
+"""Fields of samples: on all engines, ranks, parts and caches, after a resume, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from photo_fields import PhotoFields
+from PIL import Image
+
+from penstock.loaders import Boxes, LoaderError, Masks, concat, create_loader, split, with_fields, with_labels
+from penstock.loaders.loader import Loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.ragged import Ragged
+
+NUM_PHOTOS = 31
+ENGINES: dict[str, dict[str, Any]] = {
+    "in the process": {"decoder": "simplejpeg"},
+    "threads": {"workers": 2},
+    "processes": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
+    "hdf5": {"backend": "hdf5"},
+    "dali": {"backend": "dali", "workers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PhotoFields:
+    return PhotoFields(tmp_path_factory.mktemp("fields"), NUM_PHOTOS)
+
+
+def open_loader(source: Any, tmp_path: Path, **settings: Any) -> Loader:
+    if settings.get("backend") == "hdf5":
+        settings["cache"] = tmp_path / "images.h5"
+    defaults = {"pipeline": imagenet_train((24, 20)), "batch_size": 8, "dtype": torch.uint8, "seed": 3, "workers": 0}
+    return create_loader(source, **{**defaults, **settings})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fields_on_each_engine(data: PhotoFields, tmp_path: Path, engine: str) -> None:
+    source, served = data.source(), []
+    for rank in range(2):
+        ranks = {"rank": rank, "world_size": 2, "drop_last": False}
+        with open_loader(source, tmp_path, **ranks, **ENGINES[engine]) as loader:
+            batches = loader.batches()
+            first = next(batches)
+            data.check(first)
+            served += first.index.tolist()
+            with open_loader(data.source(), tmp_path, **ranks) as resumed:
+                resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+                for batch, again in zip(batches, resumed.batches(), strict=True):
+                    data.check(batch)
+                    data.check(again)
+                    assert batch.index.tolist() == again.index.tolist()
+                    served += batch.index.tolist()
+    assert sorted(number for number in served if number >= 0) == list(range(NUM_PHOTOS))
+
+
+def test_an_iteration_yields_dicts(data: PhotoFields, tmp_path: Path) -> None:
+    names = ["images", "labels", "mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
+    with open_loader(data.source(), tmp_path, with_index=True) as loader:
+        batch = next(iter(loader))
+        assert list(batch) == [*names, "index"]
+        assert batch["name"] == [str(data.names[number]) for number in batch["index"].tolist()]
+    with open_loader(with_labels(data.source(), {"a": np.arange(NUM_PHOTOS)}), tmp_path) as loader:
+        batch = next(iter(loader))
+        assert list(batch) == names
+        assert [str(data.names[number]) for number in batch["labels"]["a"].tolist()] == batch["name"]
+
+
+def test_parts_and_joined_data_keep_their_fields(data: PhotoFields, tmp_path: Path) -> None:
+    parts = split(data.source(), 0.6, seed=1)
+    numbers = [part.indices.astype(int) for part in parts]
+    for source, order in (*zip(parts, numbers, strict=True), (concat(parts[::-1]), np.concatenate(numbers[::-1]))):
+        seen = []
+        with open_loader(source, tmp_path, drop_last=False) as loader:
+            for batch in loader.batches():
+                inner = order[batch.index].tolist()
+                data.check(batch, inner)
+                seen += inner
+        assert sorted(seen) == sorted(order.tolist())
+
+
+@pytest.mark.parametrize("pad", [True, False])
+def test_padded_boxes_are_those_of_lists(data: PhotoFields, tmp_path: Path, pad: bool) -> None:
+    for padded, lists in zip(
+        open_loader(data.source(padded=True), tmp_path, drop_last=False, pad=pad),
+        open_loader(data.source(), tmp_path, drop_last=False, pad=pad),
+        strict=True,
+    ):
+        lengths = padded["boxes_lengths"].tolist()
+        assert lengths == list(map(len, lists["boxes"]))
+        assert padded["boxes"].shape == (len(lists["boxes"]), max(lengths), 4)
+        for name, fill in (("boxes", 0), ("boxes_classes", -1)):
+            for row, values in enumerate(lists[name]):
+                assert torch.equal(padded[name][row, : lengths[row]], values)
+                assert (padded[name][row, lengths[row] :] == fill).all()
+
+
+def test_rows_without_a_sample_are_left_out_unless_padded(data: PhotoFields, tmp_path: Path) -> None:
+    for pad, rows in ((True, 8), (False, 7)):
+        with open_loader(data.source(), tmp_path, pipeline=imagenet_eval(24), pad=pad) as loader:
+            last = list(loader.batches())[-1]
+            data.check(last)
+            assert {len(values) for values in last.fields.values()} == {rows}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fault", ["size", "missing", "cut", "box", "depth"])
+def test_bad_fields_name_their_sample_and_are_replaced(
+    data: PhotoFields, tmp_path: Path, engine: str, fault: str
+) -> None:
+    masks, bad, boxes = tmp_path / "masks", 5, list(data.boxes)
+    shutil.copytree(data.root / "masks", masks)
+    path = masks / data.names[bad].with_suffix(".png")
+    source = {"mask": Masks(masks), "boxes": Boxes(boxes)}
+    code, cause = "E-DATASET", "field"
+    if fault == "size":
+        Image.fromarray(np.zeros((7, 9), np.uint8)).save(path)
+        cause = "field 'mask': the mask has 9x7 pixels, and its image {}x{}".format(*data.sizes[bad])
+    elif fault == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+        code, cause = "E-CORRUPT", "the mask cannot be decoded"
+    elif fault == "depth":
+        Image.fromarray(np.full(data.sizes[bad][::-1], 256, np.uint16)).save(path)
+        cause = "has values up to 256"
+    elif fault == "box":
+        boxes[bad] = np.array([[0, 0, data.sizes[bad][0] + 2, 9]])
+        cause = "field 'boxes': box [0.0, 0.0, "
+    with_faults = with_fields(data.photos, **source)
+    if fault == "missing":
+        path.unlink()
+        code, cause = "E-MISSING", "No such file"
+    with (
+        open_loader(with_faults, tmp_path, pipeline=imagenet_eval(24), **ENGINES[engine]) as loader,
+        pytest.raises(LoaderError, match=re.escape(cause)) as raised,
+    ):
+        list(loader)
+    assert (raised.value.code, raised.value.sample, raised.value.exit_code) == (code, bad, 3)
+    assert str(data.names[bad]) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    options = {"on_bad_sample": "replace", "shuffle": False, "drop_last": False, **ENGINES[engine]}
+    with open_loader(with_faults, tmp_path, **options) as loader:
+        batch = next(loader.batches())
+        assert batch.index.tolist() == [0, 1, 2, 3, 4, 6, 6, 7]
+        assert [entry.sample for entry in loader.ledger().bad] == [bad]
+        assert torch.equal(batch.fields["mask"][5], batch.fields["mask"][6])
+        assert torch.equal(batch.images[5], batch.images[6])
+
+
+@pytest.mark.parametrize("settings", [{"mixup": 0.2}, {"cutmix": 1.0}, {"auto_augment": "rand"}])
+def test_augmentations_that_fields_cannot_follow_are_refused(
+    data: PhotoFields, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="mask, boxes, keypoints cannot follow mixup, cutmix and auto_augment"):
+        open_loader(data.source(), tmp_path, pipeline=imagenet_train(24, **settings))
+    texts = with_fields(data.photos, name=list(map(str, range(NUM_PHOTOS))))
+    with open_loader(texts, tmp_path, pipeline=imagenet_train(24, **settings), dtype=torch.float32) as loader:
+        assert set(next(iter(loader))) == {"images", "labels", "name"}
+
+
+def test_views_are_refused(data: PhotoFields, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot follow several views"):
+        open_loader(data.source(), tmp_path, pipeline=[imagenet_train(24)] * 2)
+
+
+def test_a_transform_keeps_its_fields(data: PhotoFields, tmp_path: Path) -> None:
+    def halve(image: npt.NDArray[np.uint8], generator: Any) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(image[::2, ::2])).permute(2, 0, 1)
+
+    with open_loader(data.source(), tmp_path) as plain, open_loader(data.source(), tmp_path, transform=halve) as own:
+        for batch, halved in zip(plain.batches(), own.batches(), strict=True):
+            data.check(batch)
+            assert halved.images.shape[2:] == (12, 10)
+            for name in ("mask", "keypoints"):
+                assert torch.equal(halved.fields[name], batch.fields[name])
+
+
+class OwnFields:
+    """A source of the user's with a field of each kind that is looked up."""
+
+    classes, fingerprint, skipped = (b"0",), "own", {}  # type: ignore[var-annotated]
+    short = False
+
+    def __init__(self) -> None:
+        self.field_kinds = {"boxes": FieldKind(kind="boxes"), "note": FieldKind(kind="text")}
+
+    def __len__(self) -> int:
+        return 12
+
+    def read(self, index: int) -> npt.NDArray[np.uint8]:
+        return np.full((20, 20, 3), index, np.uint8)
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.zeros(len(indices), np.int64)
+
+    def path(self, index: int) -> bytes:
+        return b"own %d" % index
+
+    def describe(self) -> str:
+        return "own"
+
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        boxes = np.stack([np.array([0, 0, index + 1, 20], np.float32) for index in indices.tolist()])
+        lengths = np.ones(len(indices) - self.short, np.int64)
+        return {"boxes": Ragged(lengths, (boxes, indices)), "note": [f"note {index}" for index in indices.tolist()]}
+
+    def mask(self, name: str, index: int) -> bytes:
+        raise KeyError(name)
+
+
+def test_a_source_of_the_users(tmp_path: Path) -> None:
+    with open_loader(OwnFields(), tmp_path, pipeline=imagenet_eval(20, center_fraction=1.0)) as loader:
+        for batch in loader.batches():
+            assert [boxes.tolist() for boxes in batch.fields["boxes"]] == [[[0, 0, i + 1, 20]] for i in batch.index]
+            assert batch.fields["note"] == [f"note {index}" for index in batch.index]
+    unequal = OwnFields()
+    unequal.short = True
+    with open_loader(unequal, tmp_path) as loader, pytest.raises(LoaderError, match=r"E-DATASET.*fields\(\) raised"):
+        next(iter(loader))

@@ -1,0 +1,192 @@
+"""Masks, boxes and keypoints against references written in another way, on random windows, places, turns and flips."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.masks import decode_mask, window_of_mask
+from penstock.pipelines.fields.placement import corners_of, find_outside, place_boxes, place_keypoints
+from penstock.pipelines.fields.ragged import Ragged, join_rows, take_rows
+from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
+
+TRIALS = 1000
+
+
+def random_plans(rng: np.random.Generator, count: int) -> tuple[list[tuple[int, int]], tuple[int, int], BatchPlan]:
+    """Sizes (width, height) of images, the size (height, width) of all outputs, and a plan of `count` rows."""
+    square = bool(rng.integers(2))
+    height, width = (int(side) for side in rng.integers(3, 60, 2))
+    out = (height, height if square else width)
+    sizes = [(int(w), int(h)) for w, h in rng.integers(2, 90, (count, 2))]
+    windows, places = [], []
+    for image in sizes:
+        boxes = []
+        for sides in (image, (out[1], out[0])):
+            length = [int(rng.integers(1, side + 1)) for side in sides]
+            boxes.append(
+                [int(rng.integers(0, side - part + 1)) for side, part in zip(sides, length, strict=True)] + length
+            )
+        windows.append(boxes[0])
+        places.append(boxes[1] if rng.integers(2) else [0, 0, out[1], out[0]])
+    turns = rng.integers(0, 4 if square else 2, count).astype(np.uint8)
+    assert (TRANSPOSED, UPSIDE_DOWN) == (2, 1)
+    flips = rng.integers(0, 2, count).astype(bool)
+    return sizes, out, BatchPlan(np.array(windows, np.int32), flips, np.array(places, np.int32), turns)
+
+
+def matrix(plan: BatchPlan, row: int, out: tuple[int, int]) -> list[list[Fraction]]:
+    """The affine map of a row from source to output pixels, as exact fractions."""
+    (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
+    sx, sy = Fraction(width, w), Fraction(height, h)
+    found = [[sx, Fraction(0), left - x * sx], [Fraction(0), sy, top - y * sy]]
+    if plan.turns[row] & TRANSPOSED:
+        found = [found[1], found[0]]
+    if plan.turns[row] & UPSIDE_DOWN:
+        found[1] = [-found[1][0], -found[1][1], out[0] - found[1][2]]
+    if plan.flips[row]:
+        found[0] = [-found[0][0], -found[0][1], out[1] - found[0][2]]
+    return found
+
+
+def apply(map_: list[list[Fraction]], x: float, y: float) -> list[Fraction]:
+    return [row[0] * Fraction(x) + row[1] * Fraction(y) + row[2] for row in map_]
+
+
+def nearest(value: Fraction) -> np.float32:
+    return np.float32(float(value))
+
+
+def test_boxes_are_those_of_exact_arithmetic() -> None:
+    rng = np.random.default_rng(1)
+    for trial in range(TRIALS // 5):
+        sizes, out, plan = random_plans(rng, 5)
+        kind = FieldKind(kind="boxes", min_area=(0.0, 0.1, 0.5)[trial % 3])
+        lengths = rng.integers(0, 6, 5)
+        corners, wanted = [], []
+        for row, (width, height) in enumerate(sizes):
+            for _ in range(lengths[row]):
+                xs, ys = (
+                    np.sort(rng.uniform(0, width, 2).astype(np.float32)),
+                    np.sort(rng.uniform(0, height, 2).astype(np.float32)),
+                )
+                box = [float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])]
+                corners.append(box)
+                x, y, w, h = plan.windows[row].tolist()
+                cut = [max(box[0], x), max(box[1], y), min(box[2], x + w), min(box[3], y + h)]
+                left = Fraction(max(0.0, cut[2] - cut[0])) * Fraction(max(0.0, cut[3] - cut[1]))
+                area = Fraction(box[2] - box[0]) * Fraction(box[3] - box[1])
+                if left <= 0 or left < Fraction(kind.min_area) * area:
+                    continue
+                first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
+                ends = [*map(min, first, second), *map(max, first, second)]
+                wanted.append((row, len(corners) - 1, [nearest(value) for value in ends]))
+        boxes = Ragged(lengths, (np.array(corners, np.float32).reshape(-1, 4), np.arange(len(corners))))
+        placed, kept = place_boxes(boxes, corners_of(boxes, kind, np.array(sizes, np.int32)), kind, plan, out)
+        assert placed.parts[0].dtype == np.float32
+        assert placed.rows.tolist() == [row for row, _, _ in wanted]
+        assert placed.parts[1].tolist() == np.flatnonzero(kept).tolist() == [number for _, number, _ in wanted]
+        assert placed.parts[0].tolist() == [[float(value) for value in box] for _, _, box in wanted]
+
+
+def test_keypoints_are_those_of_exact_arithmetic() -> None:
+    rng = np.random.default_rng(2)
+    kind = FieldKind(kind="keypoints", swaps=((0, 1), (2, 4)))
+    for _ in range(TRIALS // 5):
+        sizes, out, plan = random_plans(rng, 5)
+        points = rng.uniform(-3, 93, (5, 5, 3)).astype(np.float32)
+        points[..., 2] = rng.integers(0, 3, (5, 5))
+        placed = place_keypoints(points, np.arange(5), kind, plan, out)
+        for row in range(5):
+            map_ = matrix(plan, row, out)
+            order = list(range(5))
+            if map_[0][0] * map_[1][1] - map_[0][1] * map_[1][0] < 0:  # a mirror image
+                order = [1, 0, 4, 3, 2]
+            x, y, w, h = plan.windows[row].tolist()
+            for at, point in zip(order, points[row].tolist(), strict=True):
+                seen = x <= point[0] < x + w and y <= point[1] < y + h and point[2] > 0
+                wanted = [*map(nearest, apply(map_, *point[:2])), point[2]] if seen else [0, 0, 0]
+                assert placed[row, at].tolist() == [float(value) for value in wanted]
+        assert len(sizes) == 5
+
+
+def reference_mask(mask: npt.NDArray[Any], plan: BatchPlan, row: int, out: tuple[int, int], fill: int) -> Any:
+    """What Pillow makes of a mask: crop, resize, paste, transpose, mirror."""
+    (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
+    image = Image.fromarray(mask)
+    whole = Image.new(image.mode, out[::-1], fill)
+    cut = image.crop((x, y, x + w, y + h)).resize((width, height), Image.Resampling.NEAREST)
+    whole.paste(cut, (left, top))
+    for bit, move in ((TRANSPOSED, Image.Transpose.TRANSPOSE), (UPSIDE_DOWN, Image.Transpose.FLIP_TOP_BOTTOM)):
+        whole = whole.transpose(move) if plan.turns[row] & bit else whole
+    return np.asarray(whole.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else whole)
+
+
+def test_masks_are_those_of_pillow() -> None:
+    rng = np.random.default_rng(3)
+    for trial in range(TRIALS // 5):
+        sizes, out, plan = random_plans(rng, 5)
+        for row, (width, height) in enumerate(sizes):
+            mask = rng.integers(0, 255, (height, width)).astype(np.uint8 if trial % 2 else np.int32)
+            window, place = (tuple(part[row].tolist()) for part in (plan.windows, plan.places))
+            made = window_of_mask(mask, window, place, out, int(plan.turns[row]), bool(plan.flips[row]), 255)
+            assert made.dtype == mask.dtype
+            assert np.array_equal(made, reference_mask(mask, plan, row, out, 255))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "high"),
+    [("P", np.uint8, 256), ("L", np.uint8, 256), ("1", np.uint8, 2), ("I;16", np.uint16, 65536)],
+)
+def test_pngs_keep_their_values(mode: str, kind: Any, high: int) -> None:
+    values = np.random.default_rng(5).integers(0, high, (37, 53)).astype(kind)
+    image = Image.fromarray(values * np.uint8(255)).convert("1") if mode == "1" else Image.fromarray(values)
+    if mode == "P":
+        image = Image.frombytes("P", image.size, values.tobytes())
+        image.putpalette(list(range(255, -1, -1)) * 3)
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    assert (decode_mask(data.getvalue()) == values).all()
+
+
+def test_other_masks_are_refused() -> None:
+    for image, form, code in (
+        (Image.new("RGB", (4, 4)), "PNG", "E-UNSUPPORTED"),
+        (Image.new("L", (4, 4)), "JPEG", "E-UNSUPPORTED"),
+    ):
+        data = io.BytesIO()
+        image.save(data, form)
+        with pytest.raises(LoaderError, match=code):
+            decode_mask(data.getvalue())
+    with pytest.raises(LoaderError, match="E-CORRUPT"):
+        decode_mask(b"\x89PNG\r\n\x1a\n0000")
+
+
+def test_boxes_over_the_edge() -> None:
+    sizes = np.array([[10, 20]], np.int32)
+    boxes = np.array([[0, 0, 10, 20], [-1, -1, 11, 21], [-1.5, 0, 5, 5], [0, 0, 5, 21.5]])
+    assert find_outside(boxes, np.zeros(4, np.intp), sizes).tolist() == [2, 3]
+
+
+def test_relative_boxes_become_corners() -> None:
+    boxes = Ragged(np.array([1, 1]), (np.array([[0.5, 0.5, 1, 1], [0.25, 0.75, 0.5, 0.5]], np.float32), np.zeros(2)))
+    kind = FieldKind(kind="boxes", relative=True)
+    assert corners_of(boxes, kind, np.array([[8, 4], [16, 8]])).tolist() == [[0, 0, 8, 4], [0, 4, 8, 8]]
+
+
+def test_ragged_rows() -> None:
+    ragged = Ragged(np.array([2, 0, 1]), (np.arange(3), np.arange(6).reshape(3, 2)))
+    again = take_rows(join_rows([ragged, ragged]), np.array([5, 4, 0]))
+    assert again.lengths.tolist() == [1, 0, 2]
+    assert again.parts[0].tolist() == [2, 0, 1]
+    padded = ragged.pad([-1, 9])
+    assert padded[0].tolist() == [[0, 1], [-1, -1], [2, -1]]
+    assert padded[1].tolist() == [[[0, 1], [2, 3]], [[9, 9], [9, 9]], [[4, 5], [9, 9]]]

@@ -1,0 +1,100 @@
+"""A folder of photos with masks, boxes, keypoints and text, and what each batch must serve of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+import torch
+from photo_folder import write_folder
+from PIL import Image
+
+from penstock.loaders import Boxes, Keypoints, Masks, open_source, with_fields
+from penstock.loaders.batch import Batch
+from penstock.loaders.sources.contract import Source
+
+MIN_AREA = 0.1
+SWAPS = ((0, 1),)
+
+
+class PhotoFields:
+    """Photos under root/photos, masks under root/masks, and by index everything else."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.root, self.photos = root, write_folder(root / "photos", count)
+        source = open_source(self.photos)
+        self.names = [
+            Path(source.path(index).decode()).relative_to(self.photos).with_suffix("") for index in range(count)
+        ]
+        headers = [simplejpeg.decode_jpeg_header(source.read(index)) for index in range(count)]
+        self.sizes = [(width, height) for height, width, *_ in headers]
+        rng = np.random.default_rng(0)
+        self.masks = [rng.integers(0, 255, size[::-1]).astype(np.uint8) for size in self.sizes]
+        sides = [np.tile(size, 2) for size in self.sizes]
+        self.boxes = [
+            (np.sort(rng.uniform(0, 1, (number % 4, 2, 2)), 1).reshape(-1, 4) * side).astype(np.float32)
+            for number, side in enumerate(sides)
+        ]
+        self.classes = [list(range(len(boxes))) for boxes in self.boxes]
+        self.points = np.stack([rng.uniform(0, 1, (3, 3)) * (*size, 3) for size in self.sizes]).astype(np.float32)
+        self.points[..., 2] = self.points[..., 2].astype(int)
+        for name, mask in zip(self.names, self.masks, strict=True):
+            path = root / "masks" / name.with_suffix(".png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(mask).save(path)
+
+    def source(self, photos: Any = None, **others: Any) -> Source:
+        return with_fields(
+            self.photos if photos is None else photos,
+            mask=Masks(self.root / "masks", ignore_index=254),
+            boxes=Boxes(self.boxes, self.classes, min_area=MIN_AREA, padded=others.pop("padded", False)),
+            keypoints=Keypoints(self.points, SWAPS),
+            name=[str(name) for name in self.names],
+            about=[{"number": number} for number in range(len(self.names))],
+            **others,
+        )
+
+    def check(self, batch: Batch, index: list[int] | None = None) -> None:
+        """Compare the fields of a batch with ones computed row by row; index: the photo of each row."""
+        fields = batch.fields
+        height, width = batch.images.shape[2:]
+        assert list(fields) == ["mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
+        for row, number in enumerate(batch.index.tolist() if index is None else index):
+            if number < 0:
+                assert (fields["mask"][row] == 254).all()
+                assert not fields["keypoints"][row].any()
+                assert not len(fields["boxes"][row])
+                assert (fields["name"][row], fields["about"][row]) == ("", None)
+                continue
+            assert (fields["name"][row], fields["about"][row]) == (str(self.names[number]), {"number": number})
+            x, y, w, h = batch.windows[row].tolist()
+            cut = Image.fromarray(self.masks[number]).crop((x, y, x + w, y + h))
+            mask = np.asarray(cut.resize((width, height), Image.Resampling.NEAREST))
+            flipped = bool(batch.flips[row])
+            assert np.array_equal(fields["mask"][row].numpy(), mask[:, ::-1] if flipped else mask)
+            boxes, classes = [], []
+            for box, of in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
+                left, right = (min(max(box[at], x), x + w) for at in (0, 2))
+                top, bottom = (min(max(box[at], y), y + h) for at in (1, 3))
+                area = (box[2] - box[0]) * (box[3] - box[1])
+                if (right - left) * (bottom - top) >= max(MIN_AREA * area, 1e-12):
+                    ends = sorted(
+                        width - e if flipped else e for e in ((left - x) * width / w, (right - x) * width / w)
+                    )
+                    boxes.append([ends[0], (top - y) * height / h, ends[1], (bottom - y) * height / h])
+                    classes.append(of)
+            assert fields["boxes"][row].dtype == torch.float32
+            assert fields["boxes"][row].tolist() == torch.tensor(boxes).reshape(-1, 4).tolist()
+            assert fields["boxes_classes"][row].tolist() == classes
+            points = []
+            for px, py, seen in self.points[number].tolist():
+                inside = seen and x <= px < x + w and y <= py < y + h
+                moved = (px - x) * width / w
+                points.append(
+                    [width - moved if flipped else moved, (py - y) * height / h, seen] if inside else [0.0] * 3
+                )
+            if flipped:
+                points = [points[1], points[0], points[2]]
+            assert fields["keypoints"][row].tolist() == torch.tensor(points).tolist()
