@@ -203,7 +203,7 @@ def create_loader(
         _check_fields(named.field_kinds, views)
     if transform is not None and phases:
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
-    transforms = () if transform is None else checked_transforms(transform, [(*view.size, 3) for view in views])
+    transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
     make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
     # After all checks of the arguments, because it may build a cache, for hours.
@@ -254,7 +254,7 @@ def _make_stage(
     """Return the batch stage of a view. Raises ValueError for augmentations of what is no longer an image."""
     if transform is not None:
         shape, made = transform.part.shape, np.dtype(transform.part.dtype)
-        if made != np.uint8 or len(shape) != 3 or shape[2] != 3:
+        if made != view.sample_dtype or len(shape) != 3 or shape[2] != view.channels:
             if view.augment.active:
                 raise ValueError(f"augmentations need uint8 [h, w, 3], and transform returns {made} {list(shape)}")
             return PlainStage(transform.part.torch_dtype, dtype, device)
@@ -288,7 +288,7 @@ def _describe(choice: Choice, settings: ProducerSettings, stage: Stage) -> dict[
         reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
         about |= {"decoder": NATIVE, "decoder_reason": reason}
     if settings.pipeline.augment.active:
-        about["augmentations"] = "fused kernels" if stage.fused else "torch"
+        about["augmentations"] = stage.kernels
     return about
 
 

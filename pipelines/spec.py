@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked, shown
+import numpy as np
+
+from penstock.pipelines.checked import (
+    checked_bool,
+    checked_choice,
+    checked_int,
+    checked_number,
+    checked_tuple,
+    set_checked,
+    shown,
+)
 
 MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_PIXELS = 100_000_000
 RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialAugmentWide
-_MAX_RAND_OPS = 16
+MAX_RAND_OPS = 16
+TIMM_MAGNITUDE = 10  # the highest magnitude of timm's RandAugment
+_MAX_BLUR_SIGMA = 10.0
+_MAX_JITTER = 100.0  # times the scale at which an image fits
+MAX_SIDE = 16384  # of an output image, in pixels
 _LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels to 255
 
 
@@ -24,11 +38,34 @@ def _checked_interval(name: str, value: Any, highest: float | None = None) -> tu
     return low, high
 
 
-def _checked_channels(name: str, value: Any, above: float | None = None) -> tuple[int | float, ...]:
-    channels = checked_tuple(name, value, ("red", "green", "blue"), partial(checked_number, above=above))
+def _checked_channels(name: str, value: Any, count: int, above: float | None = None) -> tuple[int | float, ...]:
+    if count == 1:
+        if isinstance(value, (tuple, list)) and len(value) == 3:
+            raise ValueError(
+                f"{name} must be one number with channels=1, got {shown(value)}: mean=0.449, std=0.226 suits"
+            )
+        value = value if isinstance(value, (tuple, list)) else (value,)
+    parts = ("red", "green", "blue") if count == 3 else ("grey",)
+    channels = checked_tuple(name, value, parts, partial(checked_number, above=above))
     if max(map(abs, channels)) > _LARGEST_MOMENT:
         raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by 255")
     return channels
+
+
+def _checked_fill(value: Any) -> tuple[int, ...]:
+    levels = value if isinstance(value, (tuple, list)) else (value,) * 3
+    return checked_tuple("fill", levels, ("red", "green", "blue"), partial(checked_int, low=0, high=255))
+
+
+def _checked_side(value: Any) -> tuple[int, int] | None:
+    """Return the lowest and highest length of the shorter side."""
+    if value is None:
+        return None
+    sides = value if isinstance(value, (tuple, list)) else (value, value)
+    low, high = checked_tuple("shorter_side", sides, ("low", "high"), partial(checked_int, low=1, high=MAX_SIDE))
+    if low > high:
+        raise ValueError(f"shorter_side must be (low, high) with low at most high, got {shown(value)}")
+    return low, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,38 +75,62 @@ class Augmentations:
     Raises ValueError for settings that cannot work.
 
     Attributes:
-        auto_augment: "rand" for torchvision's RandAugment, "trivial" for its TrivialAugmentWide.
-        rand_ops: number of operations that RandAugment applies to each image, 1 to 16.
-        rand_magnitude: magnitude of RandAugment's operations, 0 to 30.
+        auto_augment: "rand" for torchvision's RandAugment, "trivial" for its TrivialAugmentWide, "timm" for timm's
+            RandAugment with increasing severities: "rand-m9-mstd0.5-inc1" is "timm" with rand_magnitude_std=0.5.
+        rand_ops: number of operations that RandAugment draws for each image, 1 to 16; timm's skips each with
+            probability 1/2.
+        rand_magnitude: magnitude of RandAugment's operations, 0 to 30; of timm's, 0 to 10.
+        rand_magnitude_std: standard deviation of each operation's magnitude, for "timm"; it stays between 0 and 10.
+        three_augment: whether each image is either made grey, solarized at level 128 or blurred, as in DeiT III.
         color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ColorJitter, hue at most 0.5.
+        color_jitter_probability: probability that an image is jittered at all.
+        grayscale: probability that an image is made grey, in three equal channels.
+        blur: probability of a Gaussian blur, Pillow's ImageFilter.GaussianBlur.
+        blur_sigma: lowest and highest standard deviation of a blur, in pixels, at most 10; also for three_augment.
+        solarize: probability that levels from `solarize_threshold` on are inverted.
+        solarize_threshold: lowest level that solarize inverts, 0 to 256.
         erasing: probability of torchvision's RandomErasing, which sets a box to 0 after normalising (with dtype uint8:
             to the mean colour).
         mixup: alpha of the Beta distribution of the shares by which pairs of images are blended; 0 for no mixup.
         cutmix: the same for pairs that exchange a box; with both, a coin flip chooses for each pair.
     """
 
-    auto_augment: Literal["rand", "trivial"] | None = None
+    auto_augment: Literal["rand", "trivial", "timm"] | None = None
     rand_ops: int = 2
     rand_magnitude: int = 9
+    rand_magnitude_std: float = 0.0
+    three_augment: bool = False
     color_jitter: tuple[float, float, float, float] | None = None
+    color_jitter_probability: float = 1.0
+    grayscale: float = 0.0
+    blur: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0
+    solarize_threshold: int = 128
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
         if self.auto_augment is not None:
-            checked_choice("auto_augment", self.auto_augment, ("rand", "trivial"))
+            checked_choice("auto_augment", self.auto_augment, ("rand", "trivial", "timm"))
         jitter: Any = self.color_jitter
         if jitter is not None:
             check = partial(checked_number, low=0)
             jitter = checked_tuple("color_jitter", jitter, ("brightness", "contrast", "saturation", "hue"), check)
             checked_number("color_jitter (hue)", jitter[3], 0, 0.5)
+        most = TIMM_MAGNITUDE if self.auto_augment == "timm" else RAND_BINS - 1
+        probabilities = ("color_jitter_probability", "grayscale", "blur", "solarize", "erasing")
         set_checked(
             self,
-            rand_ops=checked_int("rand_ops", self.rand_ops, 1, _MAX_RAND_OPS),
-            rand_magnitude=checked_int("rand_magnitude", self.rand_magnitude, 0, RAND_BINS - 1),
+            rand_ops=checked_int("rand_ops", self.rand_ops, 1, MAX_RAND_OPS),
+            rand_magnitude=checked_int("rand_magnitude", self.rand_magnitude, 0, most),
+            rand_magnitude_std=checked_number("rand_magnitude_std", self.rand_magnitude_std, 0),
+            three_augment=checked_bool("three_augment", self.three_augment),
             color_jitter=jitter,
-            erasing=checked_number("erasing, a probability,", self.erasing, 0, 1),
+            blur_sigma=_checked_interval("blur_sigma", self.blur_sigma, highest=_MAX_BLUR_SIGMA),
+            solarize_threshold=checked_int("solarize_threshold", self.solarize_threshold, 0, 256),
+            **{name: checked_number(f"{name}, a probability,", getattr(self, name), 0, 1) for name in probabilities},
             mixup=checked_number("mixup", self.mixup, 0),
             cutmix=checked_number("cutmix", self.cutmix, 0),
         )
@@ -77,12 +138,23 @@ class Augmentations:
     @property
     def changes_pixels(self) -> bool:
         """Whether any operation works on uint8 pixels, before normalising."""
-        return self.auto_augment is not None or self.jitters
+        drawn = self.three_augment or self.grayscale > 0 or self.blur > 0 or self.solarize > 0
+        return self.auto_augment is not None or self.jitters or drawn
 
     @property
     def jitters(self) -> bool:
         """Whether color_jitter has any effect."""
-        return self.color_jitter is not None and any(self.color_jitter)
+        return self.color_jitter is not None and any(self.color_jitter) and self.color_jitter_probability > 0
+
+    @property
+    def unfused(self) -> tuple[str, ...]:
+        """The settings that the fused kernels cannot do; the batch stage uses torch's kernels if there are any."""
+        found = {
+            "auto_augment": self.auto_augment == "timm",
+            "three_augment": self.three_augment,
+            "blur": self.blur > 0,
+        }
+        return tuple(name for name, is_set in found.items() if is_set)
 
     @property
     def mixes(self) -> bool:
@@ -98,23 +170,52 @@ class Augmentations:
 NO_AUGMENTATIONS = Augmentations()
 
 
+Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
+CROPS: tuple[Crop, ...] = get_args(Crop)
+_RANDOM_CROPS = ("random_resized", "random", "scale_jitter")
+# Settings that only some crops use; others refuse them, since they would do nothing.
+_CROPS_OF_SETTING = {
+    "padding": ("random",),
+    "shorter_side": ("random", "center", "five", "ten"),
+    "align": ("scale_jitter", "letterbox"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImagePipeline:
     """Configure the sample stage, which handles each image, and the batch stage, which handles each batch.
 
-    Sample stage, uint8: crop, antialiased bilinear resize to `size`, horizontal flip.
+    Sample stage, in whole levels: crop, antialiased bilinear resize to `size`, rotation, vertical and horizontal flip.
     Batch stage, on the target device: `augment`, then `(pixel / 255 - mean) / std` for each channel.
     Raises ValueError for settings that cannot work.
 
     Attributes:
         size: (height, width) of the resulting images, in pixels.
         crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does; "center" takes the centre
-            window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect.
+            window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect; "random" is
+            torchvision's RandomCrop with pad_if_needed, after `shorter_side` and `padding`; "scale_jitter" is
+            large-scale jitter, torchvision's ScaleJitter and FixedSizeCrop; "letterbox" fits the whole image into
+            `size`, with its aspect; "five" and "ten" are torchvision's FiveCrop and TenCrop, one crop per view.
         scale: lowest and highest share of the image's area, for "random_resized".
         ratio: lowest and highest aspect (width / height) of the window, for "random_resized".
-        center_fraction: side of the window, as a share of the largest that fits, for "center".
+        center_fraction: side of the window, as a share of the largest that fits, for "center", "five" and "ten".
+        shorter_side: length in pixels to which the shorter side is resized before the crop, as torchvision's Resize
+            does, for "center", "five", "ten" and "random"; (low, high) draws it, for "random". None: no such resize,
+            and "random" keeps the scale.
+        padding: pixels added on each side before the crop, for "random"; less than each side of `size`.
+        jitter: lowest and highest scale, relative to that of "letterbox", for "scale_jitter".
+        align: where an image lies that does not fill `size`, "center" or "top_left", for "letterbox" and
+            "scale_jitter"; "scale_jitter" of torchvision pads as "top_left".
+        fill: colour of what the image does not cover: levels 0 to 255 of red, green and blue, or one level of grey.
+        rotate90: probability of a turn by 90, 180 or 270 degrees, each as likely: 0.75 makes all four turns equally
+            likely. For square sizes.
+        vertical_flip: probability of a vertical flip.
         flip: probability of a horizontal flip.
-        mean: mean of each channel (red, green, blue), on a scale from 0 to 1.
+        channels: 3, or 1 for grey images: resized in colour, then converted as Pillow's mode L, so that grey keeps its
+            levels.
+        depth: bits of a level, 8 or 16. With 16, images of 16 bits keep them, those of 8 bits are multiplied by 257,
+            and floats are `(level / 65535 - mean) / std`.
+        mean: mean of each channel (red, green, blue; one number for channels=1), on a scale from 0 to 1.
         std: standard deviation of each channel, on the same scale.
         exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
         resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level.
@@ -123,40 +224,104 @@ class ImagePipeline:
     """
 
     size: tuple[int, int] = (224, 224)
-    crop: Literal["random_resized", "center", "full"] = "random_resized"
+    crop: Crop = "random_resized"
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float = 0.875
+    shorter_side: int | tuple[int, int] | None = None
+    padding: int = 0
+    jitter: tuple[float, float] = (0.1, 2.0)
+    align: Literal["center", "top_left"] = "center"
+    fill: tuple[int, ...] = (0, 0, 0)
+    rotate90: float = 0.0
+    vertical_flip: float = 0.0
     flip: float = 0.5
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    channels: Literal[1, 3] = 3
+    depth: Literal[8, 16] = 8
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     exif: Literal["ignore", "apply"] = "ignore"
     resample: Literal["torch", "pillow"] = "torch"
     max_pixels: int = DEFAULT_MAX_PIXELS
     augment: Augmentations = NO_AUGMENTATIONS
 
     def __post_init__(self) -> None:
-        checked_choice("crop", self.crop, ("random_resized", "center", "full"))
+        checked_choice("crop", self.crop, CROPS)
+        checked_choice("align", self.align, ("center", "top_left"))
         checked_choice("exif", self.exif, ("ignore", "apply"))
         checked_choice("resample", self.resample, ("torch", "pillow"))
+        for name, allowed in (("channels", (1, 3)), ("depth", (8, 16))):
+            if checked_int(name, getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} must be {allowed[0]} or {allowed[1]}, got {getattr(self, name)}")
         if not isinstance(self.augment, Augmentations):
             raise ValueError(f"augment must be an Augmentations, got {shown(self.augment)}")
+        probabilities = ("rotate90", "vertical_flip", "flip")
         set_checked(
             self,
-            size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=16384)),
+            size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=MAX_SIDE)),
             scale=_checked_interval("scale", self.scale, highest=1),
             ratio=_checked_interval("ratio", self.ratio),
             center_fraction=checked_number("center_fraction", self.center_fraction, high=1, above=0),
-            flip=checked_number("flip, a probability,", self.flip, 0, 1),
-            mean=_checked_channels("mean", self.mean),
-            std=_checked_channels("std", self.std, above=0),
+            shorter_side=_checked_side(self.shorter_side),
+            padding=checked_int("padding", self.padding, 0),
+            jitter=_checked_interval("jitter", self.jitter, highest=_MAX_JITTER),
+            fill=_checked_fill(self.fill),
+            **{name: checked_number(f"{name}, a probability,", getattr(self, name), 0, 1) for name in probabilities},
+            mean=_checked_channels("mean", self.mean, self.channels),
+            std=_checked_channels("std", self.std, self.channels, above=0),
             max_pixels=checked_int("max_pixels", self.max_pixels, 1),
         )
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Raise ValueError for settings that are possible alone, and not together."""
+        for name, crops in _CROPS_OF_SETTING.items():
+            if self.crop not in crops and getattr(self, name) != getattr(type(self), name):
+                raise ValueError(f"{name} is for crop={' or '.join(map(repr, crops))}, got crop={self.crop!r}")
+        if self.padding >= min(self.size):
+            raise ValueError(f"padding must be less than each side of size={self.size}, got {self.padding}")
+        shortest, longest = self.shorter_side_range
+        if self.crop != "random" and shortest != longest:
+            raise ValueError(f"shorter_side must be one number for crop={self.crop!r}, got {self.shorter_side}")
+        if self.rotate90 and self.size[0] != self.size[1]:
+            raise ValueError(f"rotate90 needs a square size, got {self.size}")
+        if self.crop == "ten" and self.flip:
+            raise ValueError(f"flip must be 0 for crop='ten', which mirrors half of its crops, got {self.flip}")
+        if self.depth == 16 and self.resample == "pillow":
+            raise ValueError("resample must be 'torch' with depth=16, got 'pillow', which resizes 8 bits")
+        if self.depth == 16 and self.augment.changes_pixels:
+            raise ValueError("depth must be 8 for augmentations that work on levels 0 to 255, got 16")
+        jitter = self.augment.color_jitter or (0, 0, 0, 0)
+        if self.channels == 1 and (jitter[2] or jitter[3]):
+            raise ValueError(f"color_jitter must have saturation and hue 0 with channels=1, got {jitter}")
 
     @property
     def random(self) -> bool:
         """Whether anything is drawn at random; if not, every epoch yields the same pixels."""
-        return self.crop == "random_resized" or self.flip > 0 or self.augment.active
+        drawn = self.flip > 0 or self.vertical_flip > 0 or self.rotate90 > 0
+        return drawn or self.crop in _RANDOM_CROPS or self.augment.active
+
+    @property
+    def shorter_side_range(self) -> tuple[int, int]:
+        """Lowest and highest length of the shorter side; (0, 0) for no such resize."""
+        assert not isinstance(self.shorter_side, int)  # __post_init__ has made a range of it
+        return self.shorter_side or (0, 0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an image is a crop in colour that fills the output and is not turned, as all decoders can make it."""
+        placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
+        return not placed and not self.vertical_flip and not self.rotate90 and (self.channels, self.depth) == (3, 8)
+
+    @property
+    def num_views(self) -> int:
+        """How many crops the setting `crop` makes of each image, one per view."""
+        return {"five": 5, "ten": 10}.get(self.crop, 1)
+
+    @property
+    def sample_dtype(self) -> type[np.uint8] | type[np.uint16]:
+        """Type of a level as the sample stage writes it."""
+        return np.uint16 if self.depth == 16 else np.uint8
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -185,12 +350,13 @@ def imagenet_eval(size: int | tuple[int, int] = 224, *, center_fraction: float =
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
 
 
-_SAME_IN_VIEWS = ("exif", "resample", "max_pixels")  # settings of reading and decoding
+_SAME_IN_VIEWS = ("exif", "resample", "max_pixels", "channels", "depth", "fill")  # one call makes all views
 
 
 def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
     """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for what cannot work together."""
-    views = pipeline if isinstance(pipeline, (list, tuple)) else (imagenet_train() if pipeline is None else pipeline,)
+    one = imagenet_train() if pipeline is None else pipeline
+    views: tuple[Any, ...] = tuple(pipeline) if isinstance(pipeline, (list, tuple)) else (one,)
     for view in views:
         if not isinstance(view, ImagePipeline):
             name = getattr(view, "__name__", None)
@@ -203,4 +369,8 @@ def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
             raise ValueError(f"{name} must be the same for all views, got {[getattr(view, name) for view in views]}")
     if len(views) > 1 and any(view.augment.mixes for view in views):
         raise ValueError("mixup and cutmix need a single view: they mix the labels too")
-    return tuple(views)
+    if len(views) == 1:
+        return views * views[0].num_views
+    if any(view.num_views > 1 for view in views):
+        raise ValueError("crop must not be 'five' or 'ten' in a sequence of views, since these make views themselves")
+    return views

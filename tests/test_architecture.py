@@ -37,7 +37,7 @@ ROOMS: dict[str, str] = {
     "pipelines/spec": "checked errors",
     "pipelines/image_types": "",
     "pipelines/native": "image_types",
-    "pipelines/plan": "errors spec native",
+    "pipelines/plan": "errors spec image_types native",
     "pipelines/jpeg": "errors image_types",
     "pipelines/fields": "errors checked image_types plan",
     "pipelines/sample": "errors checked spec image_types jpeg native",

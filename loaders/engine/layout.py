@@ -80,5 +80,6 @@ class BatchLayout(NamedTuple):
 
 
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
-    """Return the layout of a batch of images, uint8 [batch, height, width, channels] for each view."""
-    return BatchLayout(batch_size, tuple(Part((*pipeline.size, 3)) for pipeline in pipelines))
+    """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
+    parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
+    return BatchLayout(batch_size, tuple(Part(*part) for part in parts))

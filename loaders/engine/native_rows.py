@@ -205,7 +205,7 @@ def _slice_views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
 
 def suits_native_library(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
     """Say whether the library is here, and source, decoder and resampling leave ordinary JPEGs to it."""
-    suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch"
+    suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch" and pipeline.depth == 8
     return suits and native_library() is not None and is_located(source)
 
 
@@ -216,4 +216,8 @@ def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> Native
     library = native_library()
     assert library is not None
     assert isinstance(source, LocatedSource)
-    return NativeRows(source, NativeStage(library, pipeline.max_pixels, apply_exif=pipeline.exif == "apply"))
+    is_upright = pipeline.exif == "apply"
+    stage = NativeStage(
+        library, pipeline.max_pixels, apply_exif=is_upright, channels=pipeline.channels, fill=pipeline.fill
+    )
+    return NativeRows(source, stage)

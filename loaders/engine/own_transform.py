@@ -47,15 +47,15 @@ class OwnTransform:
         uses_global_state: whether it draws from the global random state, so that only one thread at a time may call it.
     """
 
-    def __init__(self, function: Callable[..., Any], image_shape: tuple[int, ...]) -> None:
-        """Try `function` on a made image. Raises ValueError if it does not return an array or a tensor."""
+    def __init__(self, function: Callable[..., Any], image: Part) -> None:
+        """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor."""
         if not callable(function):
             raise ValueError(f"transform must be a function of an image, got {shown(function)}")
         self.function = function
         self._takes_image_by_name = type(function).__module__.partition(".")[0] == "albumentations"
         self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
         self.uses_global_state = False
-        self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image_shape, np.uint8)
+        self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         words = np.arange(WORDS, dtype=np.uint64)
         if not (self._takes_image_by_name or self._takes_generator):
             with _kept_global_state() as has_changed:
@@ -76,8 +76,8 @@ class OwnTransform:
         except _WrongResult as error:
             raise ValueError(str(error)) from None
         except Exception as error:
-            shape = list(self._trial_image.shape)
-            raise ValueError(f"transform raised {describe_exception(error)} for an image of uint8 {shape}") from error
+            image = _kind(self._trial_image)
+            raise ValueError(f"transform raised {describe_exception(error)} for an image of {image}") from error
 
     def __call__(self, image: Pixels, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         """Return the result for `image` and random words, uint64 [WORDS] each below 2**32. Raises LoaderError."""
@@ -141,16 +141,18 @@ class _WrongResult(Exception):
     """Says what is wrong about a result."""
 
 
-def checked_transforms(transform: Any, sizes: Sequence[tuple[int, ...]]) -> tuple[OwnTransform | None, ...]:
-    """Return the transform of each view, whose crops have the shapes `sizes`. Raises ValueError.
+def checked_transforms(transform: Any, images: Sequence[Part]) -> tuple[OwnTransform | None, ...]:
+    """Return the transform of each view, whose crops are like `images`. Raises ValueError.
 
     transform: one function for all views, or a sequence with one, or None, for each.
     """
-    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * len(sizes)
-    if len(functions) != len(sizes):
-        raise ValueError(f"transform must be one function, or one for each of {len(sizes)} views, got {len(functions)}")
-    pairs = zip(functions, sizes, strict=True)
-    return tuple(None if function is None else OwnTransform(function, size) for function, size in pairs)
+    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * len(images)
+    if len(functions) != len(images):
+        raise ValueError(
+            f"transform must be one function, or one for each of {len(images)} views, got {len(functions)}"
+        )
+    pairs = zip(functions, images, strict=True)
+    return tuple(None if function is None else OwnTransform(function, image) for function, image in pairs)
 
 
 def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:

@@ -59,7 +59,7 @@ class ProducerSettings:
     @property
     def is_plain(self) -> bool:
         """Whether each row is one image that fills its output, as all decoders can make it."""
-        return len(self.pipelines) == 1 and not self.transforms
+        return len(self.pipelines) == 1 and self.pipeline.is_plain and not self.transforms
 
     def layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor`, in its slot."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +117,8 @@ class PythonRows:
         for (x, y, w, h), plan, images in zip(windows, plans, batch.images, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             slot = torch.from_numpy(images[row : row + 1]).permute(0, 3, 1, 2)
-            write_sample(crop, slot, bool(plan.flips[at]), self._resize)
+            placing: Any = tuple(plan.places[at].tolist()), int(plan.turns[at]), self._settings.pipeline.fill
+            write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
 
     def _note_repair(self, row: int, sample: int) -> None:
         error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")

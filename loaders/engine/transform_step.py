@@ -37,7 +37,7 @@ class TransformStep:
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None,
     ) -> None:
-        """Make the images of `slot` from `crops`, and copy the rest; padding becomes zeros. Raises LoaderError with the sample."""
+        """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError."""
         for name, array in crops.extras.items():
             slot.extras[name][...] = array
         for name, made in crops.extras.items():

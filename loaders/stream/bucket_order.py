@@ -15,6 +15,7 @@ from penstock.pipelines.errors import LoaderError
 
 Size = tuple[int, int]  # height and width of images, in pixels
 _BATCHES, _FIRST_BUCKET = 0, 1  # numbers of the draws of an epoch
+_AT_ONCE = 256  # steps whose buckets are looked up at once
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,9 +52,7 @@ class Bucketed:
         buckets = np.searchsorted(self.starts, places, "right") - 1
         for bucket in np.unique(buckets).tolist() if self.shuffled else ():
             some, first = np.flatnonzero(buckets == bucket), int(self.starts[bucket])
-            count = int(self.starts[bucket + 1]) - first
-            shuffle = Permutation.of_epoch(count, self.seed, epoch, _FIRST_BUCKET + bucket)
-            places[some] = first + shuffle(places[some] - first)
+            places[some] = first + _shuffle(self, epoch, bucket)(places[some] - first)
         found: Index = self.members.array[places].astype(np.int64)
         return found
 
@@ -75,7 +74,7 @@ def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed:
     return Bucketed(n=n, seed=seed, shuffled=shuffled, **about)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BucketSteps:
     """Lay out the steps of one epoch, in memory that does not grow with it.
 
@@ -134,8 +133,7 @@ class BucketSteps:
 
     def bucket(self, number: int) -> int:
         """Return the bucket of step `number`."""
-        batch = number if self.shuffle is None else int(self.shuffle(np.array([number], np.int64))[0])
-        return int(np.searchsorted(self.ends, batch, "right"))
+        return int(_buckets(self, number // _AT_ONCE)[number % _AT_ONCE])
 
     def positions(self, numbers: Index, rows: Index) -> Index:
         """Return the positions of Bucketed at `rows` of the global batches of steps `numbers`: int64 [k, rows].
@@ -151,6 +149,21 @@ class BucketSteps:
         found = (self.starts[buckets] + before * self.global_batch)[:, None] + rows
         positions[inside] = np.where(found < self.starts[buckets + 1, None], found, n)
         return positions
+
+
+@lru_cache(maxsize=1024)
+def _shuffle(order: Bucketed, epoch: int, bucket: int) -> Permutation:
+    """Return the permutation of the samples of a bucket."""
+    count = int(order.starts[bucket + 1] - order.starts[bucket])
+    return Permutation.of_epoch(count, order.seed, epoch, _FIRST_BUCKET + bucket)
+
+
+@lru_cache(maxsize=16)
+def _buckets(steps: BucketSteps, part: int) -> Index:
+    """Return the buckets of _AT_ONCE steps, int64, from `part` * _AT_ONCE on: each is asked for several times."""
+    numbers = np.arange(part * _AT_ONCE, min((part + 1) * _AT_ONCE, len(steps)), dtype=np.int64)
+    batches = numbers if steps.shuffle is None else steps.shuffle(numbers)
+    return np.searchsorted(steps.ends, batches, "right")
 
 
 @lru_cache(maxsize=8)

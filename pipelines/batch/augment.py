@@ -1,4 +1,4 @@
-"""Operations on uint8 pixels, as planned for a batch: RandAugment, TrivialAugmentWide and ColorJitter."""
+"""Operations on uint8 pixels, as planned for a batch: those of automatic policies and of jitter, grey and blur."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.batch import device_ops, geometry, lookup_tables
-from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness
+from penstock.pipelines.batch import device_ops, geometry, interpolate, lookup_tables
+from penstock.pipelines.batch.blur import blur_each, blur_together
+from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness, make_grey
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
@@ -23,9 +24,21 @@ _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.COLOR,),
     (Op.SHARPNESS,),
     (Op.HUE,),
+    (Op.GRAYSCALE,),
+    (Op.BLUR,),
+    *interpolate.GROUPS,
 )
-_ON_CPU = {Op.COLOR: adjust_color, Op.SHARPNESS: adjust_sharpness, Op.HUE: adjust_hue}
+_WHOLE_GROUPS = range(_GROUPS.index((Op.BLUR,)), len(_GROUPS))  # make pieces of their own
+_ON_CPU = {
+    Op.GRAYSCALE: make_grey,
+    Op.BLUR: blur_each,
+    Op.COLOR: adjust_color,
+    Op.SHARPNESS: adjust_sharpness,
+    Op.HUE: adjust_hue,
+}
 _ON_DEVICE = {
+    Op.GRAYSCALE: make_grey,
+    Op.BLUR: blur_together,
     Op.COLOR: device_ops.adjust_color,
     Op.SHARPNESS: device_ops.adjust_sharpness,
     Op.HUE: device_ops.adjust_hue,
@@ -34,17 +47,18 @@ _PLACE_OF_OP = np.argsort([op for group in _GROUPS for op in group])  # in the o
 _GROUP_OF_OP = np.array([number for op in sorted(Op) for number, group in enumerate(_GROUPS) if op in group])
 
 
-def augment(images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+def augment(images: torch.Tensor, plan: AugmentPlan, fill: tuple[int, int, int] = (0, 0, 0)) -> torch.Tensor:
     """Apply the operations of `plan` to uint8 [batch, height, width, 3], and return the result in new memory.
 
-    Runs on the images' device, piece by piece; nothing is read back from the device.
+    Runs on the images' device, piece by piece; nothing is read back from the device. Operations that interpolate fill
+    the parts that come from outside an image with the colour `fill`, the others with black.
     """
     order = np.arange(len(images))
     for ops, values in zip(plan.ops, plan.values, strict=True):
         ranked = np.argsort(_PLACE_OF_OP[ops[order]], kind="stable")
         images = _select_rows(images, ranked)
         order = order[ranked]
-        _apply_round(images, ops[order], values[order])
+        _apply_round(images, ops[order], values[order], fill)
     return _select_rows(images, np.argsort(order))
 
 
@@ -52,24 +66,28 @@ def _select_rows(images: torch.Tensor, rows: npt.NDArray[np.int64]) -> torch.Ten
     return images.index_select(0, to_device(rows, images.device))
 
 
-def _apply_round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
+def _apply_round(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats, fill: tuple[int, int, int]) -> None:
     """Apply one operation to each image, in place; `ops`, sorted in the order of _GROUPS, and `values` are [batch]."""
     groups = _GROUP_OF_OP[ops]
     height, width = images.shape[1:3]
     limit = _CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS
     step = max(1, limit // (height * width))
-    for number in np.unique(groups[groups > 0]):
-        begin, end = np.searchsorted(groups, (number, number + 1))
-        for first in range(begin, end, step):
-            piece = slice(first, min(first + step, end))
-            _apply_group(images[piece], ops[piece], values[piece])
+    for number in np.unique(groups[groups > 0]).tolist():
+        begin, end = np.searchsorted(groups, (number, number + 1)).tolist()
+        of_group = end - begin if number in _WHOLE_GROUPS else step
+        for first in range(begin, end, of_group):
+            piece = slice(first, min(first + of_group, end))
+            _apply_group(images[piece], ops[piece], values[piece], fill)
 
 
-def _apply_group(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
+def _apply_group(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats, fill: tuple[int, int, int]) -> None:
     """Apply one operation to each image, in place; all belong to the same group."""
-    if ops[0] in geometry.OPS:
+    op = Op(ops[0])
+    if op in geometry.OPS:
         geometry.warp(images, geometry.inverse_matrices(ops, values, (images.shape[1], images.shape[2])))
-    elif ops[0] in lookup_tables.OPS:
+    elif op >= Op.SHEAR_X_BILINEAR:
+        interpolate.warp_smoothly(images, ops, values, fill)
+    elif op in lookup_tables.OPS:
         lookup_tables.map_values(images, ops, values)
     else:
-        (_ON_CPU if images.device.type == "cpu" else _ON_DEVICE)[Op(ops[0])](images, values)
+        (_ON_CPU if images.device.type == "cpu" else _ON_DEVICE)[op](images, values)

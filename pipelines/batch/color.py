@@ -17,7 +17,10 @@ GREY = (32768, (19595, 38470, 7471))
 
 def to_planes(images: torch.Tensor) -> torch.Tensor:
     """Copy images [n, height, width, 3] as planes of one channel, contiguous [n, 3, height, width]."""
-    return images.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+    planes = torch.empty((len(images), 3, *images.shape[1:3]), dtype=images.dtype, device=images.device)
+    for channel in range(3):  # one by one, which takes a CPU a fifth of the time of a permuted copy
+        planes[:, channel] = images[..., channel]
+    return planes
 
 
 def interleave(channels: torch.Tensor, images: torch.Tensor) -> None:
@@ -68,6 +71,12 @@ def blend(start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch
 
 def factor_tensor(values: Floats, device: torch.device, ndim: int) -> torch.Tensor:
     return to_device(values.astype(np.float32), device).view(-1, *[1] * (ndim - 1))
+
+
+def make_grey(images: torch.Tensor, _: Floats) -> None:
+    """Make uint8 [n, height, width, 3] grey, in place: Pillow's mode L in three channels."""
+    grey = take_upper_half(add_weighted(images, *GREY)).to(torch.uint8)
+    torch.stack((grey, grey, grey), -1, out=images)
 
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:

@@ -18,6 +18,7 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _TABULATED = (Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE)
 ROUND_WORDS, END_WORDS = 8, 12  # parameters of an image, for a round and for the end
+OPS = tuple(op for op in Op if op <= Op.GRAYSCALE)  # those that the kernels can do
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 # Elements that a program handles at a time, and its warps: pixels of a round, levels to count, values at the end. A
 # thread holds few of them: nvdisasm counts 105, 64 and 78 registers on an H100, and none is spilled.
@@ -89,7 +90,7 @@ def launch(name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **c
 def pack_rounds(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Words:
     """Return each image's operation of a round and its parameters (at most six), int32 [n, ROUND_WORDS]."""
     words = np.zeros((len(ops), ROUND_WORDS), np.int32)
-    words[:, 0] = ops
+    words[:, 0] = np.where(ops == Op.GRAYSCALE, Op.COLOR, ops)  # a blend with the grey image, by the factor 0
     moves, blends = ops <= Op.ROTATE, np.isin(ops, _BLENDS)  # identity counts as a move
     words[moves, 1:7] = fixed_steps(inverse_matrices(ops[moves], values[moves], size)).T
     words[blends, 1] = values[blends].astype(np.float32).view(np.int32)

@@ -13,13 +13,13 @@ import torch
 
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
-from penstock.pipelines.batch.fused import DTYPES, FusedStage
+from penstock.pipelines.batch.fused import DTYPES, OPS, FusedStage
 from penstock.pipelines.errors import one_line
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Mixing, Op
 
 SWITCH = "PENSTOCK_TRITON"  # 0 switches the kernels off
 _SIZE = (23, 31)  # more than one program per image, and not a multiple of a program's pixels
-_IMAGES = 2 * len(Op)  # each operation twice per round
+_IMAGES = 2 * len(OPS)  # each operation twice per round
 _FACTORS = (0.3, 1.7)  # of blends
 _VALUES = {Op.POSTERIZE: (2.0, 4.0), Op.SOLARIZE: (77.5, 255.0), Op.HUE: (-0.31, 0.1), Op.ROTATE: (-20.0, 110.0)}
 _VALUES |= dict.fromkeys((Op.SHEAR_X, Op.SHEAR_Y), (-0.2, 0.3))
@@ -79,7 +79,7 @@ def make_test_batch() -> tuple[torch.Tensor, AugmentPlan]:
     """Return uint8 images [n, height, width, 3], and a plan with every operation, erased boxes and mixed pairs."""
     draw, (height, width) = np.random.default_rng(0), _SIZE
     n = _IMAGES
-    ops = np.arange(n, dtype=np.int8) % len(Op)
+    ops = np.arange(n, dtype=np.int8) % len(OPS)
     pixels = draw.integers(0, 256, (n, height, width, 3)) // (1 + np.arange(n) % 3)[:, None, None, None]
     pixels[1::2] = np.sort(pixels[1::2] + 60, 2)[:, ::-1] % 251  # smoother, and not down to the lowest level
     rounds = np.stack((ops, draw.permutation(ops)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +15,21 @@ from penstock.pipelines.batch.color import GREY, add_weighted, blend, constants,
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
 
-OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.POSTERIZE, Op.SOLARIZE, Op.AUTO_CONTRAST, Op.EQUALIZE)
+OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD)
 
 
 def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
     """Apply one of OPS to each image of uint8 [n, height, width, 3], in place; equal operations must be adjacent."""
-    starts = np.flatnonzero(np.diff(ops, prepend=-1))
-    runs = [(Op(ops[a]), slice(a, b)) for a, b in zip(starts, [*starts[1:], len(ops)], strict=True)]
+    runs, begin = [], 0
+    for op, run in groupby(ops.tolist()):
+        rows = slice(begin, begin := begin + sum(1 for _ in run))
+        if op in _ON_LEVELS and images.device.type == "cpu":  # faster without a table
+            _ON_LEVELS[op](images[rows], values[rows])
+        else:
+            runs.append((Op(op), rows))
+    if not runs:
+        return
+    images, values = images[: runs[-1][1].stop], values[: runs[-1][1].stop]  # operations of _ON_LEVELS come last
     known = np.empty((len(images), 3, 256), np.uint8)
     for op, rows in runs:
         if op in _TABLES_BY_VALUE:
@@ -78,6 +89,40 @@ def _tabulate_solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
     return np.where(levels < thresholds, levels, 255 - levels).astype(np.uint8)
 
 
+def _tabulate_solarize_add(added: Floats) -> npt.NDArray[np.uint8]:
+    """Make the tables of timm's solarize_add: a number is added to the levels below 128."""
+    levels = np.arange(256)
+    return np.where(levels < 128, np.minimum(levels + added, 255), levels).astype(np.uint8)
+
+
+def _posterize(images: torch.Tensor, bits: Floats) -> None:
+    images.bitwise_and_(_bytes_of(make_posterize_masks(bits), images))
+
+
+def _solarize(images: torch.Tensor, thresholds: Floats) -> None:
+    from_threshold_on = _is_at_least(images, np.ceil(thresholds))
+    images.bitwise_xor_(from_threshold_on)
+
+
+def _solarize_add(images: torch.Tensor, added: Floats) -> None:
+    room = torch.sub(255, images)
+    added_levels = torch.minimum(room, _bytes_of(added, images))
+    images.add_(added_levels.bitwise_and_(_is_at_least(images, np.full(len(added), 128)).bitwise_not_()))
+
+
+def _bytes_of(values: npt.NDArray[Any], images: torch.Tensor) -> torch.Tensor:
+    return to_device(values.astype(np.uint8), images.device).view(-1, 1, 1, 1)
+
+
+def _is_at_least(images: torch.Tensor, thresholds: npt.NDArray[Any]) -> torch.Tensor:
+    """Return 255 where a level is at least the image's threshold (0 to 256), 0 elsewhere, uint8.
+
+    By arithmetic, because a comparison takes a CPU five times as long.
+    """
+    below = images.to(torch.int16).sub_(to_device(thresholds.astype(np.int16), images.device).view(-1, 1, 1, 1))
+    return below.bitwise_right_shift_(15).bitwise_not_().to(torch.uint8)
+
+
 def _tabulate_contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageEnhance.Contrast: a blend with the rounded mean of the grey image."""
     pixels = images.shape[1] * images.shape[2]
@@ -124,6 +169,12 @@ _TABLES_BY_VALUE = {
     Op.BRIGHTNESS: _tabulate_brightness,
     Op.POSTERIZE: _tabulate_posterize,
     Op.SOLARIZE: _tabulate_solarize,
+    Op.SOLARIZE_ADD: _tabulate_solarize_add,
+}
+_ON_LEVELS: dict[int, Callable[[torch.Tensor, Floats], None]] = {
+    Op.POSTERIZE: _posterize,
+    Op.SOLARIZE: _solarize,
+    Op.SOLARIZE_ADD: _solarize_add,
 }
 _TABLES_BY_PIXELS = {
     Op.CONTRAST: _tabulate_contrast,

@@ -15,9 +15,11 @@ class PlainStage:
         device: device of the batches.
         copies: whether results never share the memory of what they were made of.
         fused: whether augmentations run as Triton kernels.
+        kernels: what runs augmentations.
     """
 
     copies = fused = False
+    kernels = "torch"
 
     def __init__(self, made: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype if made.is_floating_point and dtype.is_floating_point else made

@@ -56,9 +56,10 @@ class BatchStage:
         blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
         blank = blank.to(dtype)
         self._blank = blank.to(device)
-        self._fused = (
-            choose_fused_stage(_tabulate_results(scale, shift, blank), device) if self._augment.active else None
-        )
+        # Operations that interpolate fill with the mean colour, as timm's do.
+        self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).tolist())
+        can_fuse = self._augment.active and not self._augment.unfused
+        self._fused = choose_fused_stage(_tabulate_results(scale, shift, blank), device) if can_fuse else None
 
     @property
     def copies(self) -> bool:
@@ -69,6 +70,12 @@ class BatchStage:
     def fused(self) -> bool:
         """Whether augmentations run as Triton kernels instead of torch's; the results are the same."""
         return self._fused is not None
+
+    @property
+    def kernels(self) -> str:
+        """What runs augmentations: "fused kernels" or "torch", and the settings that have no fused kernel."""
+        without = "" if self.device.type == "cpu" else ", ".join(self._augment.unfused)
+        return "fused kernels" if self.fused else f"torch (no fused kernel for {without})" if without else "torch"
 
     def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
         """Draw the augmentations of the batch `key`; None if the pipeline has none.
@@ -110,7 +117,7 @@ class BatchStage:
             raise ValueError(f"images must be uint8 for operations on pixels, got {images.dtype}: there is no gradient")
         if self._fused is not None and images.dtype == torch.uint8:
             return self._fused(images, plan, out)
-        pixels = augment(images, plan) if len(plan.ops) else images
+        pixels = augment(images, plan, self._fill) if len(plan.ops) else images
         result = self._normalise(pixels, out)
         if plan.erased.any():
             result = result.clone() if result is images else result  # the caller's images are not erased

@@ -92,7 +92,7 @@ class NativeStage:
         *,
         apply_exif: bool,
         channels: int = 3,
-        fill: tuple[int, int, int] = (0, 0, 0),
+        fill: tuple[int, ...] = (0, 0, 0),
     ) -> None:
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)

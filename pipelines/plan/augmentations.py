@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.pipelines.plan.crops import draw_sides
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms, view_stream
-from penstock.pipelines.spec import RAND_BINS, Augmentations
+from penstock.pipelines.spec import MAX_RAND_OPS, RAND_BINS, TIMM_MAGNITUDE, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)
@@ -24,12 +24,19 @@ _JITTER, _JITTER_ORDER = _FIRST_TRY + 2 * _TRIES, _FIRST_TRY + 2 * _TRIES + 4
 _MIX_KIND, _MIX_SHARE, _MIX_ANGLE, _MIX_X, _MIX_Y = range(_JITTER_ORDER + 1, _JITTER_ORDER + 6)
 _FIRST_OP = _MIX_Y + 1
 _WORDS_OF_AN_OP = 3  # which operation, its sign, its magnitude
+_JITTERED = _FIRST_OP + _WORDS_OF_AN_OP * MAX_RAND_OPS
+_GREY, _BLURRED, _SIGMA, _SOLARIZED, _THREE, _SIGMA_OF_THREE = range(_JITTERED + 1, _JITTERED + 7)
+_FIRST_EXTRA = _SIGMA_OF_THREE + 1
+_EXTRA_WORDS = 3  # of timm's operations: whether it is applied, the second word of its magnitude, its interpolation
 
 Floats = npt.NDArray[np.float64]
 
 
 class Op(IntEnum):
-    """Number the operations on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order."""
+    """Number the operations on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order.
+
+    The last ten move pixels as the operations 1 to 5 do, and interpolate where those take the nearest pixel.
+    """
 
     IDENTITY = 0
     SHEAR_X = 1
@@ -46,12 +53,35 @@ class Op(IntEnum):
     AUTO_CONTRAST = 12
     EQUALIZE = 13
     HUE = 14
+    GRAYSCALE = 15
+    SOLARIZE_ADD = 16
+    BLUR = 17
+    SHEAR_X_BILINEAR = 18
+    SHEAR_Y_BILINEAR = 19
+    TRANSLATE_X_BILINEAR = 20
+    TRANSLATE_Y_BILINEAR = 21
+    ROTATE_BILINEAR = 22
+    SHEAR_X_BICUBIC = 23
+    SHEAR_Y_BICUBIC = 24
+    TRANSLATE_X_BICUBIC = 25
+    TRANSLATE_Y_BICUBIC = 26
+    ROTATE_BICUBIC = 27
 
 
 _NUM_AUTO_OPS = 14
+_THREE_THRESHOLD = 128  # of solarize in DeiT III's three_augment
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 _TRANSLATIONS = (Op.TRANSLATE_X, Op.TRANSLATE_Y)
 _SIGNED = np.isin(np.arange(_NUM_AUTO_OPS), (Op.SHEAR_X, Op.SHEAR_Y, *_TRANSLATIONS, Op.ROTATE, *_BLENDS))
+# timm/data/auto_augment.py of pytorch-image-models: _RAND_INCREASING_TRANSFORMS, in its order
+_TIMM_OPS = np.array(
+    (
+        *(Op.AUTO_CONTRAST, Op.EQUALIZE, Op.SOLARIZE, Op.ROTATE, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD),
+        *(Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS, Op.SHEAR_X, Op.SHEAR_Y, *_TRANSLATIONS),
+    ),
+    np.int8,
+)
+_INVERT = 2  # its place among these: solarize from level 0 on
 _JITTER_OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE)
 _JITTER_ORDERS = np.array(list(itertools.permutations(_JITTER_OPS)), np.int8)
 
@@ -93,7 +123,8 @@ class AugmentPlan(NamedTuple):
         ops: operations (Op) on uint8 pixels, one round after another, int8 [rounds, batch].
         values: the operations' parameters, float64 [rounds, batch]: slope of a shear, pixels of a translation, degrees
             of a rotation (counter-clockwise), factor of a blend (brightness, colour, contrast, sharpness), bits that
-            posterize keeps, threshold of solarize, turn of the hue in [-0.5, 0.5] of the circle.
+            posterize keeps, threshold of solarize, turn of the hue in [-0.5, 0.5] of the circle, levels that solarize
+            adds below 128, standard deviation of a blur in pixels.
         erased: left, top, right, bottom of the erased box, int32 [batch, 4], pixels; an empty box if nothing is erased.
         mixing: None if no samples are mixed.
     """
@@ -109,11 +140,12 @@ def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: Batch
 
     Raises ValueError for a seed or an epoch out of range, as `random_words` does.
     """
-    rounds = {None: 0, "rand": augment.rand_ops, "trivial": 1}[augment.auto_augment]
     stream = view_stream(STREAM_BATCH, key.view)
-    words = random_words(key.seed, key.epoch, key.indices, stream, _FIRST_OP + _WORDS_OF_AN_OP * rounds)
-    draws = uniforms(words)
-    parts = [_draw_auto_augment(augment, size, draws[:, _FIRST_OP:]), _draw_color_jitter(augment, draws)]
+    draws = uniforms(random_words(key.seed, key.epoch, key.indices, stream, _count_words(augment)))
+    draw_policy = _draw_timm if augment.auto_augment == "timm" else _draw_auto_augment
+    parts = [draw_policy(augment, size, draws), _draw_color_jitter(augment, draws)]
+    parts[1:1] = [_draw_one_of_three(augment, draws)] if augment.three_augment else []
+    parts += _draw_single_ops(augment, draws)
     ops, values = (np.concatenate(pair, 0) for pair in zip(*parts, strict=True))
     padding = key.indices < 0
     ops[:, padding] = Op.IDENTITY
@@ -121,6 +153,21 @@ def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: Batch
     erased[padding] = 0
     mixing = _draw_mixing(augment, size, draws[::2], padding) if augment.mixes else None
     return AugmentPlan(ops, values, erased, mixing)
+
+
+def _count_words(augment: Augmentations) -> int:
+    """Return how many words of a sample are needed: those behind the last operation are for few settings."""
+    if augment.auto_augment == "timm":
+        return _FIRST_EXTRA + _EXTRA_WORDS * augment.rand_ops
+    probabilities = (augment.grayscale, augment.blur, augment.solarize, 1 - augment.color_jitter_probability)
+    if augment.three_augment or any(probabilities):
+        return _FIRST_EXTRA
+    return _FIRST_OP + _WORDS_OF_AN_OP * count_rounds(augment)
+
+
+def count_rounds(augment: Augmentations) -> int:
+    """Return how many operations auto_augment draws for each image."""
+    return {None: 0, "rand": augment.rand_ops, "trivial": 1, "timm": augment.rand_ops}[augment.auto_augment]
 
 
 @lru_cache(maxsize=16)
@@ -150,7 +197,7 @@ def _draw_auto_augment(
     kind, batch = augment.auto_augment, len(draws)
     if kind is None:
         return np.empty((0, batch), np.int8), np.empty((0, batch))
-    words = draws.reshape(batch, draws.shape[1] // _WORDS_OF_AN_OP, _WORDS_OF_AN_OP).transpose(2, 1, 0)
+    words = _words_of_ops(draws, _FIRST_OP, count_rounds(augment))
     ops = np.floor(words[0] * _NUM_AUTO_OPS).astype(np.int8)
     bins = np.floor(words[2] * RAND_BINS).astype(np.int64) if kind == "trivial" else augment.rand_magnitude
     values = _tabulate_magnitudes(kind, size)[ops, bins]
@@ -159,10 +206,72 @@ def _draw_auto_augment(
     return ops, np.where(np.isin(ops, _TRANSLATIONS), np.trunc(values), values)
 
 
+def _words_of_ops(draws: Floats, first: int, rounds: int) -> Floats:
+    """Return the three words of each operation, from the column `first` on, float64 [3, rounds, batch]."""
+    return draws[:, first : first + 3 * rounds].reshape(len(draws), rounds, 3).transpose(2, 1, 0)
+
+
+def _draw_timm(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Draw the operations of timm's RandAugment, each skipped with probability 1/2, and their values.
+
+    Both are [rounds, batch]. The magnitude is normal (by the method of Box and Muller), cut to [0, 10], and turned into
+    a value as timm's functions *_increasing_level_to_arg do.
+    """
+    which, sign, first = _words_of_ops(draws, _FIRST_OP, augment.rand_ops)
+    applied, second, interpolation = _words_of_ops(draws, _FIRST_EXTRA, augment.rand_ops)
+    normal = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2 * math.pi * second)
+    share = np.clip(augment.rand_magnitude + augment.rand_magnitude_std * normal, 0, TIMM_MAGNITUDE) / TIMM_MAGNITUDE
+    height, width = size
+    signed = np.where(sign >= 0.5, -share, share)
+    value_of = np.zeros((len(Op), *share.shape))
+    value_of[[Op.SHEAR_X, Op.SHEAR_Y]] = 0.3 * signed
+    # Positive shares move the image to the left and up: Pillow's matrix tells where a pixel comes from.
+    value_of[Op.TRANSLATE_X], value_of[Op.TRANSLATE_Y] = -0.45 * width * signed, -0.45 * height * signed
+    value_of[Op.ROTATE] = 30.0 * signed
+    value_of[list(_BLENDS)] = np.maximum(0.1, 1.0 + 0.9 * signed)
+    value_of[Op.POSTERIZE] = 4 - np.trunc(4 * share)
+    value_of[Op.SOLARIZE] = 256 - np.trunc(256 * share)
+    value_of[Op.SOLARIZE_ADD] = np.trunc(110 * share)
+    places = np.floor(which * len(_TIMM_OPS)).astype(np.int64)
+    ops = _TIMM_OPS[places]
+    values = np.take_along_axis(value_of, ops[None].astype(np.int64), 0)[0]
+    values[places == _INVERT] = 0.0
+    kernels = np.where(interpolation < 0.5, Op.ROTATE_BILINEAR - Op.ROTATE, Op.ROTATE_BICUBIC - Op.ROTATE)
+    ops = np.where((ops >= Op.SHEAR_X) & (ops <= Op.ROTATE), ops + kernels, ops)
+    return np.where(applied < 0.5, ops, Op.IDENTITY).astype(np.int8), values
+
+
+def _draw_one_of_three(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Draw grey, solarize or blur for each image, as DeiT III does: both [1, batch]."""
+    ops = np.array((Op.GRAYSCALE, Op.SOLARIZE, Op.BLUR), np.int8)[np.floor(draws[:, _THREE] * 3).astype(np.int64)]
+    sigmas = _scale(draws[:, _SIGMA_OF_THREE], augment.blur_sigma)
+    return ops[None], np.where(ops == Op.BLUR, sigmas, np.where(ops == Op.SOLARIZE, _THREE_THRESHOLD, 0.0))[None]
+
+
+def _draw_single_ops(augment: Augmentations, draws: Floats) -> list[tuple[npt.NDArray[np.int8], Floats]]:
+    """Draw the operations that are applied with a probability of their own: of each ops and values, both [1, batch]."""
+    parts = []
+    for op, probability, coin in (
+        (Op.GRAYSCALE, augment.grayscale, _GREY),
+        (Op.BLUR, augment.blur, _BLURRED),
+        (Op.SOLARIZE, augment.solarize, _SOLARIZED),
+    ):
+        if probability:
+            value: Floats | float = augment.solarize_threshold if op == Op.SOLARIZE else 0.0
+            value = _scale(draws[:, _SIGMA], augment.blur_sigma) if op == Op.BLUR else value
+            ops = np.where(draws[:, coin] < probability, op, Op.IDENTITY).astype(np.int8)
+            parts.append((ops[None], np.full((1, len(draws)), value, np.float64)))
+    return parts
+
+
+def _scale(draws: Floats, limits: tuple[float, float]) -> Floats:
+    return limits[0] + (limits[1] - limits[0]) * draws
+
+
 def _draw_color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Draw ColorJitter's operations, in a separate order for each sample, and their values: both [rounds, batch]."""
     batch = len(draws)
-    strength = np.array(augment.color_jitter or (0.0,) * 4)
+    strength = np.array(augment.color_jitter if augment.color_jitter and augment.jitters else (0.0,) * 4)
     wanted = [op for op, s in zip(_JITTER_OPS, strength.tolist(), strict=True) if s > 0]
     low = np.array([*np.maximum(0.0, 1 - strength[:3]), -strength[3]])
     high = np.array([*(1 + strength[:3]), strength[3]])
@@ -170,7 +279,10 @@ def _draw_color_jitter(augment: Augmentations, draws: Floats) -> tuple[npt.NDArr
     value_of[:, _JITTER_OPS] = low + (high - low) * draws[:, _JITTER:_JITTER_ORDER]
     ordered = _JITTER_ORDERS[np.floor(draws[:, _JITTER_ORDER] * len(_JITTER_ORDERS)).astype(np.int64)]
     ops = ordered[np.isin(ordered, wanted)].reshape(batch, len(wanted))
-    return ops.T, np.take_along_axis(value_of, ops.astype(np.int64), 1).T
+    values = np.take_along_axis(value_of, ops.astype(np.int64), 1)
+    if augment.color_jitter_probability < 1:
+        ops[draws[:, _JITTERED] >= augment.color_jitter_probability] = Op.IDENTITY
+    return ops.T, values.T
 
 
 def _draw_erased_boxes(probability: float, size: tuple[int, int], draws: Floats) -> npt.NDArray[np.int32]:

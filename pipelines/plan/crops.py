@@ -1,4 +1,4 @@
-"""The plan of the sample stage: crop and flip of each sample, a pure function of (seed, epoch, sample index)."""
+"""The plan of the sample stage: how each sample is cropped and turned, a function of (seed, epoch, index, view)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
+from penstock.pipelines.plan.placed_crops import Ints, choose_corner, is_mirrored_view, place_crops
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
-_FLIP, _X, _Y, _UNUSED, _FIRST_TRY = range(5)  # columns of the draws of a sample; each try takes two
-
-
-UPSIDE_DOWN, TRANSPOSED = 1, 2  # bits of a turn
+# Columns of the draws of a sample; each try takes two. New draws take new columns, so that the others do not change.
+_FLIP, _X, _Y, _VERTICAL, _FIRST_TRY = range(5)
+_SCALE, _ROTATION = _FIRST_TRY, _FIRST_TRY + 2 * _TRIES
+_NUM_DRAWS = _ROTATION + 1
+# Quarter turns counter-clockwise (np.rot90) as a turn, and whether it is mirrored left to right after that.
+_QUARTERS = np.array([(0, 0), (TRANSPOSED | UPSIDE_DOWN, 0), (UPSIDE_DOWN, 1), (TRANSPOSED, 1)], np.uint8)
 
 
 class BatchPlan(NamedTuple):
@@ -41,31 +45,33 @@ def plan_batch(
     seed: int,
     epoch: int,
     index: npt.NDArray[np.int64],
-    widths: npt.NDArray[np.int64],
-    heights: npt.NDArray[np.int64],
+    widths: Ints,
+    heights: Ints,
     *,
     view: int = 0,
 ) -> BatchPlan:
-    """Draw crop and flip of each sample of a batch.
+    """Draw crop, turn and flip of each sample of a batch.
 
     index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
-    pixels; view: number of the view, whose draws are its own. Raises ValueError for a seed or an epoch out of range, as
-    `random_words` does.
+    pixels; view: number of the view, whose draws are independent of those of the others; it chooses the crop for "five"
+    and "ten". Raises ValueError for a seed, an epoch or a view out of range, as `random_words` does.
     """
     if pipeline.random:
-        draws = uniforms(random_words(seed, epoch, index, view_stream(STREAM_CROP, view), _FIRST_TRY + 2 * _TRIES))
-        flips = draws[:, _FLIP] < pipeline.flip
+        count = _NUM_DRAWS if pipeline.rotate90 > 0 else _ROTATION
+        draws = uniforms(random_words(seed, epoch, index, view_stream(STREAM_CROP, view), count))
     else:
-        flips = np.zeros(len(index), np.bool_)
+        draws = np.zeros((len(index), _ROTATION))
+    flips, turns = _draw_turns(pipeline, draws, view)
+    places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
     if pipeline.crop == "random_resized":
         windows = _draw_windows(pipeline, draws, widths, heights)
-    elif pipeline.crop == "center":
-        windows = _center_windows(pipeline, widths, heights)
+    elif pipeline.crop == "full":
+        windows = np.stack((np.zeros_like(widths), np.zeros_like(heights), widths, heights), 1)
+    elif pipeline.crop in ("center", "five", "ten") and pipeline.shorter_side is None:
+        windows = _centred_windows(pipeline, widths, heights, view)
     else:
-        zeros = np.zeros_like(widths)
-        windows = np.stack((zeros, zeros, widths, heights), 1)
-    places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), windows.shape)
-    return BatchPlan(windows.astype(np.int32), flips, places, np.zeros(len(index), np.uint8))
+        windows, places = place_crops(pipeline, widths, heights, draws[:, (_SCALE, _X, _Y)], view)
+    return BatchPlan(windows.astype(np.int32), flips, places, turns)
 
 
 def plan_views(
@@ -88,7 +94,9 @@ def _draw_windows(
     heights: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """Draw windows as torchvision does: the first of ten tries that fits, otherwise the largest centred one allowed."""
-    tried_w, tried_h = draw_sides(draws[:, _FIRST_TRY:], (widths * heights)[:, None], pipeline.scale, pipeline.ratio)
+    tried_w, tried_h = draw_sides(
+        draws[:, _FIRST_TRY:_ROTATION], (widths * heights)[:, None], pipeline.scale, pipeline.ratio
+    )
     fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
     rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
     w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
@@ -121,12 +129,25 @@ def draw_sides(
     return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
 
 
-def _center_windows(
-    pipeline: ImagePipeline, widths: npt.NDArray[np.int64], heights: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Take the centre windows with the aspect of `size`: `center_fraction` of the largest that fits the image."""
+def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view: int) -> Ints:
+    """Take windows with the aspect of `size`, `center_fraction` of the largest that fits: the centre, or a corner."""
     aspect = pipeline.size[1] / pipeline.size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
     w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)
     h = np.rint(full_h * pipeline.center_fraction).astype(np.int64).clip(1)
-    return np.stack(((widths - w) // 2, (heights - h) // 2, w, h), 1)
+    room = np.stack((widths - w, heights - h), 1)
+    return np.concatenate((choose_corner(pipeline, room, room // 2, view), np.stack((w, h), 1)), 1)
+
+
+def _draw_turns(
+    pipeline: ImagePipeline, draws: npt.NDArray[np.float64], view: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+    """Return flips and turns: a rotation first, then the vertical flip, then the horizontal one."""
+    flips, turns = draws[:, _FLIP] < pipeline.flip, np.zeros(len(draws), np.uint8)
+    if pipeline.rotate90 > 0:
+        share = draws[:, _ROTATION] / pipeline.rotate90  # below 1 for images that are turned, by one of three angles
+        quarters = np.where(share < 1, 1 + np.floor(share * 3), 0).astype(np.intp)
+        turns, mirrored = _QUARTERS[quarters].T
+        flips = flips ^ (mirrored > 0)
+    turns = turns ^ np.where(draws[:, _VERTICAL] < pipeline.vertical_flip, UPSIDE_DOWN, 0).astype(np.uint8)
+    return flips ^ is_mirrored_view(pipeline, view), turns

@@ -1,4 +1,4 @@
-"""Antialiased resize and horizontal flip of one crop, written straight into the batch's memory."""
+"""Antialiased resize of one crop to its place in the batch's memory, where it is then turned and flipped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Levels, Pixels, Window
 
 Resize = Callable[[Pixels, torch.Tensor], None]
 
@@ -48,12 +49,77 @@ def resize_pillow(pixels: Pixels, slot: torch.Tensor) -> None:
 RESIZERS: dict[str, Resize] = {"torch": resize_torch, "pillow": resize_pillow}
 
 
-def write_sample(pixels: Pixels, slot: torch.Tensor, flip: bool, resize: Resize) -> None:
-    """Resize `pixels` into `slot`, as resize_torch describes them, and flip it left to right if `flip`."""
+def resize_deep(pixels: Levels, size: tuple[int, int]) -> Levels:
+    """Resize uint16 [h, w, 3] to `size` (height, width) as resize_torch does, in float32, rounded half to even."""
+    levels = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1).unsqueeze(0)
+    # Rows first where one column results: torch 2.13 computes wrong floats for that in one call.
+    for step in ((size[0], pixels.shape[1]), size) if size[1] == 1 else (size,):
+        levels = functional.interpolate(levels, size=step, mode="bilinear", antialias=True)
+    resized: npt.NDArray[np.float32] = levels.round_().clamp_(0, 65535)[0].permute(1, 2, 0).numpy()
+    return resized.astype(np.uint16)
+
+
+def to_depth(pixels: Levels, dtype: np.dtype[Any]) -> Levels:
+    """Return pixels, uint8 or uint16, as `dtype`, the other of the two: white stays white."""
+    if pixels.dtype == dtype:
+        return pixels
+    return pixels.astype(np.uint16) * np.uint16(257) if dtype == np.uint16 else (pixels >> 8).astype(np.uint8)
+
+
+def to_grey(pixels: Levels) -> Levels:
+    """Convert [h, w, 3] to [h, w, 1] of the same type as Pillow converts to mode L; grey keeps its levels."""
+    red, green, blue = pixels.astype(np.uint32).transpose(2, 0, 1)  # 65536 * 65535 + 32768 has 32 bits
+    grey: Levels = (red * np.uint32(19595) + green * np.uint32(38470) + blue * np.uint32(7471) + np.uint32(32768)) >> 16
+    return grey.astype(pixels.dtype)[:, :, None]
+
+
+def write_sample(
+    pixels: Levels,
+    slot: torch.Tensor,
+    flip: bool,
+    resize: Resize,
+    place: Window | None = None,
+    turn: int = 0,
+    fill: tuple[int, ...] = (0, 0, 0),
+) -> None:
+    """Resize `pixels` into `slot`, turn the result, and mirror it left to right if `flip`.
+
+    pixels: uint8 or uint16 [h, w, 3]. slot: [1, 3 or 1, height, width], channels_last, uint8 or uint16; with one
+    channel the result is grey. place: x, y, width, height of the part of the slot that the pixels are resized to, None
+    for all of it; the rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN.
+    """
+    channels, height, width = slot.shape[1:]
+    x, y, w, h = place or (0, 0, width, height)
+    if (w, h) == (width, height) and channels == 3 and slot.dtype == torch.uint8 and pixels.dtype == np.uint8:
+        _resize_to(pixels, slot, resize)
+    else:
+        canvas = slot.permute(0, 2, 3, 1)[0].numpy()
+        levels = to_depth(pixels, canvas.dtype)
+        if levels.shape[:2] != (h, w) and levels.dtype == np.uint16:
+            levels = resize_deep(levels, (h, w))
+        elif levels.shape[:2] != (h, w):
+            resized = torch.empty((1, h, w, 3), dtype=torch.uint8, device="cpu")
+            resize(levels, resized.permute(0, 3, 1, 2))
+            levels = resized[0].numpy()
+        colour = to_depth(np.array(fill, np.uint8).reshape(1, 1, 3), canvas.dtype)
+        if (w, h) != (width, height):
+            canvas[...] = to_grey(colour) if channels == 1 else colour
+        canvas[y : y + h, x : x + w] = to_grey(levels) if channels == 1 else levels
+    _turn(slot, flip, turn)
+
+
+def _resize_to(pixels: Pixels, slot: torch.Tensor, resize: Resize) -> None:
     if pixels.shape[:2] == tuple(slot.shape[-2:]):
         slot.copy_(as_nchw(pixels))
     else:
         resize(pixels, slot)
-    if flip:
-        # torch.flip has a vectorised path for channels_last; numpy takes ten times as long.
-        slot.copy_(torch.flip(slot, (3,)))
+
+
+def _turn(slot: torch.Tensor, flip: bool, turn: int) -> None:
+    reversed_axes = [axis for axis, is_reversed in ((2, turn & UPSIDE_DOWN), (3, flip)) if is_reversed]
+    if not (reversed_axes or turn):
+        return
+    moved = slot.view(torch.int16) if slot.dtype == torch.uint16 else slot  # torch moves few types
+    turned = moved.transpose(2, 3) if turn & TRANSPOSED else moved
+    # torch.flip has a vectorised path for channels_last; numpy takes ten times as long.
+    moved.copy_(torch.flip(turned, reversed_axes) if reversed_axes else turned.clone())

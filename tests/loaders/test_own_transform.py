@@ -16,6 +16,7 @@ from photo_folder import write_folder
 from transform_functions import ByName, Faulty, Module, from_global_state, from_own_state, jitter, mean, roll
 
 from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.engine.layout import Part
 from penstock.loaders.engine.own_transform import OwnTransform
 from penstock.loaders.loader import Batch, Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
@@ -134,7 +135,7 @@ def test_a_fault_of_a_transform_names_the_sample(workers: dict[str, Any], fault:
 def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
     for transform, message in (
         (3, "transform must be a function of an image, got 3"),
-        ([mean, mean], "transform must be one function, or one for each of 1 views, got 2"),
+        ([mean, mean], r"transform must be one function, or one per view \(1\), got 2"),
         (
             lambda image: image.nothing,
             r"transform raised AttributeError: .* \(test_own_transform.py:\d+\) for an image of uint8",
@@ -146,7 +147,7 @@ def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
     with pytest.raises(ValueError, match=r"augmentations need uint8 \[h, w, 3\], and transform returns float32 \[3\]"):
         open_loader(photos, transform=mean, pipeline=imagenet_train(8, erasing=0.5))
     with pytest.warns(UserWarning, match="different results for the same image and random state"):
-        OwnTransform(from_own_state, (8, 8, 3))
+        OwnTransform(from_own_state, Part((8, 8, 3)))
 
 
 def test_a_transform_that_holds_the_interpreter_lock_runs_in_processes(photos: Path) -> None:

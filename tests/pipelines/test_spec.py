@@ -6,13 +6,16 @@ import dataclasses
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.pipelines.spec import (
+    CROPS,
     DEFAULT_MAX_PIXELS,
     IMAGENET_MEAN,
     IMAGENET_STD,
     Augmentations,
+    Crop,
     ImagePipeline,
     imagenet_eval,
     imagenet_train,
@@ -21,11 +24,20 @@ from penstock.pipelines.spec import (
 NAN, INF = float("nan"), float("inf")
 IMPOSSIBLE: dict[str, list[Any]] = {
     "size": [(0, 1), (1, 16385), (224,), (3, 4, 5), (-1, 5), (224.5, 224), (224.0, 224.0), (NAN, 1)],
-    "crop": ["", "centre", "random", None],
+    "crop": ["", "centre", "random_crop", None],
     "scale": [(0, 1), (0.5, 0.4), (0.5, 1.1), (NAN, 1), (0.1, NAN), (0.5,), (0.1, 0.5, 1.0), (-0.1, 1)],
     "ratio": [(0, 1), (2, 1), (1, INF), (NAN, 1), (1, NAN), (1,), (0.5, 1, 2), (-1, 1)],
     "center_fraction": [0, -0.1, 1.01, NAN],
+    "shorter_side": [0, 16385, 1.5, True, (1, 2, 3), (5, 4), "224"],
+    "padding": [-1, 1.0, None, True],
+    "jitter": [(0, 1), (2, 1), (1, 101), (NAN, 1), 1.0],
+    "align": ["", "left", None],
+    "fill": [-1, 256, 0.5, (1, 2), (1, 2, 3, 4), (0, 0, 256), "red", None],
+    "rotate90": [-0.1, 1.1, NAN, None, True],
+    "vertical_flip": [-0.1, 1.1, NAN, None],
     "flip": [-0.1, 1.1, NAN],
+    "channels": [0, 2, 4, 1.0, True, None],
+    "depth": [0, 1, 10, 32, 16.0, None],
     "mean": [(0.5, 0.5), (0.5,) * 4, (0.5, 0.5, NAN), (INF, 0.5, 0.5)],
     "std": [(0.5, 0.5), (0.5, 0.5, 0), (0.5, 0.5, -1), (0.5, 0.5, NAN), (0.5, 0.5, INF)],
     "exif": ["", "yes", True],
@@ -37,6 +49,14 @@ IMPOSSIBLE_AUGMENTATIONS: dict[str, list[Any]] = {
     "auto_augment": ["", "randaugment", True, 9],
     "rand_ops": [0, -1, 17, 2.0, True, None],
     "rand_magnitude": [-1, 31, 9.0, True, None],
+    "rand_magnitude_std": [-0.1, NAN, INF, None, True, "0.5"],
+    "three_augment": [1, None, "yes"],
+    "color_jitter_probability": [-0.1, 1.1, NAN, None, True],
+    "grayscale": [-0.1, 1.1, NAN, None, True],
+    "blur": [-0.1, 1.1, NAN, None, True],
+    "blur_sigma": [(0, 1), (2, 1), (0.1, 10.5), (0.1,), 2.0, (NAN, 1), None],
+    "solarize": [-0.1, 1.1, NAN, None, True],
+    "solarize_threshold": [-1, 257, 128.0, None, True],
     "color_jitter": [
         *(0.4, (0.4, 0.4, 0.4), "0.4", (-0.1, 0, 0, 0), (0, 0, 0, 0.51)),
         *((NAN, 0, 0, 0), (0, INF, 0, 0), ("0.4", 0, 0, 0), (True, 0, 0, 0)),
@@ -70,6 +90,43 @@ def test_every_setting_is_checked() -> None:
     assert set(IMPOSSIBLE_AUGMENTATIONS) == {field.name for field in dataclasses.fields(Augmentations)}
 
 
+GREY = {"channels": 1, "mean": 0.5, "std": 1}
+
+
+@pytest.mark.parametrize(
+    ("named", "settings"),
+    [
+        ("padding is for crop='random'", {"padding": 4}),
+        ("padding must be less", {"crop": "random", "size": (32, 4), "padding": 4}),
+        ("shorter_side is for", {"crop": "letterbox", "shorter_side": 256}),
+        ("shorter_side must be one number", {"crop": "center", "shorter_side": (256, 480)}),
+        ("align is for", {"crop": "random", "align": "top_left"}),
+        ("rotate90 needs a square size", {"size": (32, 33), "rotate90": 0.5}),
+        ("flip must be 0", {"crop": "ten"}),
+        ("mean must be one number with channels=1", {"channels": 1}),
+        ("std must be one number with channels=1", {"channels": 1, "mean": 0.5}),
+        ("mean must be", {"mean": 0.5}),
+        ("resample must be 'torch' with depth=16", {"depth": 16, "resample": "pillow"}),
+        ("depth must be 8", {"depth": 16, "augment": Augmentations(auto_augment="rand")}),
+        (
+            "saturation and hue 0",
+            {**GREY, "augment": Augmentations(color_jitter=(0, 0, 1, 0))},
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_raise(named: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=named):
+        ImagePipeline(**settings)
+
+
+def test_short_forms_of_settings() -> None:
+    grey = ImagePipeline(crop="random", shorter_side=256, fill=7, channels=1, mean=0.5, std=(0.25,))  # type: ignore[arg-type]
+    assert (grey.fill, grey.mean, grey.std) == ((7, 7, 7), (0.5,), (0.25,))
+    assert (grey.shorter_side, grey.sample_dtype) == ((256, 256), np.uint8)
+    assert ImagePipeline(depth=16).sample_dtype == np.uint16
+    assert [ImagePipeline(crop=crop, flip=0).num_views for crop in ("five", "ten", "center")] == [5, 10, 1]
+
+
 def test_the_limits_themselves_are_legal() -> None:
     edge = ImagePipeline(
         size=(1, 16384), scale=(1, 1), ratio=(1, 1), center_fraction=1, flip=1, std=(1e-9, 1, 1), max_pixels=1
@@ -79,6 +136,12 @@ def test_the_limits_themselves_are_legal() -> None:
     for magnitude, ops in ((0, 1), (30, 16)):
         most = Augmentations(rand_magnitude=magnitude, rand_ops=ops, color_jitter=(3, 3, 3, 0.5), erasing=1, mixup=1e-3)
         assert (most.rand_magnitude, most.erasing) == (magnitude, 1)
+
+
+def test_timms_magnitudes_end_at_ten() -> None:
+    assert Augmentations(auto_augment="timm", rand_magnitude=10).rand_magnitude == 10
+    with pytest.raises(ValueError, match="rand_magnitude must be from 0 to 10, got 11"):
+        Augmentations(auto_augment="timm", rand_magnitude=11)
 
 
 def test_frozen_hashable_keyword_only_and_picklable() -> None:
@@ -100,10 +163,12 @@ def test_defaults_are_torchvisions() -> None:
     assert (pipeline.exif, pipeline.max_pixels) == ("ignore", DEFAULT_MAX_PIXELS)
 
 
-@pytest.mark.parametrize(("crop", "flip", "random"), [("center", 0, False), ("center", 0.5, True), ("full", 0, False)])
-def test_random_is_whether_anything_is_drawn(crop: str, flip: float, random: bool) -> None:
-    assert ImagePipeline(crop=crop, flip=flip).random is random
-    assert ImagePipeline(flip=flip).random
+@pytest.mark.parametrize("crop", CROPS)
+def test_random_is_whether_anything_is_drawn(crop: Crop) -> None:
+    still = ImagePipeline(crop=crop, flip=0)
+    assert still.random is (crop in ("random_resized", "random", "scale_jitter"))
+    for setting in ("vertical_flip", "rotate90") + (() if crop == "ten" else ("flip",)):
+        assert dataclasses.replace(still, **{setting: 0.5}).random
 
 
 def test_presets() -> None:
@@ -131,7 +196,13 @@ def test_presets() -> None:
         ({"color_jitter": (0.0, 0.0, 0.0, 0.0)}, False, False),
         ({"auto_augment": "rand"}, True, False),
         ({"auto_augment": "trivial"}, True, False),
+        ({"auto_augment": "timm"}, True, False),
         ({"color_jitter": (0.0, 0.0, 0.1, 0.0)}, True, False),
+        ({"color_jitter": (0.0, 0.0, 0.1, 0.0), "color_jitter_probability": 0.0}, False, False),
+        ({"three_augment": True}, True, False),
+        ({"grayscale": 0.1}, True, False),
+        ({"blur": 0.1}, True, False),
+        ({"solarize": 0.1}, True, False),
         ({"mixup": 0.2}, False, True),
         ({"cutmix": 1}, False, True),
         ({"erasing": 0.1}, False, False),

@@ -13,9 +13,8 @@ from native_tests import to_images
 from odd_images import jpeg, textured
 from PIL import Image
 
-from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Pixels
 from penstock.pipelines.native.rows import ENCODED, MEMORY, NO_NAMES, ROW, NativeStage
-from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline

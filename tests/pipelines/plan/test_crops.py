@@ -1,13 +1,18 @@
-"""Crop and flip draws: torchvision's rules, a pure function of (seed, epoch, index), always inside the image."""
+"""Crop, turn and flip draws: torchvision's rules, a pure function of (seed, epoch, index, view), inside the image."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import math
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan import crops as plan
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms
@@ -123,6 +128,62 @@ def test_centre_crop(
 ) -> None:
     pipeline = ImagePipeline(crop="center", size=target, center_fraction=fraction, flip=0)
     assert draw(pipeline, size, 2).windows.tolist() == [list(expected)] * 2
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "digest"),
+    [
+        (ImagePipeline(), "888424acafa8dec1"),
+        (ImagePipeline(size=(96, 160), scale=(0.9, 1), ratio=(5, 10), flip=0.1), "812321aa93da81d9"),
+        (ImagePipeline(crop="center"), "07ed23a4f96850f9"),
+        (ImagePipeline(crop="full", flip=0), "8a6d8be6eef8fe28"),
+    ],
+)
+def test_streams_of_earlier_versions_stay(pipeline: ImagePipeline, digest: str) -> None:
+    widths, heights = np.random.default_rng(3).integers(1, 700, (2, 200))
+    found = hashlib.blake2b(digest_size=8)
+    for seed, epoch in ((0, 0), (2**63 + 5, 9)):
+        drawn = plan_batch(pipeline, seed, epoch, np.arange(200) * 2**33 // 7, widths, heights)
+        found.update(drawn.windows.astype("<i4").tobytes())
+        found.update(np.packbits(drawn.flips).tobytes())
+        assert not drawn.turns.any()
+        assert (drawn.places == (0, 0, *pipeline.size[::-1])).all()
+    assert found.hexdigest() == digest
+
+
+def test_views_draw_independently_and_the_first_is_the_usual_one() -> None:
+    index, sides = np.arange(2000), np.full(2000, 400)
+    views = [plan_batch(ImagePipeline(), 1, 2, index, sides, sides, view=view) for view in (0, 1, 2, 255)]
+    assert all(map(np.array_equal, views[0], plan_batch(ImagePipeline(), 1, 2, index, sides, sides)))
+    for one, other in itertools.combinations(views, 2):
+        assert (one.windows == other.windows).all(1).mean() < 0.01
+        assert abs(np.corrcoef(one.windows[:, 0], other.windows[:, 0])[0, 1]) < 0.1
+        assert 0.45 < (one.flips == other.flips).mean() < 0.55
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"rotate90": 0.75, "flip": 0}, {(k, False): 0.25 for k in range(4)}),
+        ({"rotate90": 0.3, "flip": 0}, {(0, False): 0.7, (1, False): 0.1, (2, False): 0.1, (3, False): 0.1}),
+        ({"rotate90": 1, "flip": 0.4}, {(k, flip): (0.2, 0.4 / 3)[flip] for k in (1, 2, 3) for flip in (False, True)}),
+        ({"vertical_flip": 0.2, "flip": 0}, {(0, False): 0.8, (2, True): 0.2}),
+        ({"vertical_flip": 1, "flip": 1}, {(2, False): 1.0}),
+    ],
+)
+def test_turns_are_rotations_and_flips_with_their_probabilities(
+    settings: dict[str, Any], expected: dict[tuple[int, bool], float]
+) -> None:
+    """Names of turns: quarters counter-clockwise (np.rot90), and whether the result is mirrored."""
+    numbers, count = np.arange(9).reshape(3, 3), 4000
+    names = {np.rot90(numbers, k)[:, :: -1 if flip else 1].tobytes(): (k, flip) for k in range(4) for flip in (0, 1)}
+    drawn, found = draw(ImagePipeline(**settings), (50, 40), count), Counter[tuple[int, bool]]()
+    for turn, flip in zip(drawn.turns.tolist(), drawn.flips.tolist(), strict=True):
+        image = numbers.T if turn & TRANSPOSED else numbers
+        image = image[::-1] if turn & UPSIDE_DOWN else image
+        found[names[image[:, :: -1 if flip else 1].tobytes()]] += 1
+    assert set(found) == set(expected)
+    assert {name: number / count for name, number in found.items()} == pytest.approx(expected, abs=0.03)
 
 
 def test_full_takes_the_whole_image() -> None:

@@ -8,6 +8,7 @@ import torch
 from odd_images import scene, textured
 from PIL import Image
 
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.sample import resize as resample
 from penstock.pipelines.sample.resize import (
     RESIZERS,
@@ -122,3 +123,76 @@ def test_a_mirrored_row_of_pixels(shape: tuple[int, ...]) -> None:
     """numpy calls it contiguous for any stride of an axis of one pixel, but torch rejects a negative stride."""
     pixels = np.flip(np.arange(15, dtype=np.uint8).reshape(shape), shape.index(1))
     assert np.array_equal(as_nchw(pixels)[0].permute(1, 2, 0).numpy(), pixels)
+
+
+def grey_of(rgb: np.ndarray) -> np.ndarray:
+    """Pillow's conversion to mode L, for levels of 8 or 16 bits: [h, w, 1]."""
+    weighted = rgb.astype(np.int64) @ np.array((19595, 38470, 7471))
+    return ((weighted + 0x8000) >> 16).astype(rgb.dtype)[..., None]
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_random_places_turns_fills_and_flips_are_numpys(dtype: type, channels: int) -> None:
+    rng = np.random.default_rng(channels)
+    for number in range(250):
+        side = int(rng.integers(1, 60))
+        height, width = (side, side) if number % 2 else rng.integers(1, 60, 2).tolist()
+        turn, flip = int(rng.integers(0, 4 if height == width else 2)), bool(rng.integers(2))
+        w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+        if number % 5 == 0:
+            w, h = width, height
+        x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+        fill = tuple(rng.integers(0, 256, 3).tolist())
+        source = (h, w) if number % 3 == 0 else tuple(rng.integers(1, 90, 2).tolist())
+        pixels = rng.integers(0, 256, (*source, 3), np.uint8)
+        drawn = pixels if source == (h, w) else resized(pixels, (h, w), resize_torch)
+        if dtype == np.uint16:
+            pixels = rng.integers(0, 65536, (*source, 3), np.uint16) if number % 4 else pixels
+            deep = pixels if pixels.dtype == np.uint16 else pixels.astype(np.uint16) * 257
+            drawn = deep if source == (h, w) else resize_exactly(deep, (h, w))
+        expected = np.empty((height, width, 3), dtype)
+        expected[...] = np.array(fill, dtype) * (257 if dtype == np.uint16 else 1)
+        expected[y : y + h, x : x + w] = drawn
+        expected = grey_of(expected) if channels == 1 else expected
+        expected = expected.transpose(1, 0, 2) if turn & TRANSPOSED else expected
+        expected = expected[::-1] if turn & UPSIDE_DOWN else expected
+        expected = expected[:, ::-1] if flip else expected
+        memory = np.full((3, height, width, channels), POISON, dtype)
+        slot = torch.from_numpy(memory[1:2]).permute(0, 3, 1, 2)
+        write_sample(pixels, slot, flip, resize_torch, (x, y, w, h), turn, fill)
+        # of 16 bits: one level, where float32 and float64 round differently
+        assert np.abs(memory[1].astype(int) - expected).max() <= (dtype == np.uint16), (number, turn, flip)
+        assert (memory[[0, 2]] == POISON).all()
+
+
+def resize_exactly(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """An antialiased bilinear resize of uint16 in float64, rounded half to even: Pillow's triangles, as matrices."""
+    result = pixels.astype(np.float64)
+    for axis in (0, 1):
+        length, wanted = result.shape[axis], size[axis]
+        scale = length / wanted
+        support = max(scale, 1.0)
+        centres = (np.arange(wanted) + 0.5) * scale
+        weights = np.maximum(0, 1 - np.abs(np.arange(length) + 0.5 - centres[:, None]) / support)
+        weights /= weights.sum(1, keepdims=True)
+        result = np.moveaxis(np.tensordot(weights, result, (1, axis)), 0, axis)
+    return np.rint(result).astype(np.uint16)
+
+
+def test_images_of_another_depth_are_scaled() -> None:
+    levels = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)
+    deep, shallow = np.zeros((1, 16, 16, 3), np.uint16), np.zeros((1, 16, 16, 3), np.uint8)
+    write_sample(levels, torch.from_numpy(deep).permute(0, 3, 1, 2), False, resize_torch)
+    assert np.array_equal(deep[0], levels.astype(np.uint16) * 257)
+    write_sample(deep[0], torch.from_numpy(shallow).permute(0, 3, 1, 2), False, resize_torch)
+    assert np.array_equal(shallow[0], levels)
+
+
+def test_grey_pixels_keep_their_levels_in_one_channel() -> None:
+    for dtype, most in ((np.uint8, 256), (np.uint16, 65536)):
+        grey = np.arange(most).astype(dtype).reshape(-1, 64)
+        slot = np.zeros((1, *grey.shape, 1), dtype)
+        pixels = np.broadcast_to(grey[:, :, None], (*grey.shape, 3))
+        write_sample(pixels, torch.from_numpy(slot).permute(0, 3, 1, 2), False, resize_torch)
+        assert np.array_equal(slot[0, :, :, 0], grey)

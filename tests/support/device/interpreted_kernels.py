@@ -123,8 +123,8 @@ def refused() -> str:
     return "accepted"
 
 
-CASES: dict[str, Callable[[], str]] = {op.name: partial(rounds, (23, 31), [op], images=4) for op in Op}
-CASES |= {str(size): partial(rounds, size, list(Op), images=15, seed=1) for size in ((1, 1), (2, 5), (3, 3))}
+CASES: dict[str, Callable[[], str]] = {op.name: partial(rounds, (23, 31), [op], images=4) for op in fused.OPS}
+CASES |= {str(size): partial(rounds, size, list(fused.OPS), images=16, seed=1) for size in ((1, 1), (2, 5), (3, 3))}
 CASES |= {name: partial(recipe, name) for name in RECIPES}
 CASES["more than 256 images"] = partial(rounds, (1, 2), [Op.SOLARIZE, Op.POSTERIZE], images=258)
 CASES |= {"check": check, "wrong operation": wrong_operation, "far images": far_images, "refused": refused}

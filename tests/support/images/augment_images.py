@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.pipelines.plan.augmentations import Op
@@ -36,10 +37,22 @@ def images_of(number: int = 100, size: tuple[int, int] = (41, 56), seed: int = 0
     return np.stack(found)
 
 
+def plain_move(op: Op) -> Op:
+    """The operation that moves pixels as `op` does, without interpolating."""
+    return Op((op - Op.SHEAR_X_BILINEAR) % 5 + Op.SHEAR_X) if op >= Op.SHEAR_X_BILINEAR else op
+
+
 def values_of(op: Op, number: int = 100, seed: int = 1) -> npt.NDArray[np.float64]:
     """Parameters for `op` over its whole range, the special ones included."""
     draw = np.random.default_rng(seed)
     u = draw.uniform(-1, 1, number)
+    op, smooth = plain_move(op), op >= Op.SHEAR_X_BILINEAR
+    if smooth and op in (Op.TRANSLATE_X, Op.TRANSLATE_Y):
+        return u * 60
+    if op is Op.BLUR:
+        return np.append(np.geomspace(0.05, 10, number // 5), draw.uniform(0.1, 2.0, number - number // 5))
+    if op is Op.SOLARIZE_ADD:
+        return np.append(draw.integers(0, 111, number - 2), (0, 255)).astype(np.float64)
     if op in (Op.SHEAR_X, Op.SHEAR_Y):
         return u
     if op in (Op.TRANSLATE_X, Op.TRANSLATE_Y):
@@ -56,8 +69,8 @@ def values_of(op: Op, number: int = 100, seed: int = 1) -> npt.NDArray[np.float6
     return np.append(1 + u[3:], (0.0, 1.0, 2.5))
 
 
-def _affine(*matrix: float) -> Callable[[Image.Image], Image.Image]:
-    return lambda image: image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+def _affine(image: Image.Image, matrix: tuple[float, ...], **settings: Any) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, **settings)
 
 
 def _turned(image: Image.Image, turn: float) -> Image.Image:
@@ -69,11 +82,6 @@ def _turned(image: Image.Image, turn: float) -> Image.Image:
 
 _PILLOW: dict[Op, Callable[[Image.Image, float], Image.Image]] = {
     Op.IDENTITY: lambda image, _: image,
-    Op.SHEAR_X: lambda image, v: _affine(1, v, 0, 0, 1, 0)(image),
-    Op.SHEAR_Y: lambda image, v: _affine(1, 0, 0, v, 1, 0)(image),
-    Op.TRANSLATE_X: lambda image, v: _affine(1, 0, -v, 0, 1, 0)(image),
-    Op.TRANSLATE_Y: lambda image, v: _affine(1, 0, 0, 0, 1, -v)(image),
-    Op.ROTATE: lambda image, v: image.rotate(v),
     Op.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v),
     Op.COLOR: lambda image, v: ImageEnhance.Color(image).enhance(v),
     Op.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v),
@@ -83,12 +91,30 @@ _PILLOW: dict[Op, Callable[[Image.Image, float], Image.Image]] = {
     Op.AUTO_CONTRAST: lambda image, _: ImageOps.autocontrast(image),
     Op.EQUALIZE: lambda image, _: ImageOps.equalize(image),
     Op.HUE: _turned,
+    Op.GRAYSCALE: lambda image, _: image.convert("L").convert("RGB"),
+    Op.SOLARIZE_ADD: lambda image, v: image.point([min(255, i + int(v)) if i < 128 else i for i in range(256)] * 3),
+    Op.BLUR: lambda image, v: image.filter(ImageFilter.GaussianBlur(v)),
 }
+_MOVES: dict[Op, Callable[..., Image.Image]] = {
+    Op.SHEAR_X: lambda image, v, **settings: _affine(image, (1, v, 0, 0, 1, 0), **settings),
+    Op.SHEAR_Y: lambda image, v, **settings: _affine(image, (1, 0, 0, v, 1, 0), **settings),
+    Op.TRANSLATE_X: lambda image, v, **settings: _affine(image, (1, 0, -v, 0, 1, 0), **settings),
+    Op.TRANSLATE_Y: lambda image, v, **settings: _affine(image, (1, 0, 0, 0, 1, -v), **settings),
+    Op.ROTATE: lambda image, v, **settings: image.rotate(v, **settings),
+}
+
+
+def move_by_pillow(op: Op, image: Image.Image, value: float, fill: tuple[int, ...] = (0, 0, 0)) -> Image.Image:
+    """One operation that moves pixels, by Pillow."""
+    kernel = Image.Resampling.BICUBIC if op >= Op.SHEAR_X_BICUBIC else Image.Resampling.BILINEAR
+    kernel = kernel if op >= Op.SHEAR_X_BILINEAR else Image.Resampling.NEAREST
+    return _MOVES[plain_move(op)](image, value, resample=kernel, fillcolor=fill)
 
 
 def by_pillow(op: Op, images: Images, values: npt.NDArray[np.float64]) -> Images:
     """One operation on each image, by Pillow: uint8 [n, height, width, 3]."""
-    done = (_PILLOW[op](Image.fromarray(a), float(v)) for a, v in zip(images, values, strict=True))
+    apply = partial(move_by_pillow, op) if plain_move(op) in _MOVES else _PILLOW[op]
+    done = (apply(Image.fromarray(a), float(v)) for a, v in zip(images, values, strict=True))
     return np.stack([np.asarray(image) for image in done])
 
 

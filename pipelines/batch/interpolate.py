@@ -1,0 +1,107 @@
+"""Shears, translations and rotations of uint8 batches that interpolate as Pillow's BILINEAR and BICUBIC do."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.pipelines.batch.color import constants, to_planes
+from penstock.pipelines.batch.geometry import inverse_matrices
+from penstock.pipelines.batch.upload_parameters import to_device
+from penstock.pipelines.plan.augmentations import Floats, Op
+
+_FIRSTS = {Op.SHEAR_X_BILINEAR: 2, Op.SHEAR_X_BICUBIC: 4}  # of each kind, with the number of taps along an axis
+_ACROSS, _DOWN = (Op.SHEAR_X, Op.TRANSLATE_X), (Op.SHEAR_Y, Op.TRANSLATE_Y)
+_NUM_MOVES = Op.ROTATE - Op.SHEAR_X + 1
+# Those of a group move along the same axes.
+GROUPS = tuple(
+    tuple(Op(first + op - Op.SHEAR_X) for op in moves) for first in _FIRSTS for moves in (_ACROSS, _DOWN, (Op.ROTATE,))
+)
+_ROUNDING = 2.0**-11  # above the errors of sums in float32, so that whole numbers are not rounded down to the next
+_CPU_PIXELS, _DEVICE_PIXELS = 1 << 16, 1 << 22  # of a piece of the batch
+
+Axis = list[tuple[torch.Tensor, torch.Tensor | None]]
+
+
+def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats, fill: tuple[int, int, int]) -> None:
+    """Move the pixels of uint8 [n, height, width, 3], in place; all operations belong to one of GROUPS.
+
+    Pixels from outside the image get the colour `fill`. Results are Pillow's, but for one level in a few values of a
+    thousand: it computes in float64.
+    """
+    n, height, width, _ = images.shape
+    moves = (ops - Op.SHEAR_X_BILINEAR) % _NUM_MOVES + Op.SHEAR_X
+    taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
+    matrices = inverse_matrices(moves, values, (height, width))
+    step = max(1, (_CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS) // (height * width))
+    for first in range(0, n, step):
+        piece = slice(first, first + step)
+        _warp_piece(images[piece], matrices[piece], taps, Op(moves[0]), fill)
+
+
+def _warp_piece(images: torch.Tensor, matrices: Floats, taps: int, move: Op, fill: tuple[int, int, int]) -> None:
+    n, height, width, _ = images.shape
+    columns, outside_x = _place_taps(
+        matrices[:, :3], (height, width), taps * (move not in _DOWN), images.device, axis=1
+    )
+    rows, outside_y = _place_taps(matrices[:, 3:], (height, width), taps * (move not in _ACROSS), images.device, axis=0)
+    first_pixel = torch.arange(n, dtype=torch.int32, device=images.device)[:, None, None] * (height * width)
+    planes = to_planes(images.view(1, n * height, width, 3)).to(torch.float32).view(3, -1)
+    memory = [torch.empty((3, n, height, width), dtype=torch.float32, device=images.device) for _ in range(3)]
+    # Each product and each sum is rounded, so that all devices agree.
+    for row_number, (row, of_row) in enumerate(rows):
+        along = memory[1] if row_number else memory[0]
+        start = row * width + first_pixel
+        for number, (column, of_column) in enumerate(columns):
+            part = memory[2] if number else along
+            torch.index_select(planes, 1, (start + column).view(-1), out=part.view(3, -1))
+            if of_column is not None:
+                part.mul_(of_column)
+            if number:
+                along.add_(part)
+        if of_row is not None:
+            along.mul_(of_row)
+        if row_number:
+            memory[0].add_(along)
+    levels = memory[0].add_(_ROUNDING).clamp_(0, 255).to(torch.int32)
+    outside = (outside_x | outside_y).bitwise_right_shift_(31)  # all bits or none
+    colour = constants(images.device, *fill)[:, None, None, None]
+    levels.add_(torch.sub(colour, levels).bitwise_and_(outside))
+    torch.stack(levels.to(torch.uint8).unbind(0), -1, out=images)
+
+
+def _place_taps(
+    matrix: Floats, size: tuple[int, int], taps: int, device: torch.device, *, axis: int
+) -> tuple[Axis, torch.Tensor]:
+    """Return source pixels and their weights along an axis, each [n, height, width] or broadcast to that.
+
+    matrix: [n, 3], of which the position is computed. The second result is negative where that is outside the image.
+    Without taps the position along the axis is the pixel's own.
+    """
+    (height, width), length = size, size[axis]
+    if not taps:
+        own = torch.arange(length, dtype=torch.int32, device=device).view((1, -1, 1) if axis == 0 else (1, 1, -1))
+        return [(own, None)], own
+    a, b, c = matrix.T[:, :, None]
+    parts = (a * (np.arange(width) + 0.5))[:, None], (b * (np.arange(height) + 0.5) + c)[:, :, None]
+    position = torch.add(*(to_device(part, device) for part in parts))
+    pixel = position.floor().to(torch.int32)
+    outside = pixel | (length - 1 - pixel)
+    lower = position.sub_(0.5).floor()
+    share = position.sub_(lower).to(torch.float32)
+    first = lower.to(torch.int32)
+    weights = _weigh_bilinear(share) if taps == 2 else _weigh_bicubic(share)
+    places = [torch.add(first, number - taps // 2 + 1).clamp_(0, length - 1) for number in range(taps)]
+    return list(zip(places, weights, strict=True)), outside
+
+
+def _weigh_bilinear(share: torch.Tensor) -> list[torch.Tensor]:
+    return [1 - share, share]
+
+
+def _weigh_bicubic(share: torch.Tensor) -> list[torch.Tensor]:
+    """Return the weights of four pixels in Pillow's bicubic transform: a cubic convolution with a = -1."""
+    square = share * share
+    outer = square - square * share  # minus the weight of the last pixel
+    return [outer + square - share, 1 - square - outer, outer + share, -outer]

@@ -1,0 +1,84 @@
+"""Crops of an image that is scaled with its aspect and may be padded: which window lies in which place of the output.
+
+The scaled image is never made: the crop's edges in it are mapped to the source and rounded to its pixels, so that one
+resize does both. Without scaling this is exact. Otherwise an edge moves by at most half a source pixel; and no pixel
+outside the window is blended in, as happens at the edges where an image is resized first and cropped then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.spec import ImagePipeline
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def place_crops(
+    pipeline: ImagePipeline, widths: Ints, heights: Ints, draws: Floats, view: int = 0
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Return windows and places as a BatchPlan has them; draws: for scale, x and y, float64 [batch, 3] in [0, 1)."""
+    sides: Ints = np.stack((widths, heights), 1)
+    size: Ints = np.array(pipeline.size[::-1], np.int64)
+    scaled = _scale_sides(pipeline, sides, size, draws[:, :1])
+    corners = _find_corners(pipeline, scaled, size, draws[:, 1:], view)
+    first, last = np.maximum(corners, 0), np.minimum(corners + size, scaled)
+    places = np.concatenate((first - corners, last - first), 1)
+    begin, end = (np.rint(edge * sides / scaled).astype(np.int64) for edge in (first, last))
+    begin = np.minimum(begin, sides - 1)
+    windows = np.concatenate((begin, np.maximum(end - begin, 1)), 1)
+    return windows, places.astype(np.int32)
+
+
+def _scale_sides(pipeline: ImagePipeline, sides: Ints, size: Ints, draws: Floats) -> Ints:
+    """Return width and height of the scaled images, int64 [batch, 2]; draws: float64 [batch, 1]."""
+    if pipeline.crop in ("letterbox", "scale_jitter"):
+        fitting = (size / sides).min(1, keepdims=True)
+        low, high = pipeline.jitter
+        is_fitted = pipeline.crop == "letterbox"
+        wanted: Floats = np.rint(sides * fitting) if is_fitted else sides * (fitting * (low + (high - low) * draws))
+        return wanted.astype(np.int64).clip(1)
+    if pipeline.shorter_side is None:
+        return sides
+    shortest, longest = pipeline.shorter_side_range
+    shorter: Ints = shortest + np.floor(draws * (longest - shortest + 1)).astype(np.int64)
+    scaled: Ints = shorter * sides // sides.min(1, keepdims=True)  # torchvision rounds the longer side down
+    return scaled
+
+
+def _find_corners(pipeline: ImagePipeline, scaled: Ints, size: Ints, draws: Floats, view: int) -> Ints:
+    """Return the upper left corner of each crop in the scaled image, int64 [batch, 2]; draws: float64 [batch, 2]."""
+    if pipeline.crop == "random":
+        padded = scaled + 2 * pipeline.padding
+        # pad_if_needed adds to both sides what one of them lacks
+        before: Ints = pipeline.padding + np.maximum(size - padded, 0)
+        return np.floor(draws * (scaled + 2 * before - size + 1)).astype(np.int64) - before
+    room: Ints = scaled - size
+    if pipeline.crop not in ("scale_jitter", "letterbox"):
+        return choose_corner(pipeline, room, np.rint(room / 2).astype(np.int64), view)
+    inside = np.floor(draws * (room + 1)).astype(np.int64)  # of "letterbox" 0, since no side is longer than its own
+    return np.where(room < 0, room * 0 if pipeline.align == "top_left" else -(-room // 2), inside)
+
+
+def choose_corner(pipeline: ImagePipeline, room: Ints, centre: Ints, view: int) -> Ints:
+    """Return where the crop of a view lies: of "five" and "ten" the first four are the corners, others the centre.
+
+    room: how far a crop can move, int64 [batch, 2], or below 0 what the image lacks; centre: where the middle one lies.
+    TenCrop takes the second five from the mirrored image.
+    """
+    number = view % 5
+    if pipeline.num_views == 1 or number == 4:
+        corners = centre
+    else:
+        corners = room * np.array((number % 2, number // 2))
+    corners = np.where(room < 0, -(-room // 2), corners)  # an image that is too small is centred
+    if is_mirrored_view(pipeline, view):
+        corners = np.stack((room[:, 0] - corners[:, 0], corners[:, 1]), 1)
+    return corners
+
+
+def is_mirrored_view(pipeline: ImagePipeline, view: int) -> bool:
+    """Return whether the crop of a view is one of the second five of "ten"."""
+    return pipeline.crop == "ten" and view % 10 >= 5

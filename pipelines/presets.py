@@ -1,0 +1,112 @@
+"""Pipelines of published training recipes: timm's A1 to A3, DeiT III, SimCLR and DINO.
+
+Each function takes the size of the images, and fields of ImagePipeline and of Augmentations that replace its own. In
+all of them images are resized by antialiased bilinear interpolation, where timm, DeiT III and DINO take bicubic or draw
+one of the two, and a mixed pair has its own share, where timm draws one for a batch (`mixup_mode="pair"` does as here).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.pipelines.spec import ImagePipeline, imagenet_train
+
+_Size = int | tuple[int, int]
+_DINO_COLOR: dict[str, Any] = {
+    "color_jitter": (0.4, 0.4, 0.2, 0.1),
+    "color_jitter_probability": 0.8,
+    "grayscale": 0.2,
+}
+
+
+def timm_a1(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the training pipeline of A1 (600 epochs): RandAugment rand-m7-mstd0.5-inc1, mixup 0.2 and cutmix 1.0.
+
+    Source: Wightman, Touvron, Jégou: "ResNet strikes back", arXiv 2110.00476, table 2; timm/data/auto_augment.py of
+    pytorch-image-models. Evaluate with `imagenet_eval(224, center_fraction=0.95)`.
+    Not part of the data: binary cross-entropy, label smoothing 0.1 of the soft targets, repeated augmentation, LAMB,
+    stochastic depth 0.05.
+    """
+    return _timm(size, {"rand_magnitude": 7, "mixup": 0.2}, settings)
+
+
+def timm_a2(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the training pipeline of A2 (300 epochs): that of A1 with mixup 0.1.
+
+    Source and evaluation: see timm_a1. Not part of the data: binary cross-entropy without label smoothing, repeated
+    augmentation, LAMB, stochastic depth 0.05.
+    """
+    return _timm(size, {"rand_magnitude": 7, "mixup": 0.1}, settings)
+
+
+def timm_a3(size: _Size = 160, **settings: Any) -> ImagePipeline:
+    """Return the training pipeline of A3 (100 epochs): images of 160, RandAugment rand-m6-mstd0.5-inc1, mixup 0.1.
+
+    Source: see timm_a1. Evaluate at 224: `imagenet_eval(224, center_fraction=0.95)`.
+    Not part of the data: binary cross-entropy without label smoothing, LAMB. A3 has no repeated augmentation.
+    """
+    return _timm(size, {"rand_magnitude": 6, "mixup": 0.1}, settings)
+
+
+def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the training pipeline of DeiT III on ImageNet-1k: 3-Augment, colour jitter 0.3, mixup 0.8, cutmix 1.0.
+
+    Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
+    README_revenge.md of facebookresearch/deit. Larger models train at 192 or 160. Evaluate with
+    `imagenet_eval(224, center_fraction=1.0)`.
+    Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale. Not covered:
+    the simple random crop of the ImageNet-21k recipe.
+    """
+    recipe = {"three_augment": True, "color_jitter": (0.3, 0.3, 0.3, 0.0), "mixup": 0.8, "cutmix": 1.0}
+    return imagenet_train(size, **{**recipe, **settings})
+
+
+def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> ImagePipeline:
+    """Return the pipeline of each of SimCLR's two views: colour jitter with probability 0.8, grey 0.2, blur 0.5.
+
+    Source: Chen, Kornblith, Norouzi, Hinton: "A simple framework for contrastive learning", arXiv 2002.05709, appendix
+    A, with its PyTorch code for the colours; data_util.py of google-research/simclr. `strength` scales the jitter; the
+    paper takes 0.5 and no blur for CIFAR-10. As there, pixels are scaled to 0 to 1 and not normalised further.
+    The blur is Pillow's, which approximates the sampled Gaussian of the paper, and repeats pixels at the edges where
+    the paper's code takes black. Not part of the data: the contrastive loss, LARS.
+    """
+    recipe: dict[str, Any] = {
+        "color_jitter": (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),
+        "color_jitter_probability": 0.8,
+        "grayscale": 0.2,
+        "blur": 0.5,
+        "mean": (0.0, 0.0, 0.0),
+        "std": (1.0, 1.0, 1.0),
+    }
+    return imagenet_train(size, **{**recipe, **settings})
+
+
+def dino_global_1(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the pipeline of DINO's first global view: always blurred.
+
+    Source: Caron et al.: "Emerging properties in self-supervised vision transformers", arXiv 2104.14294; the class
+    DataAugmentationDINO in main_dino.py of facebookresearch/dino, with the default crop scales of its command line.
+    Not part of the data: teacher, centring, multi-crop loss.
+    """
+    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 1.0, **_DINO_COLOR, **settings})
+
+
+def dino_global_2(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the pipeline of DINO's second global view: blurred with probability 0.1, solarized with 0.2.
+
+    Source: see dino_global_1.
+    """
+    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 0.1, "solarize": 0.2, **_DINO_COLOR, **settings})
+
+
+def dino_local(size: _Size = 96, **settings: Any) -> ImagePipeline:
+    """Return the pipeline of each of DINO's local views (8 by default): small crops, blurred with probability 0.5.
+
+    Source: see dino_global_1.
+    """
+    return imagenet_train(size, **{"scale": (0.05, 0.4), "blur": 0.5, **_DINO_COLOR, **settings})
+
+
+def _timm(size: _Size, recipe: dict[str, Any], settings: dict[str, Any]) -> ImagePipeline:
+    common = {"auto_augment": "timm", "rand_magnitude_std": 0.5, "cutmix": 1.0}
+    return imagenet_train(size, **{**common, **recipe, **settings})

@@ -1,0 +1,237 @@
+"""Image sizes that change by epoch, and buckets: one stream on every backend, resumed at every batch, on any ranks."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import photo, write_folder
+from PIL import Image
+
+from penstock.loaders import LoaderError, create_loader, mix
+from penstock.loaders.choose_order import Blocks
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import imagenet_eval, imagenet_train
+
+NUM_PHOTOS = 48
+BACKENDS: dict[str, dict[str, Any]] = {
+    "torch, threads": {"backend": "torch", "workers": 2, "workers_are": "threads"},
+    "torch, processes": {"backend": "torch", "workers": 2, "workers_are": "processes"},
+    "hdf5": {"backend": "hdf5", "workers": 2},
+    "hdf5, processes": {"backend": "hdf5", "workers": 2, "workers_are": "processes"},
+    "dali": {"backend": "dali", "workers": 2},
+    "dali, in the process": {"backend": "dali", "workers": 0},
+    "dali, python": {"backend": "dali", "workers": 2, "decoder": "simplejpeg", "verify": 2},
+}
+BUCKETS = [(32, 32), (24, 40), (40, 24)]
+BY_EPOCH: dict[str, Any] = {"sizes": {0: 24, 1: (40, 32), 2: 32}, "batch_size": {0: 12, 2: 6}}
+CHANGES: dict[str, dict[str, Any]] = {"buckets": {"buckets": BUCKETS, "batch_size": 12}, "by epoch": BY_EPOCH}
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    if settings.get("backend") == "hdf5":
+        settings.setdefault("cache", source.with_name(f"{source.name}.h5"))
+    defaults = {"pipeline": imagenet_train(64), "dtype": torch.uint8, "seed": 7, "workers": 0, "drop_last": False}
+    return create_loader(source, **{**defaults, **settings})
+
+
+def record(batch: Batch) -> tuple[Any, ...]:
+    """All that two equal batches have in common; the pixels come last."""
+    pixels = batch.images.permute(0, 2, 3, 1).contiguous().numpy()
+    about = batch.epoch, batch.step, batch.index.tolist(), batch.labels.tolist(), batch.windows.tolist()
+    return *about, batch.flips.tolist(), pixels.shape, [image.copy() for image in pixels]
+
+
+def serve(loader: Loader, epochs: int = 3) -> Iterator[tuple[Any, ...]]:
+    while loader.epoch < epochs:
+        yield from map(record, loader.batches())
+
+
+def crcs(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return *entry[:-1], [zlib.crc32(image) for image in entry[-1]]
+
+
+@pytest.fixture(scope="module", params=CHANGES)
+def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return CHANGES[request.param]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_stream_is_the_same_on_every_backend(photos: Path, changes: dict[str, Any], name: str) -> None:
+    with open_loader(photos, **changes, decoder="simplejpeg") as loader:
+        reference = list(serve(loader))
+    with open_loader(photos, **changes, **BACKENDS[name]) as loader:
+        found = list(serve(loader))
+    if "dali" not in name:
+        assert list(map(crcs, found)) == list(map(crcs, reference))
+    for mine, other in zip(found, reference, strict=True):
+        assert mine[:-1] == other[:-1]
+        for first, second in zip(mine[-1], other[-1], strict=True):  # DALI rounds sums of another precision
+            distance = np.abs(first.astype(int) - second)
+            assert distance.mean() <= 1
+            assert np.quantile(distance, 0.999) <= 4
+    assert len({entry[6][1:] for entry in reference}) == 3
+    for epoch in range(3):
+        served = [index for entry in reference if entry[0] == epoch for index in entry[2]]
+        assert sorted(served) == list(range(NUM_PHOTOS))
+
+
+def test_an_image_is_the_one_that_a_loader_of_its_size_alone_serves(photos: Path, changes: dict[str, Any]) -> None:
+    """Crops, pixels and normalisation: what changes is only which images share a batch."""
+    found: dict[tuple[int, tuple[int, int]], dict[int, Any]] = {}
+    settings: dict[str, Any] = {"dtype": torch.float32}
+    with open_loader(photos, **changes, **settings) as loader:
+        while loader.epoch < 3:
+            for batch in loader.batches():
+                size = (batch.images.shape[2], batch.images.shape[3])
+                rows = zip(batch.index.tolist(), batch.images, strict=True)
+                found.setdefault((batch.epoch, size), {}).update({i: image.numpy().tobytes() for i, image in rows})
+    for (epoch, size), images in found.items():
+        with open_loader(photos, pipeline=imagenet_train(size), batch_size=16, **settings) as loader:
+            loader.set_epoch(epoch)
+            for batch in loader.batches():
+                for index, image in zip(batch.index.tolist(), batch.images, strict=True):
+                    assert images.pop(index, None) in (None, image.numpy().tobytes())
+        assert not images
+
+
+def test_augmentations_and_mixing_work_in_every_size(photos: Path, changes: dict[str, Any]) -> None:
+    pipeline = imagenet_train(64, auto_augment="rand", erasing=0.5, cutmix=1.0)
+    with open_loader(photos, **changes, pipeline=pipeline, dtype=torch.float32, pad=True) as loader:
+        shapes = [tuple(images.shape[2:]) for images, labels in loader if labels.shape[1] == 3]
+        assert shapes
+        assert set(shapes) == ({(24, 24)} if "sizes" in changes else set(BUCKETS))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_state_resumes_at_every_batch_on_any_number_of_ranks(
+    photos: Path, changes: dict[str, Any], world: int
+) -> None:
+    """The states of a run on one rank, loaded on others of equal global batch: the same steps, sizes and pixels."""
+    with open_loader(photos, **changes, pad=True, rank=0, world_size=1) as loader:
+        states, whole = [loader.state_dict()], []
+        for entry in serve(loader):
+            whole.append(entry)
+            states.append(loader.state_dict())
+    sizes = changes["batch_size"]
+    own = {e: size // world for e, size in sizes.items()} if isinstance(sizes, dict) else sizes // world
+    split = {**changes, "batch_size": own}
+    ranks = [open_loader(photos, **split, pad=True, rank=rank, world_size=world) for rank in range(world)]
+    for done, state in enumerate(states[:-1]):
+        for loader in ranks:
+            loader.load_state_dict(state)
+        following = [record(next(loader.batches())) for loader in ranks]
+        assert {entry[:2] for entry in following} == {whole[done][:2]}
+        assert len({entry[6] for entry in following}) == 1
+        for column in (2, 3, 4, 5, 7):
+            joined = list(itertools.chain.from_iterable(crcs(entry)[column] for entry in following))
+            assert joined == crcs(whole[done])[column]
+        if done % 5 == 0:  # to the end, through later epochs
+            ranks[0].load_state_dict(state)
+            rest = [entry[:2] for entry in serve(ranks[0])]
+            assert rest == [entry[:2] for entry in whole[done:]]
+    for loader in ranks:
+        loader.close()
+
+
+def test_states_say_sizes_and_buckets_and_refuse_others(photos: Path) -> None:
+    with open_loader(photos, **BY_EPOCH) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        assert (loader.batch_size, len(loader)) == (12, 4)
+        loader.set_epoch(2)
+        assert (loader.batch_size, len(loader)) == (6, 8)
+    others = r"the state has size=\[\[0, \[24, 24\]\], \[1, \[40, 32\]\]"
+    with (
+        open_loader(photos, **{**BY_EPOCH, "sizes": {0: 24, 1: 32}}) as loader,
+        pytest.raises(LoaderError, match=others),
+    ):
+        loader.load_state_dict(state)
+    with open_loader(photos, **BY_EPOCH, pipeline=imagenet_train(99)) as loader:
+        loader.load_state_dict(state)  # the pipeline's own size is not used
+    with open_loader(photos, **CHANGES["buckets"]) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with open_loader(photos, buckets=BUCKETS, batch_size=8) as loader:
+        with pytest.raises(LoaderError, match=r"E-STATE.*goes on with its global batch: 12 then, 8 now"):
+            loader.load_state_dict(state)
+        loader.load_state_dict({**state, "position": 0})
+        assert sorted(index for batch in loader.batches() for index in batch.index.tolist()) == list(range(NUM_PHOTOS))
+    others = r"E-STATE.*sampler='buckets-1"
+    with open_loader(photos, buckets=BUCKETS[:2], batch_size=12) as loader, pytest.raises(LoaderError, match=others):
+        loader.load_state_dict(state)
+
+
+def test_programs_written_for_torch_find_the_places_of_all_batches(photos: Path, changes: dict[str, Any]) -> None:
+    with open_loader(photos, **changes) as loader, open_loader(photos, **changes) as other:
+        loader.set_epoch(2)
+        other.set_epoch(2)
+        places = list(loader.batch_sampler)
+        assert len(places) == len(loader.batch_sampler) == len(loader)
+        served = [zlib.crc32(loader.dataset.__getitems__(place)[0].contiguous().numpy()) for place in places]
+        assert served == [zlib.crc32(batch.images.contiguous().numpy()) for batch in other.batches()]
+
+
+def test_an_image_whose_size_cannot_be_read_is_raised_or_replaced(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 20)
+    (root / "class1" / "0004.jpg").write_bytes(photo(4)[:30])
+    with pytest.raises(LoaderError, match=r"E-TRUNC.*sample=8.*class1/0004.jpg.*the file ends inside the JPEG header"):
+        open_loader(root, buckets=BUCKETS, batch_size=4)
+    with open_loader(root, buckets=BUCKETS, batch_size=4, on_bad_sample="replace") as loader:
+        shapes = {index: batch.images.shape[2:] for batch in loader.batches() for index in batch.index.tolist()}
+        (bad,) = loader.ledger().bad
+    assert (bad.code, bad.sample) == ("E-TRUNC", 8)
+    assert bad.substitute in shapes
+
+
+def test_an_evaluation_in_buckets_serves_each_image_once_in_its_aspect(tmp_path: Path) -> None:
+    for number in range(9):
+        picture = Image.new("RGB", ((60, 100), (100, 60), (80, 80))[number % 3])
+        picture.save(tmp_path / f"{number}.png")
+    with create_loader(
+        tmp_path, pipeline=imagenet_eval(64), buckets=BUCKETS, batch_size=2, workers=0, dtype=torch.uint8
+    ) as loader:
+        served = [(batch.images.shape[2:], batch.index.tolist()) for batch in loader.batches()]
+    square, wide, tall = (torch.Size(size) for size in BUCKETS)
+    expected = [(square, [2, 5]), (square, [8]), (wide, [1, 4]), (wide, [7]), (tall, [0, 3]), (tall, [6])]
+    assert served == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sizes": {0: 32}}, "buckets are sizes for all epochs: leave out sizes"),
+        ({"pipeline": (imagenet_train(32), imagenet_train(24))}, "several views have a size each"),
+        ({"weights": "balanced"}, "buckets serve each sample once: leave out shuffle='blocks', weights and mix"),
+        ({"shuffle": Blocks()}, "buckets serve each sample once"),
+        ({"batch_size": 47, "drop_last": True}, r"never fills from the \d+ samples of bucket"),
+        ({"batch_size": {0: 4, 1: 3}, "pipeline": imagenet_train(32, mixup=0.1)}, "batch_size must be even.*got 3"),
+        ({"pad": False, "rank": 0, "world_size": 2}, "buckets on several ranks need padding"),
+    ],
+    ids=str,
+)
+def test_what_buckets_cannot_do_is_refused_in_one_line(photos: Path, settings: dict[str, Any], words: str) -> None:
+    defaults = {"buckets": BUCKETS, "batch_size": 4, "dtype": torch.float32}
+    with pytest.raises(ValueError, match=words) as caught:
+        open_loader(photos, **{**defaults, **settings})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mixture_cannot_be_served_in_buckets(photos: Path) -> None:
+    with pytest.raises(ValueError, match="buckets serve each sample once"):
+        open_loader(mix({"photos": (photos, 1.0)}), buckets=BUCKETS, batch_size=4)
+
+
+def test_slots_have_room_for_the_largest_batch(photos: Path) -> None:
+    """The batch with the most bytes is not the one with the most samples."""
+    with open_loader(photos, sizes={0: 16, 1: 96}, batch_size={0: 24, 1: 4}, workers=2, prefetch=1) as loader:
+        shapes = {entry[6] for entry in serve(loader, 2)}
+        state = np.array([entry[2] for entry in serve(loader, 3)])
+    assert shapes == {(24, 16, 16, 3), (4, 96, 96, 3)}
+    assert sorted(state.ravel().tolist()) == list(range(NUM_PHOTOS))

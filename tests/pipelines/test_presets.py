@@ -1,0 +1,122 @@
+"""Presets: each does to the pixels what its paper's code does, in the same shares, with the settings of its tables."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from augment_images import images_of, share_off
+from PIL import Image
+from recipe_references import RECIPES, WORDS, apply_step
+
+from penstock.pipelines import presets
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
+from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
+from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline
+
+SIZE = (48, 56)
+# Sizes, crop scales, mean, mixup and cutmix: table 2 of "ResNet strikes back"; README_revenge.md of DeiT III; SimCLR's
+# appendix A; the arguments of DINO's main_dino.py.
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "timm_a1": (224, (0.08, 1.0), IMAGENET_MEAN, 0.2, 1.0),
+    "timm_a2": (224, (0.08, 1.0), IMAGENET_MEAN, 0.1, 1.0),
+    "timm_a3": (160, (0.08, 1.0), IMAGENET_MEAN, 0.1, 1.0),
+    "deit3": (224, (0.08, 1.0), IMAGENET_MEAN, 0.8, 1.0),
+    "simclr_view": (224, (0.08, 1.0), (0, 0, 0), 0, 0),
+    "dino_global_1": (224, (0.4, 1.0), IMAGENET_MEAN, 0, 0),
+    "dino_global_2": (224, (0.4, 1.0), IMAGENET_MEAN, 0, 0),
+    "dino_local": (96, (0.05, 0.4), IMAGENET_MEAN, 0, 0),
+}
+
+
+def preset(name: str, **settings: Any) -> ImagePipeline:
+    made: ImagePipeline = getattr(presets, name)(**settings)
+    return made
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_those_of_the_tables(name: str) -> None:
+    made, (size, scale, mean, mixup, cutmix) = preset(name), SETTINGS[name]
+    assert (made.size, made.crop, made.scale, made.ratio, made.flip) == (
+        *((size, size), "random_resized", scale, (3 / 4, 4 / 3), 0.5),
+    )
+    assert (made.mean, made.std) == (mean, IMAGENET_STD if mean == IMAGENET_MEAN else (1, 1, 1))
+    assert (made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (mixup, cutmix, 0)
+    changed = preset(name, size=(20, 30), flip=0.0, mixup=0.7, exif="apply")  # a recipe's own settings can be replaced
+    assert (changed.size, changed.flip, changed.augment.mixup, changed.exif) == ((20, 30), 0.0, 0.7, "apply")
+    assert changed.augment == replace(made.augment, mixup=0.7)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) -> None:
+    number = 150
+    made = preset(name, size=SIZE, mixup=0.0, cutmix=0.0)
+    fill = tuple(round(255 * mean) for mean in made.mean)
+    images, rows = images_of(number, SIZE), np.arange(number)
+    stage = BatchStage(made, torch.uint8, torch.device("cpu"))
+    found = stage(torch.from_numpy(images), plan=stage.plan(BatchKey(7, 3, rows))).permute(0, 2, 3, 1)
+    draws = uniforms(random_words(7, 3, rows, STREAM_BATCH, max(WORDS.values()) + 1))
+    off = []
+    for image, ours, words in zip(images, found, draws.tolist(), strict=True):
+        expected = Image.fromarray(image)
+        for step, value in RECIPES[name](lambda what, words=words: words[WORDS[what]]):  # type: ignore[misc]
+            expected = apply_step(expected, step, value, fill)  # type: ignore[arg-type]
+        off.append(share_off(ours, np.asarray(expected), levels=1))
+    # A level that is rounded otherwise can be spread by a second operation, such as equalize.
+    assert max(off) <= 0.05
+    assert np.mean(off) <= 0.0005
+    assert share_off(found, images) > 0.3
+
+
+_NAMES = {Op.AUTO_CONTRAST: "AutoContrast", Op.EQUALIZE: "Equalize", Op.POSTERIZE: "PosterizeIncreasing"}
+_NAMES |= {Op.SOLARIZE_ADD: "SolarizeAdd", Op.GRAYSCALE: "Grey", Op.BLUR: "Blur", Op.HUE: "Hue"}
+_NAMES |= {Op.CONTRAST: "Contrast", Op.BRIGHTNESS: "Brightness", Op.SHARPNESS: "Sharpness"}
+_MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel", "Rotate")
+
+
+def name_of(op: Op, value: float, *, timm: bool) -> str:
+    """The reference's name of an operation of a plan."""
+    if op >= Op.SHEAR_X_BILINEAR:
+        kernel = "bilinear" if op < Op.SHEAR_X_BICUBIC else "bicubic"
+        return f"{_MOVES[(op - Op.SHEAR_X_BILINEAR) % 5]} {kernel}"
+    if op is Op.SOLARIZE:
+        return "Invert" if value == 0 else "SolarizeIncreasing"
+    return ("Color" if timm else "Saturation") if op is Op.COLOR else _NAMES[op]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_operations_and_their_values_are_distributed_as_the_references(name: str) -> None:
+    """Shares, to 5 standard errors, and values of 20,000 samples, next to the reference with Python's generator."""
+    number, pixels = 20_000, {"TranslateXRel": SIZE[1], "TranslateYRel": SIZE[0]}
+    plan = plan_augmentations(preset(name).augment, SIZE, BatchKey(1, 2, np.arange(number)))
+    ours, theirs = defaultdict(list), defaultdict(list)
+    for op, value in zip(plan.ops.ravel().tolist(), plan.values.ravel().tolist(), strict=True):
+        if op != Op.IDENTITY:
+            called = name_of(Op(op), value, timm="timm" in name)
+            ours[called].append(-value / pixels[called.split()[0]] if called.split()[0] in pixels else value)
+    generator = random.Random(5)
+    for _ in range(number):
+        drawn: dict[str, float] = defaultdict(generator.random)
+        for step, value in RECIPES[name](drawn.__getitem__):
+            theirs[step].append(value)
+    assert ours.keys() == theirs.keys()
+    for step, values in theirs.items():
+        share = len(values) / number
+        error = 5 * np.sqrt(2 / number * share * (1 - share / 2))
+        assert len(ours[step]) / number == pytest.approx(share, abs=error), step
+        edges = np.linspace(min(values), max(values), 200) + 1e-9
+        upto = [(np.sort(each).searchsorted(edges) / len(each)) for each in (ours[step], values)]
+        assert np.abs(upto[0] - upto[1]).max() < 2.5 * np.sqrt(2 / len(values)), step  # Kolmogorov and Smirnov: 1e-5
+
+
+def test_three_augment_takes_each_of_three_equally_often() -> None:
+    plan = plan_augmentations(preset("deit3").augment, SIZE, BatchKey(1, 2, np.arange(9000)))
+    counts = Counter(plan.ops[0].tolist())
+    assert set(counts) == {Op.GRAYSCALE, Op.SOLARIZE, Op.BLUR}
+    assert all(2780 < count < 3220 for count in counts.values())  # 5 standard errors
