@@ -6,6 +6,7 @@ import warnings
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
+from penstock.pipelines.presets import deit3, dino, simclr, timm_a1, timm_a2, timm_a3
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import (
     IMAGENET_MEAN,
@@ -26,9 +27,15 @@ __all__ = [
     "ImageDecoder",
     "ImagePipeline",
     "LoaderError",
+    "deit3",
+    "dino",
     "imagenet_eval",
     "imagenet_train",
     "plan_batch",
+    "simclr",
+    "timm_a1",
+    "timm_a2",
+    "timm_a3",
 ]
 
 _package = getattr(sys.modules["penstock"], "__file__", None)

@@ -81,6 +81,19 @@ def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) ->
     return imagenet_train(size, **{**recipe, **settings})
 
 
+def simclr(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> tuple[ImagePipeline, ...]:
+    """Return the pipelines of SimCLR's two views, for `create_loader(..., pipeline=simclr())`: see simclr_view."""
+    return (simclr_view(size, strength=strength, **settings),) * 2
+
+
+def dino(size: _Size = 224, *, local_size: _Size = 96, local_views: int = 8) -> tuple[ImagePipeline, ...]:
+    """Return the pipelines of DINO's views, for `create_loader(..., pipeline=dino())`: two global, then local ones.
+
+    Source: see dino_global_1.
+    """
+    return dino_global_1(size), dino_global_2(size), *(dino_local(local_size),) * local_views
+
+
 def dino_global_1(size: _Size = 224, **settings: Any) -> ImagePipeline:
     """Return the pipeline of DINO's first global view: always blurred.
 

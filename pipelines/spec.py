@@ -370,7 +370,8 @@ def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
     if len(views) > 1 and any(view.augment.mixes for view in views):
         raise ValueError("mixup and cutmix need a single view: they mix the labels too")
     if len(views) == 1:
-        return views * views[0].num_views
-    if any(view.num_views > 1 for view in views):
+        views *= views[0].num_views
+    elif any(view.num_views > 1 for view in views):
         raise ValueError("crop must not be 'five' or 'ten' in a sequence of views, since these make views themselves")
-    return views
+    found: tuple[ImagePipeline, ...] = views
+    return found

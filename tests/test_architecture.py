@@ -35,6 +35,7 @@ ROOMS: dict[str, str] = {
     "pipelines/errors": "",
     "pipelines/checked": "",
     "pipelines/spec": "checked errors",
+    "pipelines/presets": "spec",
     "pipelines/image_types": "",
     "pipelines/native": "image_types",
     "pipelines/plan": "errors spec image_types native",

@@ -74,7 +74,7 @@ class Producer:
             done = filled["row"][:, 0]
             _note(filled, batch.rows)
             if self._fields.has_work:
-                refused = self._fields.fill(done.tolist(), batch.rows, batch.extras)
+                refused = self._fields.fill(done.tolist(), batch.rows, batch.extras, working_on)
             for row in refused:
                 self.tasks.pop(row, None)
             left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,23 @@ class WorkerFields:
         self.has_work = bool(self._masks or self._boxes)
 
     def fill(
-        self, rows: list[int], about: npt.NDArray[np.void], masks: Mapping[str, npt.NDArray[Any]]
+        self,
+        rows: list[int],
+        about: npt.NDArray[np.void],
+        masks: Mapping[str, npt.NDArray[Any]],
+        working_on: Callable[[int], None] = lambda sample: None,
     ) -> dict[int, LoaderError]:
         """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
 
         about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
+        working_on: called with each sample whose masks are read.
         """
         if not rows:
             return {}
         wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
         for row in rows:
+            if self._masks:
+                working_on(int(about["index"][row]))
             try:
                 for name in self._masks:
                     self._fill_mask(name, about[row], masks[name][row])

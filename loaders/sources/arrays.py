@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
+from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
 # Up to this size the fingerprint covers every byte (0.3 s); beyond, this much of whole images at equal distances.
@@ -21,8 +22,8 @@ _CHANNELS = (1, 3)
 class ArraySource:
     """Hold pixels and labels in shared memory: copied there once, mapped by each worker.
 
-    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor. Channels first ([n,
-    3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or more. `classes` names the classes;
+    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; uint16 for pipelines
+    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or more. `classes` names the classes;
     the default is b"0", b"1", ... up to the highest label.
 
     Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM for too little memory.
@@ -35,7 +36,7 @@ class ArraySource:
         self.classes = name_classes(classes, int(numbers.max()) + 1)
         self.skipped: dict[str, int] = {}
         self.retries = 0
-        self._shared_images = SharedArray.create(pixels.shape, np.uint8, name="penstock-images")
+        self._shared_images = SharedArray.create(pixels.shape, pixels.dtype, name="penstock-images")
         self._shared_labels = SharedArray.create(numbers.shape, np.int64, name="penstock-labels")
         self._images, self._labels = self._shared_images.array, self._shared_labels.array
         self._images[...] = pixels
@@ -45,19 +46,19 @@ class ArraySource:
     def __len__(self) -> int:
         return len(self._images)
 
-    def read(self, index: int) -> npt.NDArray[np.uint8]:
-        """Return the pixels of image `index`, uint8 [h, w, 3]. Raises IndexError.
+    def read(self, index: int) -> Levels:
+        """Return the pixels of image `index`, [h, w, 3]: a view of the shared memory, never to be written to.
 
-        With three channels it is a view of the shared memory: never write to it.
+        Raises IndexError.
         """
         if not 0 <= index < len(self._images):
             raise IndexError(f"image {index} of {len(self._images)}")
-        image: npt.NDArray[np.uint8] = self._images[index]
-        return image if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
+        image: Levels = self._images[index]
+        return image if image.shape[2] == 3 else np.broadcast_to(image, (*image.shape[:2], 3))
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with where the pixels of images `indices` lie; grey images stay ELSEWHERE."""
-        if self._images.shape[3] == 3:
+        """Fill `rows` with where the pixels of images `indices` lie; grey ones, and uint16, stay ELSEWHERE."""
+        if self._images.shape[3] == 3 and self._images.dtype == np.uint8:
             _, rows["height"], rows["width"], _ = self._images.shape
             rows["orientation"], rows["kind"] = 1, MEMORY
             rows["offset"] = self._images.ctypes.data + indices * self._images[0].nbytes
@@ -97,11 +98,11 @@ def _as_numpy(data: Any) -> npt.NDArray[Any]:
     return np.asarray(data)
 
 
-def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> npt.NDArray[np.uint8]:
+def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
     """Return a view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
-    if images.dtype != np.uint8:
+    if images.dtype not in (np.uint8, np.uint16):
         raise ValueError(
-            f"images must be uint8 from 0 to 255, got {images.dtype}: convert them, "
+            f"images must be uint8 from 0 to 255 (uint16 for depth=16), got {images.dtype}: convert them, "
             "for values from 0 to 1 with (images * 255).round().astype('uint8')"
         )
     if images.ndim not in (3, 4):
@@ -149,10 +150,11 @@ def name_classes(names: Sequence[str | bytes] | None, num_classes: int) -> tuple
     return tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in names)
 
 
-def _digest(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> str:
+def _digest(images: Levels, labels: npt.NDArray[np.int64]) -> str:
     """Return a digest of shape, labels and at most FINGERPRINT_BYTES of the pixels."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
+    digest.update(b"" if images.dtype == np.uint8 else b"uint16")
     digest.update(labels.data)
     stride = -(-images.nbytes // FINGERPRINT_BYTES)
     for image in images[::stride]:

@@ -19,8 +19,8 @@ _DEVICE_VALUES = 1 << 24  # of a piece of the batch: its three intermediate resu
 def weigh_taps(sigmas: Floats) -> npt.NDArray[np.int32]:
     """Return the weights of a pixel and of each pair of pixels around it, int32 [n, taps]: of one of the box blurs.
 
-    They sum to 2**24 (pairs counted twice), and wrap around 2**31. In float32, as in Pillow's BoxBlur.c. Gwosdek et al.,
-    "Theoretical foundations of Gaussian convolution by extended box filtering", SSVM 2011, equations 7, 11 and 14.
+    They sum to 2**24 (pairs counted twice). In float32, as in Pillow's BoxBlur.c. Gwosdek et al., "Theoretical
+    foundations of Gaussian convolution by extended box filtering", SSVM 2011, equations 7, 11 and 14.
     """
     variance = np.square(sigmas.astype(np.float32)) / np.float32(_PASSES)
     length = np.sqrt(12.0 * variance.astype(np.float64) + 1.0).astype(np.float32)
@@ -40,7 +40,7 @@ def blur_each(images: torch.Tensor, sigmas: Floats) -> None:
 
     One image after another: with weights that are numbers a CPU takes half the time.
     """
-    for rows, weights in zip(images.flatten(2).split(1), weigh_taps(sigmas), strict=True):
+    for rows, weights in zip(torch.split(images.flatten(2), 1), weigh_taps(sigmas), strict=True):
         _blur_both_ways(rows, np.trim_zeros(weights, "b").tolist())
 
 

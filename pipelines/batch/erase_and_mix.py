@@ -13,39 +13,41 @@ _CPU_VALUES = 1 << 18  # values of a piece of the batch, so that intermediate re
 
 
 def _find_rows(
-    boxes: npt.NDArray[np.int32], height: int, width: int, device: torch.device
+    boxes: npt.NDArray[np.int32], shape: tuple[int, int, int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows of pixels that one box in each image covers, and the part of these rows that lies in the box.
 
-    boxes: left, top, right, bottom in pixels, int32 [n, 4]; an empty box for none. Returns row numbers, int64 [m],
-    counted through all images stacked vertically, and which values of these rows lie in the box, bool [m, width * 3].
+    boxes: left, top, right, bottom in pixels, int32 [n, 4]; an empty box for none; shape: height, width and channels.
+    Returns row numbers, int64 [m], counted through all images stacked vertically, and which values of these rows lie in
+    the box, bool [m, width * channels].
     """
+    height, width, channels = shape
     left, top, right, bottom = boxes.astype(np.int64).T
     counts = np.where(right > left, np.maximum(bottom - top, 0), 0)
     of_box = np.repeat(np.arange(len(boxes)), counts)
     within = np.arange(len(of_box)) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = to_device(of_box * height + top[of_box] + within, device)
-    edges = to_device(3 * np.stack((left[of_box], right[of_box])), device)[:, :, None]
-    column = torch.arange(3 * width, device=device)
+    edges = to_device(channels * np.stack((left[of_box], right[of_box])), device)[:, :, None]
+    column = torch.arange(channels * width, device=device)
     return rows, (column >= edges[0]) & (column < edges[1])
 
 
 def erase(images: torch.Tensor, boxes: npt.NDArray[np.int32], colour: torch.Tensor) -> None:
     """Fill one box in each image with a colour, in place.
 
-    images: [n, height, width, 3]; boxes: left, top, right, bottom in pixels, int32 [n, 4], an empty box for none;
-    colour: [3] of the images' dtype.
+    images: [n, height, width, channels]; boxes: left, top, right, bottom in pixels, int32 [n, 4], an empty box for
+    none; colour: [channels] of the images' dtype.
     """
     if not boxes.any():
         return
-    n, height, width, _ = images.shape
-    rows, inside = _find_rows(boxes, height, width, images.device)
-    flat = images.view(n * height, width * 3)
+    n, height, width, channels = images.shape
+    rows, inside = _find_rows(boxes, (height, width, channels), images.device)
+    flat = images.view(n * height, width * channels)
     flat.index_copy_(0, rows, torch.where(inside, colour.repeat(width), flat.index_select(0, rows)))
 
 
 def mix(images: torch.Tensor, mixing: Mixing) -> None:
-    """Mix images 2k and 2k + 1 of a batch, in place; images: floats [batch, height, width, 3].
+    """Mix images 2k and 2k + 1 of a batch, in place; images: floats [batch, height, width, channels].
 
     Half-precision images are mixed in float32.
     """
@@ -75,11 +77,11 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float32]) -> None:
 
 
 def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
-    n, height, width, _ = images.shape
+    n, height, width, channels = images.shape
     # Here a pair is one image of twice the height, and the boxes lie in its upper half.
-    upper, inside = _find_rows(boxes, 2 * height, width, images.device)
+    upper, inside = _find_rows(boxes, (2 * height, width, channels), images.device)
     rows = torch.stack((upper, upper + height))
-    flat = images.view(n * height, width * 3)
+    flat = images.view(n * height, width * channels)
     own, other = (flat.index_select(0, each.view(-1)) for each in (rows, rows.flip(0)))
     mixed = torch.where(inside, other.view(2, len(upper), -1), own.view(2, len(upper), -1))
     flat.index_copy_(0, rows.view(-1), mixed.view(own.shape))

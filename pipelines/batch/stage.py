@@ -12,18 +12,20 @@ from penstock.pipelines.spec import ImagePipeline
 
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations of this size in one thread
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
-DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+DTYPES = (torch.uint8, *_FLOATS)  # of a pipeline whose depth is 8; with 16 the first one is torch.uint16
 
 
 class BatchStage:
-    """Turn uint8 batches [batch, height, width, 3] into model input, on the batch's device.
+    """Turn batches [batch, height, width, channels] of levels into model input, on the batch's device.
 
-    With dtype torch.uint8 the pixels are returned unchanged, without a copy; floats are `(pixel / 255 - mean) / std`,
-    computed in float32. A pipeline that augments needs the plan of each batch. Raises ValueError for another dtype or
-    memory format, and for a pipeline that mixes without a float dtype or without `num_classes`.
+    With the dtype of the levels, torch.uint8 (torch.uint16 for a depth of 16), they are returned unchanged, without a
+    copy; floats are `(level / 255 - mean) / std` (65535 for 16 bits), computed in float32. A pipeline that augments
+    needs the plan of each batch. Raises ValueError for another dtype or memory format, and for a pipeline that mixes
+    without a float dtype or without `num_classes`.
 
     Attributes:
-        dtype: dtype of the resulting images, one of DTYPES.
+        dtype: dtype of the resulting images, that of the levels or a float of DTYPES.
         device: device of the batches.
         memory_format: memory format of the resulting images, one of MEMORY_FORMATS; channels_last needs no copy.
     """
@@ -37,34 +39,38 @@ class BatchStage:
         num_classes: int | None = None,
         memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype}")
+        self._raw = torch.uint16 if pipeline.depth == 16 else torch.uint8  # the dtype of levels
+        if dtype not in (self._raw, *_FLOATS):
+            wanted = ", ".join(map(str, (self._raw, *_FLOATS)))
+            raise ValueError(f"dtype must be one of {wanted} with depth={pipeline.depth}, got {dtype}")
         if memory_format not in MEMORY_FORMATS:
             known = " or ".join(map(str, MEMORY_FORMATS))
             raise ValueError(f"memory_format must be {known}, got {memory_format!r}")
         self._augment, self._size, self._num_classes = pipeline.augment, pipeline.size, num_classes
-        if self._augment.mixes and dtype == torch.uint8:
+        if self._augment.mixes and dtype == self._raw:
             raise ValueError("mixing needs a float dtype: mixup and cutmix work on normalised pixels")
         if self._augment.mixes and num_classes is None:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device, self.memory_format = dtype, device, memory_format
         std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
-        scale, shift = 1 / (255 * std), -mean / std
+        highest = float(2**pipeline.depth - 1)
+        scale, shift = 1 / (highest * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
         self._row_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # The colour of an erased box: 0 after normalising.
-        blank = (mean * 255).round().clamp(0, 255) if dtype == torch.uint8 else torch.zeros(3, device="cpu")
+        blank = (mean * highest).round().clamp(0, highest) if dtype == self._raw else torch.zeros_like(mean)
         blank = blank.to(dtype)
         self._blank = blank.to(device)
         # Operations that interpolate fill with the mean colour, as timm's do.
-        self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).tolist())
-        can_fuse = self._augment.active and not self._augment.unfused
+        self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
+        is_usual = pipeline.channels == 3 and pipeline.depth == 8
+        can_fuse = self._augment.active and is_usual and not self._augment.unfused
         self._fused = choose_fused_stage(_tabulate_results(scale, shift, blank), device) if can_fuse else None
 
     @property
     def copies(self) -> bool:
         """Whether results never share the memory of what they were made of."""
-        return self.dtype != torch.uint8
+        return self.dtype != self._raw
 
     @property
     def fused(self) -> bool:
@@ -95,10 +101,11 @@ class BatchStage:
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
-        """Return the images as [batch, 3, height, width] of this stage's dtype and memory format.
+        """Return the images as [batch, channels, height, width] of this stage's dtype and memory format.
 
-        images: uint8 [batch, height, width, 3]; with dtype uint8 the channels_last result shares their memory, unless
-        it is augmented. out: contiguous [batch, height, width, 3] of this stage's dtype, CPU memory for the result.
+        images: levels [batch, height, width, channels]; with their dtype the channels_last result shares their memory,
+        unless it is augmented. out: contiguous, of the shape of `images` and this stage's dtype, CPU memory for the
+        result.
         plan: result of the method `plan` for this batch; without it a pipeline that augments raises ValueError.
 
         Float images that require gradients (float64 for gradcheck) get them through normalising, erasing and mixing.
@@ -108,7 +115,7 @@ class BatchStage:
         return self._run(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
 
     def _run(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
-        """Do the work of a call, and return the images as [batch, height, width, 3]."""
+        """Do the work of a call, and return the images as [batch, height, width, channels]."""
         if plan is None:
             if self._augment.active:
                 raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
@@ -117,18 +124,18 @@ class BatchStage:
             raise ValueError(f"images must be uint8 for operations on pixels, got {images.dtype}: there is no gradient")
         if self._fused is not None and images.dtype == torch.uint8:
             return self._fused(images, plan, out)
-        pixels = augment(images, plan, self._fill) if len(plan.ops) else images
+        pixels = _augment_pixels(images, plan, self._fill) if len(plan.ops) else images
         result = self._normalise(pixels, out)
         if plan.erased.any():
             result = result.clone() if result is images else result  # the caller's images are not erased
-            erase(result, plan.erased, self._blank)
+            erase(_movable(result), plan.erased, _movable(self._blank))
         if plan.mixing is not None:
             mix(result, plan.mixing)
         return result
 
     def _normalise(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """Normalise images and return them as [batch, height, width, 3] of this stage's dtype."""
-        if self.dtype == torch.uint8:
+        """Normalise images and return them as [batch, height, width, channels] of this stage's dtype."""
+        if self.dtype == self._raw:
             return images
         if images.device.type == "cpu" and not images.requires_grad:
             return self._normalise_on_cpu(images, out)
@@ -138,7 +145,11 @@ class BatchStage:
         return self._normalise_on_device(images, out)
 
     def _normalise_on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """Normalise in one kernel, which reads bytes, computes in float32, and writes the stage's dtype."""
+        """Normalise in one kernel, which reads bytes, computes in float32, and writes the stage's dtype.
+
+        Levels of 16 bits take another one, since torch computes with no uint16.
+        """
+        images = images.to(torch.float32) if images.dtype == torch.uint16 else images
         result = torch.empty(images.shape, dtype=self.dtype, device=images.device) if out is None else out
         return torch.addcmul(self._shift, images, self._scale, out=result)
 
@@ -167,6 +178,18 @@ class BatchStage:
         if width not in self._row_tables:
             self._row_tables[width] = self._scale.repeat(width), self._shift.repeat(width)
         return self._row_tables[width]
+
+
+def _augment_pixels(images: torch.Tensor, plan: AugmentPlan, fill: tuple[int, int, int]) -> torch.Tensor:
+    """Apply the operations of `plan`; one channel is taken as three equal ones, which they stay in every operation."""
+    if images.shape[3] == 3:
+        return augment(images, plan, fill)
+    return augment(images.expand(-1, -1, -1, 3), plan, fill)[..., :1].contiguous()
+
+
+def _movable(levels: torch.Tensor) -> torch.Tensor:
+    """Return levels as a type that torch's operations take: uint16, which few do, as int16 of the same bits."""
+    return levels.view(torch.int16) if levels.dtype == torch.uint16 else levels
 
 
 def _tabulate_results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:

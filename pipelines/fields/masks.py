@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Window
-from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
 
 Mask = npt.NDArray[Any]
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes whose pixels are one whole number

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged
-from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.plan.crops import BatchPlan
 
 Floats = npt.NDArray[np.float64]
 _SLACK = 1.0  # pixels that annotations may reach over the image's edge: tools round, and some count pixels from 1

@@ -18,7 +18,7 @@ from penstock.pipelines import presets
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
-from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline
+from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, checked_views
 
 SIZE = (48, 56)
 # Sizes, crop scales, mean, mixup and cutmix: table 2 of "ResNet strikes back"; README_revenge.md of DeiT III; SimCLR's
@@ -72,6 +72,15 @@ def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) ->
     assert max(off) <= 0.05
     assert np.mean(off) <= 0.0005
     assert share_off(found, images) > 0.3
+
+
+def test_views_of_simclr_and_dino() -> None:
+    assert presets.simclr(32, strength=0.5, blur=0.0) == (presets.simclr_view(32, strength=0.5, blur=0.0),) * 2
+    assert presets.simclr_view(strength=0.5).augment.color_jitter == (0.4, 0.4, 0.4, 0.1)
+    views = checked_views(presets.dino(196, local_size=80, local_views=3))
+    assert [view.size[0] for view in views] == [196, 196, 80, 80, 80]
+    assert [view.augment.blur for view in views] == [1.0, 0.1, 0.5, 0.5, 0.5]
+    assert checked_views(presets.simclr()) == presets.simclr()
 
 
 _NAMES = {Op.AUTO_CONTRAST: "AutoContrast", Op.EQUALIZE: "Equalize", Op.POSTERIZE: "PosterizeIncreasing"}

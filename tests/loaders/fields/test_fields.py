@@ -20,6 +20,7 @@ from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.spec import ImagePipeline
 
 NUM_PHOTOS = 31
 ENGINES: dict[str, dict[str, Any]] = {
@@ -86,6 +87,35 @@ def test_parts_and_joined_data_keep_their_fields(data: PhotoFields, tmp_path: Pa
                 data.check(batch, inner)
                 seen += inner
         assert sorted(seen) == sorted(order.tolist())
+
+
+CROPS: dict[str, dict[str, Any]] = {
+    "padding, turns": {"crop": "random", "size": (30, 30), "padding": 8, "rotate90": 0.75, "vertical_flip": 0.5},
+    "scale jitter": {"crop": "scale_jitter", "size": (40, 28)},
+    "letterbox": {"crop": "letterbox", "size": (28, 40), "vertical_flip": 0.5},
+    "grey, 16 bits": {"channels": 1, "depth": 16, "mean": (0.5,), "std": (0.5,)},
+}
+
+
+@pytest.mark.parametrize("engine", ["in the process", "threads", "dali"])
+@pytest.mark.parametrize("crop", CROPS)
+def test_fields_follow_every_crop(data: PhotoFields, tmp_path: Path, engine: str, crop: str) -> None:
+    pipeline = ImagePipeline(**{"size": (24, 20), **CROPS[crop]})
+    settings = {"pipeline": pipeline, "dtype": torch.float32, **ENGINES[engine]}
+    with open_loader(data.source(), tmp_path, **settings) as loader:
+        batches = list(loader.batches())
+    for batch in batches:
+        data.check(batch)
+    assert len(batches) == NUM_PHOTOS // 8
+
+
+def test_fields_have_the_size_of_their_bucket(data: PhotoFields, tmp_path: Path) -> None:
+    sizes = [(24, 24), (18, 30), (30, 18)]
+    with open_loader(data.source(), tmp_path, buckets=sizes, workers=2, drop_last=False) as loader:
+        batches = list(loader.batches())
+    assert {tuple(batch.images.shape[2:]) for batch in batches} == set(sizes)
+    for batch in batches:
+        data.check(batch)
 
 
 @pytest.mark.parametrize("pad", [True, False])

@@ -13,6 +13,7 @@ from worker_roles import num_open_files, read_everything
 from penstock.loaders.sources import arrays as array_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ELSEWHERE, ROW
 
 
 def pixels(*shape: int) -> np.ndarray:
@@ -33,13 +34,24 @@ def test_colour_images_come_back() -> None:
     assert source.skipped == {}
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("shape", [(5, 4, 6), (5, 4, 6, 1)])
-def test_grey_images_get_three_channels(shape: tuple[int, ...]) -> None:
-    images = pixels(*shape)
+def test_grey_images_get_three_channels(shape: tuple[int, ...], dtype: type) -> None:
+    images = pixels(*shape).astype(dtype) * np.array(5, dtype)
     image = ArraySource(images, np.zeros(5, np.uint8)).read(2)
-    assert (image.shape, image.dtype) == ((4, 6, 3), np.uint8)
+    assert (image.shape, image.dtype) == ((4, 6, 3), dtype)
     for channel in range(3):
         np.testing.assert_array_equal(image[:, :, channel], images[2].reshape(4, 6))
+
+
+def test_images_of_16_bits_are_kept_and_left_to_python() -> None:
+    images = pixels(5, 4, 6, 3).astype(np.uint16) * 257
+    source = ArraySource(images, np.zeros(5, np.uint8))
+    np.testing.assert_array_equal(source.read(3), images[3])
+    rows = np.zeros(2, ROW)
+    source.locate(np.array([0, 1]), rows)
+    assert (rows["kind"] == ELSEWHERE).all()
+    assert source.fingerprint != ArraySource(images >> 8, np.zeros(5, np.uint8)).fingerprint
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy])

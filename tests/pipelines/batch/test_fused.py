@@ -174,6 +174,21 @@ def test_a_device_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Right.calls == 2  # a mixed batch and one that is not
 
 
+def test_settings_without_a_fused_kernel_run_in_torch_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused.FusedStage)
+
+    def kernels_of(device: torch.device = META, **settings: Any) -> str:
+        stage = BatchStage(ImagePipeline(augment=Augmentations(**settings)), torch.uint8, device)
+        assert stage.fused == (stage.kernels == "fused kernels")
+        return stage.kernels
+
+    assert kernels_of(grayscale=0.2, solarize=0.1, color_jitter=JITTER, color_jitter_probability=0.8) == "fused kernels"
+    assert kernels_of(blur=0.5, auto_augment="rand") == "torch (no fused kernel for blur)"
+    unfused = {"auto_augment": "timm", "three_augment": True}
+    assert kernels_of(**unfused) == "torch (no fused kernel for auto_augment, three_augment)"
+    assert kernels_of(CPU, **unfused) == "torch"
+
+
 def test_a_stage_on_the_cpu_has_no_kernels() -> None:
     assert not BatchStage(ImagePipeline(augment=FULL), torch.float32, CPU, num_classes=3).fused
 

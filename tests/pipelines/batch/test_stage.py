@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -215,3 +216,69 @@ def test_operations_on_pixels_reject_levels_with_gradients() -> None:
     levels = batch_of(2).to(torch.float64).requires_grad_()
     with pytest.raises(ValueError, match="no gradient"):
         stage(levels, plan=stage.plan(BatchKey(0, 0, np.arange(2))))
+
+
+# ---- one channel, and 16 bits ----
+
+GREY = ImagePipeline(size=SIZE, channels=1, mean=(0.3,), std=(0.2,))
+BRIGHT = Augmentations(color_jitter=(0.4, 0.4, 0.0, 0.0), auto_augment="rand", erasing=0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16])
+@pytest.mark.parametrize("augment", [Augmentations(), BRIGHT, replace(BRIGHT, mixup=0.4, cutmix=1.0)])
+def test_one_channel_is_what_three_equal_ones_have(augment: Augmentations, dtype: torch.dtype) -> None:
+    if augment.mixes and dtype == torch.uint8:
+        augment = replace(augment, mixup=0.0, cutmix=0.0)
+    colour = ImagePipeline(size=SIZE, mean=GREY.mean * 3, std=GREY.std * 3, augment=augment)
+    one, three = (BatchStage(p, dtype, CPU, num_classes=4) for p in (replace(GREY, augment=augment), colour))
+    images = batch_of(8)[..., :1].contiguous()
+    plan = one.plan(key_of(8))
+    found, expected = one(images, plan=plan), three(images.repeat(1, 1, 1, 3), plan=plan)
+    assert (found.shape, found.dtype) == ((8, 1, *SIZE), dtype)
+    assert torch.equal(found, expected[:, :1])
+    assert torch.equal(expected[:, 1:2], expected[:, 2:])
+
+
+def deep_batch() -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(1).integers(0, 65536, (4, *SIZE, 3), np.uint16))
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_levels_of_16_bits_are_normalised_or_handed_on(channels: int, device: torch.device) -> None:
+    pipeline = replace(GREY, depth=16) if channels == 1 else ImagePipeline(size=SIZE, depth=16)
+    images = deep_batch()[..., :channels].contiguous()
+    raw = BatchStage(pipeline, torch.uint16, device)(images.to(device)).cpu()
+    assert np.array_equal(raw.numpy(), images.permute(0, 3, 1, 2).numpy())
+    mean, std = (torch.tensor(each, dtype=torch.float64).view(-1, 1, 1) for each in (pipeline.mean, pipeline.std))
+    expected = (images.permute(0, 3, 1, 2).to(torch.float64) / 65535 - mean) / std
+    found = BatchStage(pipeline, torch.float32, device)(images.to(device)).cpu()
+    assert (found.to(torch.float64) - expected).abs().max() < 2e-6
+
+
+def test_16_bits_are_erased_and_mixed() -> None:
+    pipeline = ImagePipeline(size=SIZE, depth=16, augment=Augmentations(erasing=1.0))
+    images, stage = deep_batch(), BatchStage(pipeline, torch.uint16, CPU)
+    plan = stage.plan(key_of(4))
+    assert plan is not None
+    found = stage(images, plan=plan).permute(0, 2, 3, 1).numpy()
+    expected = images.numpy().copy()
+    for row, (left, top, right, bottom) in enumerate(plan.erased.tolist()):
+        expected[row, top:bottom, left:right] = np.rint(np.float32(pipeline.mean) * np.float32(65535))
+    assert np.array_equal(found, expected)
+    assert np.array_equal(images.numpy(), deep_batch().numpy())  # left alone
+    mixing = replace(pipeline, augment=Augmentations(mixup=0.4))
+    stage = BatchStage(mixing, torch.float32, CPU, num_classes=4)
+    plan = stage.plan(key_of(4))
+    assert plan is not None
+    expected = BatchStage(replace(pipeline, augment=Augmentations()), torch.float32, CPU)(images).permute(0, 2, 3, 1)
+    expected = expected.clone()
+    assert plan.mixing is not None
+    mix(expected, plan.mixing)
+    assert torch.equal(stage(images, plan=plan), expected.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(("depth", "dtype"), [(8, torch.uint16), (16, torch.uint8)])
+def test_levels_of_another_depth_are_no_dtype(depth: Literal[8, 16], dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match=f"dtype must be one of .*depth={depth}"):
+        BatchStage(ImagePipeline(size=SIZE, depth=depth), dtype, CPU)

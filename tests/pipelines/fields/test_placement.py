@@ -7,16 +7,17 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
+from placed_fields import apply, matrix, nearest, reference_mask
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_outside, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, join_rows, take_rows
-from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.plan.crops import BatchPlan
 
 TRIALS = 1000
 
@@ -41,28 +42,6 @@ def random_plans(rng: np.random.Generator, count: int) -> tuple[list[tuple[int, 
     assert (TRANSPOSED, UPSIDE_DOWN) == (2, 1)
     flips = rng.integers(0, 2, count).astype(bool)
     return sizes, out, BatchPlan(np.array(windows, np.int32), flips, np.array(places, np.int32), turns)
-
-
-def matrix(plan: BatchPlan, row: int, out: tuple[int, int]) -> list[list[Fraction]]:
-    """The affine map of a row from source to output pixels, as exact fractions."""
-    (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
-    sx, sy = Fraction(width, w), Fraction(height, h)
-    found = [[sx, Fraction(0), left - x * sx], [Fraction(0), sy, top - y * sy]]
-    if plan.turns[row] & TRANSPOSED:
-        found = [found[1], found[0]]
-    if plan.turns[row] & UPSIDE_DOWN:
-        found[1] = [-found[1][0], -found[1][1], out[0] - found[1][2]]
-    if plan.flips[row]:
-        found[0] = [-found[0][0], -found[0][1], out[1] - found[0][2]]
-    return found
-
-
-def apply(map_: list[list[Fraction]], x: float, y: float) -> list[Fraction]:
-    return [row[0] * Fraction(x) + row[1] * Fraction(y) + row[2] for row in map_]
-
-
-def nearest(value: Fraction) -> np.float32:
-    return np.float32(float(value))
 
 
 def test_boxes_are_those_of_exact_arithmetic() -> None:
@@ -116,18 +95,6 @@ def test_keypoints_are_those_of_exact_arithmetic() -> None:
                 wanted = [*map(nearest, apply(map_, *point[:2])), point[2]] if seen else [0, 0, 0]
                 assert placed[row, at].tolist() == [float(value) for value in wanted]
         assert len(sizes) == 5
-
-
-def reference_mask(mask: npt.NDArray[Any], plan: BatchPlan, row: int, out: tuple[int, int], fill: int) -> Any:
-    """What Pillow makes of a mask: crop, resize, paste, transpose, mirror."""
-    (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
-    image = Image.fromarray(mask)
-    whole = Image.new(image.mode, out[::-1], fill)
-    cut = image.crop((x, y, x + w, y + h)).resize((width, height), Image.Resampling.NEAREST)
-    whole.paste(cut, (left, top))
-    for bit, move in ((TRANSPOSED, Image.Transpose.TRANSPOSE), (UPSIDE_DOWN, Image.Transpose.FLIP_TOP_BOTTOM)):
-        whole = whole.transpose(move) if plan.turns[row] & bit else whole
-    return np.asarray(whole.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else whole)
 
 
 def test_masks_are_those_of_pillow() -> None:

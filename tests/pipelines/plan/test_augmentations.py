@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,14 @@ PARTS = {
     "erasing": Augmentations(erasing=0.4),
     "mixup": Augmentations(mixup=0.3),
     "cutmix": Augmentations(cutmix=1.0),
+    "timm": Augmentations(auto_augment="timm", rand_magnitude_std=0.5),
+    "three": Augmentations(three_augment=True),
+    "single": Augmentations(grayscale=0.2, blur=0.4, solarize=0.3, solarize_threshold=100, blur_sigma=(0.5, 3.0)),
+    "some jitter": Augmentations(color_jitter=(0.4, 0.3, 0.2, 0.1), color_jitter_probability=0.7),
     "all": ALL,
 }
 # First word of each purpose, as it must stay: see _draw_words.
-ERASE, JITTER, MIX, AUTO = 0, 23, 28, 33
+ERASE, JITTER, MIX, AUTO, JITTERED = 0, 23, 28, 33, 81
 
 
 def words(number: int, count: int = 60) -> np.ndarray:
@@ -94,6 +99,27 @@ def test_color_jitter_follows_torchvision() -> None:
         values = plan.values.T[np.equal(plan.ops.T, op)]
         middle = 0.0 if op is Op.HUE else 1.0
         assert values == pytest.approx(middle - strength + 2 * strength * drawn[:, position])
+
+
+def test_jitter_with_a_probability_leaves_the_other_samples_alone() -> None:
+    whole, part, draws = plan_of(PARTS["jitter"]), plan_of(PARTS["some jitter"]), words(400, 120)
+    jittered = draws[:, JITTERED] < 0.7
+    assert 240 < jittered.sum() < 320
+    assert (part.ops[:, ~jittered] == Op.IDENTITY).all()
+    assert (part.ops[:, jittered] == whole.ops[:, jittered]).all()
+    assert (part.values == whole.values).all()
+    assert plan_of(Augmentations(color_jitter=(0.4, 0.3, 0.2, 0.1), color_jitter_probability=0)).ops.shape == (0, 400)
+
+
+def test_operations_with_a_probability_come_in_the_order_of_dino() -> None:
+    plan, draws = plan_of(PARTS["single"]), words(400, 120)
+    for row, (op, place, probability) in enumerate(
+        ((Op.GRAYSCALE, JITTERED + 1, 0.2), (Op.BLUR, JITTERED + 2, 0.4), (Op.SOLARIZE, JITTERED + 4, 0.3))
+    ):
+        assert (plan.ops[row] == np.where(draws[:, place] < probability, op, Op.IDENTITY)).all()
+    assert plan.values[1] == pytest.approx(0.5 + 2.5 * draws[:, JITTERED + 3])
+    assert (plan.values[2] == 100).all()
+    assert len(plan.ops) == 3
 
 
 def test_partial_color_jitter_keeps_the_order() -> None:
@@ -203,6 +229,9 @@ def test_one_augmentation_leaves_the_draws_of_the_others_alone() -> None:
     assert (whole.ops[:2] == auto.ops).all()
     assert (whole.values[3:] == jitter.values).all()
     assert (whole.erased == plan_of(PARTS["erasing"]).erased).all()
+    more = plan_of(replace(ALL, three_augment=True, grayscale=0.5, blur=0.5, solarize=0.5))
+    assert (more.ops[[0, 1, 2, 4, 5, 6, 7]] == whole.ops).all()
+    assert (more.values[[0, 1, 2, 4, 5, 6, 7]] == whole.values).all()
 
 
 def test_padding_is_left_alone_and_so_is_its_partner_in_mixing() -> None:

@@ -35,6 +35,7 @@ RECIPES = {
     "jitter, float16": (Augmentations(color_jitter=(0.4, 0.4, 0.4, 0.1)), torch.float16),
     "rand, uint8": (Augmentations(auto_augment="rand", rand_ops=3), torch.uint8),
     "erased, float32": (Augmentations(erasing=1.0), torch.float32),
+    "grey and solarized, uint8": (Augmentations(grayscale=0.5, solarize=0.5), torch.uint8),
     "mixup, bfloat16": (Augmentations(mixup=8.0), torch.bfloat16),
     "erased and mixed, float16": (Augmentations(erasing=0.5, mixup=0.4, cutmix=1.0), torch.float16),
 }

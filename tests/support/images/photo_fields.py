@@ -10,17 +10,25 @@ import simplejpeg
 import torch
 from photo_folder import write_folder
 from PIL import Image
+from placed_fields import apply, matrix, nearest, reference_mask
 
 from penstock.loaders import Boxes, Keypoints, Masks, open_source, with_fields
 from penstock.loaders.batch import Batch
 from penstock.loaders.sources.contract import Source
+from penstock.pipelines.plan.crops import BatchPlan
 
 MIN_AREA = 0.1
 SWAPS = ((0, 1),)
 
 
 class PhotoFields:
-    """Photos under root/photos, masks under root/masks, and by index everything else."""
+    """Photos under root/photos, masks under root/masks, and by index everything else.
+
+    Attributes:
+        output: (height, width) of the images before a transform; None for that of the batch.
+    """
+
+    output: tuple[int, int] | None = None
 
     def __init__(self, root: Path, count: int) -> None:
         self.root, self.photos = root, write_folder(root / "photos", count)
@@ -59,7 +67,8 @@ class PhotoFields:
     def check(self, batch: Batch, index: list[int] | None = None) -> None:
         """Compare the fields of a batch with ones computed row by row; index: the photo of each row."""
         fields = batch.fields
-        height, width = batch.images.shape[2:]
+        out = self.output or tuple(batch.images.shape[2:])
+        plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
         assert list(fields) == ["mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
         for row, number in enumerate(batch.index.tolist() if index is None else index):
             if number < 0:
@@ -69,32 +78,30 @@ class PhotoFields:
                 assert (fields["name"][row], fields["about"][row]) == ("", None)
                 continue
             assert (fields["name"][row], fields["about"][row]) == (str(self.names[number]), {"number": number})
-            x, y, w, h = batch.windows[row].tolist()
-            cut = Image.fromarray(self.masks[number]).crop((x, y, x + w, y + h))
-            mask = np.asarray(cut.resize((width, height), Image.Resampling.NEAREST))
-            flipped = bool(batch.flips[row])
-            assert np.array_equal(fields["mask"][row].numpy(), mask[:, ::-1] if flipped else mask)
-            boxes, classes = [], []
-            for box, of in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
-                left, right = (min(max(box[at], x), x + w) for at in (0, 2))
-                top, bottom = (min(max(box[at], y), y + h) for at in (1, 3))
-                area = (box[2] - box[0]) * (box[3] - box[1])
-                if (right - left) * (bottom - top) >= max(MIN_AREA * area, 1e-12):
-                    ends = sorted(
-                        width - e if flipped else e for e in ((left - x) * width / w, (right - x) * width / w)
-                    )
-                    boxes.append([ends[0], (top - y) * height / h, ends[1], (bottom - y) * height / h])
-                    classes.append(of)
+            assert np.array_equal(fields["mask"][row], reference_mask(self.masks[number], plan, row, out, 254))
+            boxes, classes = self._boxes(number, plan, row, out)
             assert fields["boxes"][row].dtype == torch.float32
-            assert fields["boxes"][row].tolist() == torch.tensor(boxes).reshape(-1, 4).tolist()
+            assert fields["boxes"][row].tolist() == boxes
             assert fields["boxes_classes"][row].tolist() == classes
-            points = []
-            for px, py, seen in self.points[number].tolist():
-                inside = seen and x <= px < x + w and y <= py < y + h
-                moved = (px - x) * width / w
-                points.append(
-                    [width - moved if flipped else moved, (py - y) * height / h, seen] if inside else [0.0] * 3
-                )
-            if flipped:
-                points = [points[1], points[0], points[2]]
-            assert fields["keypoints"][row].tolist() == torch.tensor(points).tolist()
+            assert fields["keypoints"][row].tolist() == self._points(number, plan, row, out)
+
+    def _boxes(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...]) -> tuple[Any, list[int]]:
+        x, y, w, h = plan.windows[row].tolist()
+        boxes, classes = [], []
+        for box, of in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
+            cut = [min(max(end, low), low + side) for end, low, side in zip(box, (x, y) * 2, (w, h) * 2, strict=True)]
+            area, left = ((each[2] - each[0]) * (each[3] - each[1]) for each in (box, cut))
+            if left > 0 and left >= MIN_AREA * area:
+                first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
+                boxes.append([float(nearest(end)) for end in [*map(min, first, second), *map(max, first, second)]])
+                classes.append(of)
+        return boxes, classes
+
+    def _points(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...]) -> Any:
+        x, y, w, h = plan.windows[row].tolist()
+        map_, points = matrix(plan, row, out), []
+        for px, py, seen in self.points[number].tolist():
+            inside = seen and x <= px < x + w and y <= py < y + h
+            points.append([*(float(nearest(at)) for at in apply(map_, px, py)), seen] if inside else [0.0] * 3)
+        is_mirrored = map_[0][0] * map_[1][1] - map_[0][1] * map_[1][0] < 0
+        return [points[1], points[0], points[2]] if is_mirrored else points

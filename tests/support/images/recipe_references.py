@@ -1,7 +1,6 @@
 """What published recipes do to the pixels of a crop, written anew from their papers and code, with Pillow.
 
-A recipe lists steps, (name, value), for draws in [0, 1) that are asked for by purpose: those of a sample of Penstock, or
-those of any generator.
+A recipe lists steps, (name, value), for draws in [0, 1) by purpose: those of a sample of Penstock, or of any generator.
 """
 
 from __future__ import annotations
