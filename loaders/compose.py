@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.loaders.fields.field_specs import field_source
+from penstock.loaders.labels.labelled import label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.views.concat import concat_sources
-from penstock.loaders.views.labelled import label_source
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
 from penstock.loaders.views.subset import Subset
@@ -47,9 +47,7 @@ def split(
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
 
 
-def with_labels(
-    source: SourceLike, labels: Any, *, classes: Sequence[str | bytes] | None = None, **options: Any
-) -> Source:
+def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Any) -> Source:
     """Return data with labels of your own, of any kind, one per image in the order of the data.
 
         prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
@@ -63,8 +61,8 @@ def with_labels(
         source: what open_source takes, with its `options`.
         labels: class numbers (integers [n]), served as int64 [batch]; class names (strings); floats [n] or numbers [n,
             k], served as float32 [batch] or [batch, k]; a set of class names per sample, served as float32 [batch,
-            classes]; a dict of these by name, served as a dict; or a function of a sample's name.
-        classes: names of the class numbers, or of the elements of each label.
+            classes]; a dict of these by name, served as a dict; or a function of a sample's name that returns one.
+        classes: names of the class numbers, or of the elements of each label; of several labels a dict of these.
 
     Raises ValueError for other labels, and as open_source does.
     """

@@ -22,6 +22,7 @@ from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.batch_feed import Stage
 from penstock.loaders.feed.copies import checked_device, numbered
+from penstock.loaders.labels.labelled import warn_of_lost_labels
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
@@ -178,6 +179,7 @@ def create_loader(
     if rank is not None and world_size is not None:
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source, **of_source)
+    warn_of_lost_labels(named)
     choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
@@ -201,7 +203,7 @@ def create_loader(
         _check_mixing(schedule, named)
     if has_fields(named):
         _check_fields(named.field_kinds, views)
-    if transform is not None and phases:
+    if transform is not None and (phases or bucket_sizes):
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
     make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
@@ -229,7 +231,7 @@ def create_loader(
         sampler=order.name,
         pipeline={**pipeline_settings(views, dtype, policy), **schedule.saved_sizes(views[0].size)},
     )
-    return Loader(
+    loader = Loader(
         partial(_open_engine, choice.backend.name, settings, choice.options),
         schedule,
         stages,
@@ -241,6 +243,8 @@ def create_loader(
         follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
+    loader.named_source = named
+    return loader
 
 
 def _make_stage(

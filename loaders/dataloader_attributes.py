@@ -93,9 +93,11 @@ class DataLoaderAttributes(ABC):
 
     Attributes:
         prefetch_factor: None, because a DataLoader made of this one has no workers; the loader has them.
+        named_source: the data as the user passed it, whatever cache stands for it; None for the source itself.
     """
 
     prefetch_factor = None
+    named_source: Source | None = None
     _source: Source
     _schedule: Schedule
 
@@ -123,6 +125,22 @@ class DataLoaderAttributes(ABC):
     def classes(self) -> tuple[str, ...]:
         """The class names, by class number."""
         return self.dataset.classes
+
+    @property
+    def label_classes(self) -> dict[str, tuple[str, ...]]:
+        """The class names of labels that have names themselves, by these."""
+        found: dict[str, tuple[bytes, ...]] = getattr(self._source, "label_classes", {})
+        return {name: tuple(map(os.fsdecode, classes)) for name, classes in found.items() if name}
+
+    def paths(self, index: Any) -> list[str]:
+        """Return the path of each sample in a tensor, array or list of indices, as with_index=True serves them.
+
+        Padding (-1) is skipped. Paths are those of the data that was passed, on every backend: files can be opened by
+        them; of tars and other containers it is the file's path, a colon, and the sample's name there.
+        """
+        source = self._source if self.named_source is None else self.named_source
+        places = np.asarray(index.cpu() if hasattr(index, "cpu") else index).ravel().tolist()
+        return [os.fsdecode(source.path(place)) for place in places if place >= 0]
 
     @property
     def dataset(self) -> ServedData:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.pipelines.errors import LoaderError, printable
@@ -69,6 +70,8 @@ def cure_of_object(spec: Any) -> str | None:
     """Return what to pass instead of an object that is not data; None if nothing is known of it."""
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
         return "pass a pair (images, labels) of arrays"
+    if isinstance(spec, Iterator):
+        return "pass list(...) of it, because samples are read by number"
     if not isinstance(spec, (list, tuple)):
         return None
     if not spec:

@@ -104,7 +104,7 @@ class Loader(DataLoaderAttributes):
         more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
         more["batch_transform"] = self._batch_transform
         parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
-        kept = {"_cursor": self._cursor, "_ledgers": self._ledgers}
+        kept = {"_cursor": self._cursor, "_ledgers": self._ledgers, "named_source": self.named_source}
         return partial(Loader, source=self._source, **more), parts, kept
 
     def __len__(self) -> int:

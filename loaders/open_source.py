@@ -18,6 +18,7 @@ from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_da
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_object, missing_path
+from penstock.loaders.labels.labelled import are_targets, label_source
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import is_file, without_query
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
@@ -33,8 +34,6 @@ from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
 from penstock.loaders.tables.url_folder import open_url_folder
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.loaders.views.concat import concat_sources
-from penstock.loaders.views.label_values import are_targets
-from penstock.loaders.views.labelled import label_source
 from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable

@@ -19,6 +19,7 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.targets import map_targets
 
 
 @takes_data_options
@@ -121,7 +122,7 @@ def batch_record(batch: Batch) -> dict[str, Any]:
         "epoch": batch.epoch,
         "step": batch.step,
         "index": batch.index.tolist(),
-        "label": batch.labels.tolist(),
+        "label": map_targets(lambda part: part.tolist(), batch.labels),
         "crop": batch.windows.tolist(),
         "flip": batch.flips.tolist(),
         "crc32": [zlib.crc32(image.tobytes()) for image in pixels],

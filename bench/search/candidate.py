@@ -15,7 +15,7 @@ from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
-from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.sources.contract import Source, images_of, is_cache
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
@@ -130,7 +130,7 @@ class BenchData:
 
     def __init__(self, data: Any, settings: BenchSettings) -> None:
         self._entries = settings.entries
-        self.source: Source = open_source(data, **settings.data_options)
+        self.source: Source = images_of(open_source(data, **settings.data_options))
         self.plain = self._at_length(self.source)
         self.pipeline: ImagePipeline = imagenet_train(settings.size)
         if len(self.plain) < settings.batch_size:

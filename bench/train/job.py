@@ -31,7 +31,7 @@ from penstock.bench.train.resident_run import ResidentRun
 from penstock.loaders.create import check_arguments, create_loader
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source, select_options
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, refuse_targets
 from penstock.pipelines.errors import printable
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
@@ -71,6 +71,7 @@ class TrainingJob:
         check_arguments(**self.loading, **self.policy)
         check_model(self.settings.model)
         imagenet_train(self.size, **self.training)
+        refuse_targets(self.source, "penstock train")
         if self.held_out is not None and self.held_out.classes != self.source.classes:
             raise ValueError(
                 f"{printable(str(self.validation))} has other classes than {printable(str(self.data))}: their labels "

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.loaders.arrow.arrow_package import import_pyarrow
+from penstock.loaders.labels.label_columns import name_columns
 from penstock.pipelines.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
 LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category")
+_LISTS = ("Sequence", "List", "LargeList")  # how Hugging Face calls lists, in several versions
 Features = Mapping[str, Any]  # name of a column -> how Hugging Face describes it
+Label = str | Sequence[str] | Mapping[str, str] | None  # the option `label`: a column, or several
 
 
 class Chosen(NamedTuple):
@@ -20,13 +23,13 @@ class Chosen(NamedTuple):
 
     Attributes:
         image: name of the column of images.
-        label: name of the column of labels; None for images of one class.
-        classes: names of the classes, where the table declares them.
+        labels: names of the columns of labels by the labels' names, "" for one alone; none for images of one class.
+        classes: names of the classes of those labels for which the table declares them.
     """
 
     image: str
-    label: str | None
-    classes: tuple[str, ...] | None
+    labels: dict[str, str]
+    classes: dict[str, tuple[str, ...]]
 
 
 def holds_bytes(kind: Any) -> bool:
@@ -59,9 +62,7 @@ def read_features(schema: Any, info: bytes = b"") -> Features:
     return {}
 
 
-def choose_columns(
-    schema: Any, features: Features, image: str | None, label: str | None, *, paths: bool = True
-) -> Chosen:
+def choose_columns(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
     """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
 
     paths: whether a column of file names will do for the images. Raises ValueError that lists the columns.
@@ -70,13 +71,15 @@ def choose_columns(
     if column is None:
         wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
         raise ValueError(f"image must be a column of {wanted}, got {shown(image)}; {_list_columns(schema)}")
-    if label is None:
-        return Chosen(column, None, None)
-    chosen = _choose_label(schema, features, label)
-    if chosen is None:
-        wanted = "a column of class numbers or names, or None for images of one class"
-        raise ValueError(f"label must be {wanted}, got {shown(label)}; {_list_columns(schema)}")
-    return Chosen(column, chosen, _class_names(features.get(chosen)))
+    named = {} if label is None else name_columns(label) or {"": label}
+    labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
+    if None in labels.values():
+        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
+        missing = next(named[name] for name, found in labels.items() if found is None)
+        raise ValueError(f"label must be {wanted}, got {shown(missing)}; {_list_columns(schema)}")
+    found = {name: column for name, column in labels.items() if column is not None}
+    declared = {name: _class_names(features.get(column)) for name, column in found.items()}
+    return Chosen(column, found, {name: names for name, names in declared.items() if names is not None})
 
 
 def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:
@@ -97,11 +100,19 @@ def _choose_label(schema: Any, features: Features, label: str) -> str | None:
     if label != AUTO:
         return label if label in suitable else None
     named = [name for name in LABEL_NAMES if name in suitable]
+    named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
     return named[0] if named else declared[0] if len(declared) == 1 else None
 
 
 def _is_label(kind: Any) -> bool:
+    types = import_pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return _is_class(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_class(kind: Any) -> bool:
     types = import_pyarrow().types
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -113,6 +124,10 @@ def _type_of(feature: Any) -> str | None:
 
 
 def _class_names(feature: Any) -> tuple[str, ...] | None:
+    if isinstance(feature, list):  # as older versions describe a list
+        feature = feature[0] if len(feature) == 1 else None
+    elif _type_of(feature) in _LISTS:
+        feature = feature.get("feature")
     names = feature.get("names") if isinstance(feature, dict) and _type_of(feature) == "ClassLabel" else None
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 

@@ -14,24 +14,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
-from penstock.loaders.arrow.arrow_labels import LabelCollector
+from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
 from penstock.loaders.arrow.arrow_values import locate_values
 from penstock.loaders.arrow.image_rows import ImageRows
+from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.labels.label_values import Labels
+from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.remote.remote_source import RemoteSource, are_unchanged, check_remote
+from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
-from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.pipelines.errors import LoaderError
 
-FORMAT = 1  # the rules by which rows are ordered, skipped and labelled
+FORMAT = 2  # the rules by which rows are ordered, skipped and labelled
 _REMOTE_FILES = 64  # by URL that are looked at side by side
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -120,7 +123,7 @@ class ArrowFiles:
 
     paths: tuple[bytes, ...]
     image: str | None = None
-    label: str | None = AUTO
+    label: Label = AUTO
     info: bytes = b""
     indices: tuple[bytes, ...] = ()
 
@@ -130,13 +133,16 @@ class ArrowFiles:
         parts = (FORMAT, self.image, self.label, self.info, *map(_real, (*self.paths, b"", *self.indices)))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
-    def locate(self) -> RangeTable:
-        """Locate all images. Raises LoaderError for files that are damaged, missing or compressed; ValueError."""
+    def locate(self) -> tuple[RangeTable, Labels]:
+        """Locate all images; return them, and their labels that are no class numbers.
+
+        Raises LoaderError for files that are damaged, missing or compressed; ValueError.
+        """
         store = ObjectStore() if is_url(self.paths[0]) else None
         rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
         columns = choose_columns(first.schema, read_features(first.schema, self.info), self.image, self.label)
-        names = [columns.image] if columns.label is None else [columns.image, columns.label]
-        labels = LabelCollector(columns.classes)
+        labels = ArrowLabels(columns)
+        names = list(dict.fromkeys([columns.image, *labels.columns]))
 
         def fetch(path: bytes) -> ArrowFile:
             file = first if path == self.paths[0] else ArrowFile(path, store)
@@ -148,9 +154,9 @@ class ArrowFiles:
                 some = self.paths[begin : begin + _REMOTE_FILES]
                 for file in map(fetch, some) if store is None else pool.map(fetch, some):
                     with arrow_errors(file.container.name):
-                        _locate_rows(file, names, rows, labels)
+                        _locate_rows(file, columns.image, rows, labels)
         order = self._read_indices(rows) if self.indices else None
-        return rows.finish("Arrow files", *labels.finish(), order, self.identity)
+        return rows.finish("Arrow files", labels.finish(), order, self.identity)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
         parts = [np.zeros(0, np.int64)]
@@ -162,37 +168,41 @@ class ArrowFiles:
         return np.concatenate(parts)
 
 
-def _locate_rows(file: ArrowFile, names: list[str], rows: ImageRows, labels: LabelCollector) -> None:
+def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> None:
     pyarrow, path = import_pyarrow(), file.container.name
-    container, first_row, label_chunks = rows.add_container(file.container), 0, []
-    for column, *labelled in file.chunks(names):
+    container, first_row = rows.add_container(file.container), 0
+    label_chunks: list[list[Any]] = [[] for _ in labels.columns]
+    for column, *labelled in file.chunks([image, *labels.columns]):
         values = locate_values(column)
         offset = 0 if values.buffer is None else values.buffer.address - file.address
         if values.sizes.any() and not 0 <= offset <= file.container.size - values.buffer.size:
             raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=UNCOMPRESSED, path=path)
         rows.add(values, container, offset, first_row, folder_of(path))
         first_row += len(values.sizes)
-        label_chunks += labelled
-    if len(names) == 1:
+        for chunks, chunk in zip(label_chunks, labelled, strict=True):
+            chunks.append(chunk)
+    if not labels.columns:
         labels.add_unlabelled(first_row)
-    else:
-        labels.add(pyarrow.chunked_array(label_chunks, file.schema.field(names[1]).type))
+        return
+    kinds = [file.schema.field(name).type for name in labels.columns]
+    labels.add(list(map(pyarrow.chunked_array, label_chunks, kinds)), path)
 
 
 def open_arrow_files(
     paths: list[bytes],
     *,
     image: str | None = None,
-    label: str | None = AUTO,
+    label: Label = AUTO,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
-) -> RangeSource:
+) -> Source:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
 
     paths: of files, or URLs. image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of
-    files (relative ones to the folder of the Arrow file). label: the column of class numbers or names; None for images
-    of one class. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image or label (null, or
-    a negative number) are skipped and counted. Raises ValueError for columns, LoaderError.
+    files (relative ones to the folder of the Arrow file). label: the column of class numbers or names, of floats, or of
+    lists of numbers or classes, which are served as float32; a list, or a dict by name, of several columns; None for
+    images of one class. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image or label
+    (null, or a negative class number) are skipped and counted. Raises ValueError for columns, LoaderError.
     """
     files = ArrowFiles(paths=tuple(map(absolute, paths)), image=image, label=label)
     options = {"image": image, "label": label, "max_file_bytes": max_file_bytes, **remote_options}
@@ -201,17 +211,19 @@ def open_arrow_files(
 
 
 def open_described(
-    files: ArrowFiles, reopen: Callable[[], RangeSource], max_file_bytes: int, **remote_options: Any
-) -> RangeSource:
+    files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int, **remote_options: Any
+) -> Source:
     """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
     remote = check_remote(files.paths, max_file_bytes, **remote_options)
     identity = files.identity
     name = identity.encode() + b".index"
-    index = load_saved(name, RangeIndex)
+    index, labels = load_with_labels(name, RangeIndex)
     if index is None or index.header.made_by != identity or not are_unchanged(index):
-        index = save_index(name, files.locate().write, RangeIndex)
-    again = Reopening(reopen)
-    return RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
+        table, others = files.locate()
+        index, labels = save_with_labels(name, table.write, RangeIndex, others)
+    again = Reopening(lambda: images_of(reopen()))
+    images = RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
+    return serve_labels(images, labels)
 
 
 def _real(path: bytes) -> bytes:

@@ -1,70 +1,115 @@
-"""Makes class numbers and names of a column of labels."""
+"""Collects the labels in columns of Arrow and Parquet files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.arrow.arrow_package import import_pyarrow
+from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
+from penstock.loaders.labels.label_values import Labels, split_classes
+from penstock.loaders.labels.row_origin import RowOrigin
 
-MOST_CLASSES = 10_000_000  # more is a column of something else, such as identifiers
 UNLABELLED = -1
-ONE_CLASS = b"."  # the name of the class of images without labels, as in a flat folder
 
 
-class LabelCollector:
-    """Collect the labels of one file after another. `declared`: names of the classes, where the table declares them."""
+class RowLabels(NamedTuple):
+    """Hold the labels of all rows.
 
-    def __init__(self, declared: Sequence[str] | None = None) -> None:
-        self._declared = None if declared is None else [name.encode("utf-8", "surrogateescape") for name in declared]
-        self._parts: list[tuple[npt.NDArray[np.int64], list[bytes] | None]] = []
+    Attributes:
+        numbers: class numbers, int64; UNLABELLED for a row without a label.
+        classes: names of the classes.
+        others: labels that are no class numbers, of the labelled rows.
+    """
 
-    def add(self, column: Any) -> None:
-        """Add the labels of a pyarrow chunked array of numbers or names, as a copy. Raises pyarrow.ArrowInvalid."""
+    numbers: npt.NDArray[np.int64]
+    classes: Sequence[bytes]
+    others: Labels
+
+    def others_of(self, rows: npt.NDArray[np.int64]) -> Labels:
+        """Return the labels that are no class numbers of `rows`, all of them labelled."""
+        places = np.cumsum(self.numbers >= 0) - 1
+        return {name: found.take(places[rows]) for name, found in self.others.items()}
+
+
+class ArrowLabels:
+    """Collect the chosen columns of labels, one file after another.
+
+    A row has no label if one of its labels is null, or a negative class number.
+    """
+
+    def __init__(self, chosen: Chosen) -> None:
+        self.columns = list(chosen.labels.values())
+        self._rows, self._declared = LabelRows(chosen.classes), chosen.classes
+        self._to = [(name, self._rows.column(name)) for name in chosen.labels]
+        self._there: list[npt.NDArray[np.bool_]] = []
+
+    def add(self, columns: Sequence[Any], path: bytes | None = None) -> None:
+        """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT."""
         pyarrow = import_pyarrow()
-        column.validate(full=True)
-        if pyarrow.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pyarrow.types.is_boolean(column.type):
-            column = column.cast(pyarrow.int8())
-        if pyarrow.types.is_integer(column.type):
-            numbers = column.cast(pyarrow.int64()).fill_null(UNLABELLED).to_numpy()
-            self._parts.append((numbers.astype(np.int64), None))
-            return
-        coded = column.dictionary_encode().unify_dictionaries()
-        names = coded.chunk(0).dictionary.to_pylist() if coded.num_chunks else []
-        numbers = [chunk.indices.fill_null(UNLABELLED).to_numpy() for chunk in coded.chunks]
-        joined = np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.int64)
-        self._parts.append((joined, [name.encode("utf-8", "surrogateescape") for name in names]))
+        plain = list(map(_decode, columns))
+        there = np.ones(len(plain[0]), bool)
+        for column in plain:
+            there &= column.is_valid().to_numpy()
+            if pyarrow.types.is_integer(column.type):
+                there &= column.fill_null(0).to_numpy() >= 0
+        mask, rows = pyarrow.array(there), np.flatnonzero(there)
+        for (name, to), column in zip(self._to, plain, strict=True):
+            _add_column(to, column.filter(mask).combine_chunks(), self._declared.get(name), RowOrigin(path), rows)
+        self._there.append(there)
 
     def add_unlabelled(self, count: int) -> None:
         """Add `count` images of the one class."""
-        self._parts.append((np.zeros(count, np.int64), [ONE_CLASS]))
+        self._there.append(np.ones(count, bool))
 
-    def finish(self) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-        """Return class numbers (int64), UNLABELLED for null and negative ones, and the names of the classes.
+    def finish(self) -> RowLabels:
+        """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared."""
+        there = np.concatenate([np.zeros(0, bool), *self._there])
+        found, classes, others = split_classes(self._rows.finish(), int(there.sum()))
+        numbers = np.full(len(there), UNLABELLED, np.int64)
+        numbers[there] = found
+        return RowLabels(numbers, classes, others)
 
-        Names of classes are sorted bytewise unless the table declares them; numbers are kept. Raises ValueError.
-        """
-        found = {name for _, names in self._parts for name in names or ()}
-        undeclared = found.difference(self._declared or ())
-        if self._declared is not None and undeclared:
-            raise ValueError(f"labels must be among the declared classes, got {sorted(undeclared)[0]!r}")
-        number_of = {name: number for number, name in enumerate(self._declared or sorted(found))}
-        parts = [
-            numbers if names is None else np.array([*(number_of[name] for name in names), UNLABELLED])[numbers]
-            for numbers, names in self._parts
-        ]
-        labels = np.maximum(np.concatenate([np.zeros(0, np.int64), *parts]), UNLABELLED)
-        highest = int(labels.max(initial=UNLABELLED))
-        limit = len(number_of) or MOST_CLASSES
-        if highest >= limit:
-            raise ValueError(
-                f"labels must be class numbers below {limit:,}, got {highest:,}: pass label= another column"
-            )
-        if number_of:
-            return labels, list(number_of)
-        return labels, [b"%d" % number for number in range(highest + 1)]
+
+def _decode(column: Any) -> Any:
+    """Return a chunked array without dictionaries, booleans and decimals."""
+    pyarrow = import_pyarrow()
+    column.validate(full=True)
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pyarrow.types.is_boolean(column.type):
+        return column.cast(pyarrow.int8())
+    return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
+
+
+def _add_column(to: LabelColumn, column: Any, declared: Any, origin: RowOrigin, rows: npt.NDArray[np.int64]) -> None:
+    pyarrow = import_pyarrow()
+    types = pyarrow.types
+    if types.is_floating(column.type):
+        to.add_numbers(column.to_numpy(zero_copy_only=False), origin, rows.tolist())
+    elif types.is_integer(column.type) or holds_paths(column.type):
+        to.add_coded(*_encode(column), origin, rows.tolist())
+    else:
+        members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
+        if members.null_count:
+            row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
+            raise origin.error(int(row), "a list of labels holds a null", "leave nulls out of the lists")
+        if holds_paths(members.type) or (declared is not None and types.is_integer(members.type)):
+            to.add_sets(*_encode(members), counts, origin, rows.tolist())
+            return
+        wrong = np.flatnonzero(counts != counts[:1])
+        if len(wrong):
+            cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
+            raise origin.error(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
+        values = members.to_numpy(zero_copy_only=False).astype(np.float64)
+        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, origin, rows.tolist())
+
+
+def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Return the distinct values of an array, and which of them each element is."""
+    coded = column.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

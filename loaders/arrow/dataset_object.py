@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
-from penstock.loaders.arrow.arrow_labels import LabelCollector
+from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.arrow.arrow_values import Values, locate_values
 from penstock.loaders.arrow.image_rows import ImageRows
 from penstock.loaders.arrow.mapped_memory import MappedMemory, MemoryFile
+from penstock.loaders.labels.label_index import save_with_labels
+from penstock.loaders.labels.labelled import serve_labels
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.system.machine import ensure_memory
-from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.checked import checked_int, shown
 from penstock.pipelines.errors import LoaderError
 
@@ -39,9 +41,9 @@ def open_dataset(
     *,
     split: str | None = None,
     image: str | None = None,
-    label: str | None = AUTO,
+    label: Label = AUTO,
     max_file_bytes: int = MAX_FILE_BYTES,
-) -> RangeSource:
+) -> Source:
     """Open a `datasets.Dataset`; samples are numbered as its rows, whatever was selected, shuffled or concatenated.
 
     Images are read from the Arrow files that the data set has mapped. Those in memory are copied once, to memory that
@@ -65,17 +67,17 @@ def open_dataset(
     table = dataset.data
     features = dataset.features.to_dict() or read_features(table.schema)
     columns = choose_columns(table.schema, features, image, label)
-    rows, labels = ImageRows(), LabelCollector(columns.classes)
+    rows, labels = ImageRows(), ArrowLabels(columns)
     held = _locate_chunks(table.column(columns.image).chunks, rows)
-    if columns.label is None:
-        labels.add_unlabelled(table.num_rows)
+    if labels.columns:
+        labels.add(list(map(table.column, labels.columns)))
     else:
-        labels.add(table.column(columns.label))
-    ranges = rows.finish(
-        "Arrow files" if held is None else "Arrow files or parts of memory", *labels.finish(), _read_order(dataset)
+        labels.add_unlabelled(table.num_rows)
+    ranges, others = rows.finish(
+        "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), _read_order(dataset)
     )
-    index = save_in_memory(ranges.write, RangeIndex)
-    return RangeSource(index, functools.partial(_refuse_to_reopen, held), max_file_bytes)
+    index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
+    return serve_labels(RangeSource(index, functools.partial(_refuse_to_reopen, held), max_file_bytes), kept)
 
 
 def _read_order(dataset: Any) -> npt.NDArray[np.int64] | None:

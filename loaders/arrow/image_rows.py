@@ -9,7 +9,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.arrow.arrow_labels import RowLabels
 from penstock.loaders.arrow.arrow_values import Values
+from penstock.loaders.labels.label_values import Labels, digest_labels
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.remote.places import absolute, find_object, join
 from penstock.loaders.sources.range_index import Container, RangeTable
@@ -79,14 +81,14 @@ class ImageRows:
     def finish(
         self,
         kind: str,
-        labels: npt.NDArray[np.int64],
-        classes: list[bytes],
+        found: RowLabels,
         order: npt.NDArray[np.int64] | None = None,
         made_by: str = "",
-    ) -> RangeTable:
+    ) -> tuple[RangeTable, Labels]:
         """Return the table of the rows that have an image and a label, in the order of the rows, or of `order`.
 
-        Raises LoaderError E-NODATA without any, E-MISSING if rows name files of which none is there.
+        With it come their labels that are no class numbers. Raises LoaderError E-NODATA without any row, E-MISSING if
+        rows name files of which none is there.
         """
         where, starts, sizes = (np.concatenate([np.zeros(0, np.int64), *part]) for part in self._columns())
         if self._named:
@@ -94,7 +96,7 @@ class ImageRows:
         rows = np.arange(len(where)) if order is None else order
         if len(rows) and (rows.min() < 0 or rows.max() >= len(where)):
             raise LoaderError("E-CORRUPT", f"indices must be below {len(where):,}, got {int(rows.max()):,}")
-        has_image, has_label = where[rows] != _NOWHERE, labels[rows] >= 0
+        has_image, has_label = where[rows] != _NOWHERE, found.numbers[rows] >= 0
         skipped = {NO_IMAGE: int((~has_image).sum()), NO_LABEL: int((has_image & ~has_label).sum())}
         kept = rows[has_image & has_label]
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
@@ -103,18 +105,21 @@ class ImageRows:
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
-        return RangeTable(
+        others = found.others_of(kept)
+        table = RangeTable(
             kind=kind if not self._has_files else "files",
             containers=self.containers,
             container_of=where[kept],
             starts=starts[kept],
             sizes=sizes[kept],
-            labels=labels[kept],
+            labels=found.numbers[kept],
             keys=[self._keys[row] for row in kept.tolist()],
-            classes=classes,
+            classes=found.classes,
             made_by=made_by,
             skipped={reason: count for reason, count in skipped.items() if count},
+            labels_digest=digest_labels(others) if others else "",
         )
+        return table, others
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.arrow.arrow_columns import AUTO, choose_columns, read_features
-from penstock.loaders.arrow.arrow_labels import LabelCollector
+from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.arrow.arrow_labels import ArrowLabels, RowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors
 from penstock.loaders.arrow.arrow_parquet import (
     Footer,
@@ -25,6 +25,7 @@ from penstock.loaders.arrow.arrow_parquet import (
 )
 from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.image_rows import NO_LABEL
+from penstock.loaders.labels.label_index import keep_labels
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
 from penstock.loaders.sources.folder_scan import skipped_text
@@ -59,6 +60,7 @@ class ParquetSource:
         skipped: reason -> number of rows that were skipped.
         num_bytes: bytes of all row groups, uncompressed.
         retries: reads that were repeated because of transient failures.
+        label_index: labels that are no class numbers, for serve_labels; None if there are none.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class ParquetSource:
         paths: list[bytes],
         *,
         image: str | None = None,
-        label: str | None = AUTO,
+        label: Label = AUTO,
         cache_bytes: int = CACHE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
@@ -84,9 +86,10 @@ class ParquetSource:
         schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image
-        labels, classes = self._read_labels(footers, columns.label, LabelCollector(columns.classes))
-        self.classes, self.retries = tuple(classes), 0
-        self._take_rows(labels, footers)
+        found = self._read_labels(footers, ArrowLabels(columns))
+        self.classes, self.retries = tuple(found.classes), 0
+        self.label_index = keep_labels(found.others) if found.others else None
+        self._take_rows(found.numbers, footers)
         self.fingerprint, self.content = self._digest(footers)
         self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
         self._reads, self._has_warned = 0, False
@@ -95,16 +98,14 @@ class ParquetSource:
         """Call a function that reads a file for each of `items`."""
         return list(map(function, items))
 
-    def _read_labels(
-        self, footers: list[Footer], label: str | None, labels: LabelCollector
-    ) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-        if label is None:
+    def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> RowLabels:
+        if not labels.columns:
             labels.add_unlabelled(int(sum(footer.group_rows.sum() for footer in footers)))
             return labels.finish()
-        columns = self._map(functools.partial(read_column, name=label), footers)
-        for footer, column in zip(footers, columns, strict=True):
+        of_files = self._map(lambda footer: [read_column(footer, name) for name in labels.columns], footers)
+        for footer, columns in zip(footers, of_files, strict=True):
             with arrow_errors(footer.container.name):
-                labels.add(column)
+                labels.add(columns, footer.container.name)
         return labels.finish()
 
     def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_parquet import ImageGroup, ReadAt
 from penstock.loaders.arrow.parquet_source import ParquetSource
+from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, RemoteOptions, RemoteSource, check_remote
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import save_in_memory
@@ -123,11 +125,12 @@ class UrlParquetSource(ParquetSource):
         self._prepare()
 
 
-def open_parquet(paths: list[bytes], **options: Any) -> ParquetSource:
+def open_parquet(paths: list[bytes], **options: Any) -> Source:
     """Open Parquet files, or URLs, as one source: `options` of ParquetSource, and of URLs REMOTE_OPTIONS."""
     of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
     remote = check_remote(paths, **of_remote)
-    return ParquetSource(paths, **options) if remote is None else UrlParquetSource(paths, remote=remote, **options)
+    images = ParquetSource(paths, **options) if remote is None else UrlParquetSource(paths, remote=remote, **options)
+    return serve_labels(images, images.label_index)
 
 
 def _open_blocks(containers: list[Container], options: RemoteOptions) -> RemoteSource:

@@ -7,11 +7,11 @@ import json
 import os
 from typing import Any
 
-from penstock.loaders.arrow.arrow_columns import AUTO
+from penstock.loaders.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.arrow.arrow_files import ArrowFiles, open_described
 from penstock.loaders.remote.places import absolute, is_file, read_whole
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
-from penstock.loaders.sources.range_source import RangeSource
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -30,10 +30,10 @@ def open_saved_dataset(
     *,
     split: str | None = None,
     image: str | None = None,
-    label: str | None = AUTO,
+    label: Label = AUTO,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
-) -> RangeSource:
+) -> Source:
     """Open such a folder, or one below a URL; samples are numbered as `datasets.load_from_disk` numbers rows.
 
     split: which one, of a folder with several. image, label: as open_arrow_files takes them. Raises ValueError for

@@ -23,7 +23,7 @@ from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import refresh_source
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
@@ -74,7 +74,7 @@ def build_cache(
         raise ValueError(f"dest must be a path, got {shown(dest)}")
     if not isinstance(ranks, Ranks | None):
         raise ValueError(f"ranks must be Ranks, got {shown(ranks)}")
-    source = refresh_source(source)
+    source = refresh_source(images_of(source))
     shards = checked_int("shards (an image each at least)", shards, 1, min(MAX_SHARDS, len(source)))
     request = BuildRequest(
         source=source,

@@ -148,9 +148,7 @@ def checked_transforms(transform: Any, images: Sequence[Part]) -> tuple[OwnTrans
     """
     functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * len(images)
     if len(functions) != len(images):
-        raise ValueError(
-            f"transform must be one function, or one per view ({len(images)}), got {len(functions)}"
-        )
+        raise ValueError(f"transform must be one function, or one per view ({len(images)}), got {len(functions)}")
     pairs = zip(functions, images, strict=True)
     return tuple(None if function is None else OwnTransform(function, image) for function, image in pairs)
 

@@ -201,6 +201,11 @@ def has_fields(source: Source) -> TypeGuard[FieldSource]:
     return isinstance(source, FieldSource) and getattr(source, "has_fields", True)
 
 
+def images_of(source: Source) -> Any:
+    """Return the source of the images, without labels that are no class numbers, which a cache does not hold."""
+    return getattr(source, "unlabelled", source) if has_targets(source) else source
+
+
 def refuse_targets(source: Source, what: str) -> None:
     """Raise ValueError if `what`, which goes by class, is asked of a source without class numbers."""
     if has_targets(source):

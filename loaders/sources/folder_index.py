@@ -45,6 +45,7 @@ class IndexHeader:
         flat: whether the images lie in the root itself, as one class.
         skipped: reason -> number of entries that were skipped.
         made_by: what else decides the content, such as a table; compared before a saved index is used.
+        labels: hex digest of the labels next to this index, if they are no class numbers.
         format: version of the file, FORMAT.
     """
 
@@ -54,6 +55,7 @@ class IndexHeader:
     flat: bool
     skipped: dict[str, int]
     made_by: str = ""
+    labels: str = ""
     format: int = FORMAT
 
 

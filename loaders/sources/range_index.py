@@ -91,6 +91,7 @@ class RangeHeader:
         content: hex digest that also covers the containers' sizes and times.
         num_bytes: total size of all samples.
         made_by: what else decides the content, such as options; compared before a saved index is used.
+        labels: hex digest of the labels next to this index, if they are no class numbers.
         skipped: reason -> number of entries that were skipped.
         format: version of the file, FORMAT.
     """
@@ -100,6 +101,7 @@ class RangeHeader:
     content: str
     num_bytes: int
     made_by: str = ""
+    labels: str = ""
     skipped: dict[str, int] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -172,7 +174,7 @@ class RangeTable:
     """Hold the columns of an index that is being made, in the order of the samples.
 
     Attributes:
-        kind: as in RangeHeader, as made_by and skipped.
+        kind: as in RangeHeader, as made_by, skipped and labels_digest.
         containers: the files.
         container_of: number of the container of each sample.
         starts, sizes: offset and bytes of each sample there.
@@ -191,6 +193,7 @@ class RangeTable:
     classes: Sequence[bytes]
     made_by: str = ""
     skipped: dict[str, int] = field(default_factory=dict)
+    labels_digest: str = ""
 
     def write(self, file: BinaryIO) -> None:
         """Write the index. Raises OSError."""
@@ -214,6 +217,7 @@ class RangeTable:
             content=identity.hexdigest(),
             num_bytes=int(self.sizes.sum()),
             made_by=self.made_by,
+            labels=self.labels_digest,
             skipped=self.skipped,
         )
         columns: Columns = {

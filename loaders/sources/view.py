@@ -46,6 +46,7 @@ class View:
         fetches: whether `source` fetches samples ahead of their use.
         has_targets: whether the labels of `source` are no class numbers, or several named ones.
         has_fields, field_kinds: whether `source` has more than images and labels, and what that is, by name.
+        label_classes: of labels that are no class numbers, by name ("" for one alone), the names of their classes.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -61,6 +62,7 @@ class View:
         self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
         self.has_targets, self.has_fields = has_targets(source), has_fields(source)
         self.field_kinds: dict[str, FieldKind] = dict(source.field_kinds) if has_fields(source) else {}
+        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(source, "label_classes", {})
 
     def _digest(self, of_source: str) -> str:
         return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()

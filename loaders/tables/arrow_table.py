@@ -11,6 +11,7 @@ from penstock.loaders.tables.row_packer import NO_LABEL
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.loaders.tables.text_table import Row
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.targets import parts_of
 
 PARQUET_SUFFIXES = (".parquet",)
 _BATCH_ROWS = 1 << 14
@@ -25,12 +26,16 @@ def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
         kind = schema.field(image).type
         raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
     number = 0
-    for batch in table.iter_batches(_BATCH_ROWS, columns=[image] if label is None else [image, label]):
+    labels = [] if label is None else list(parts_of(label).values())
+    for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *labels]))):
         paths = batch.column(image).to_pylist()
-        labels = [NO_LABEL] * len(paths) if label is None else batch.column(label).to_pylist()
-        for found, its_label in zip(paths, labels, strict=True):
+        found = [batch.column(name).to_pylist() for name in labels]
+        for path_of_row, *own in zip(paths, *found, strict=True):
             number += 1
-            yield number, found, its_label
+            if isinstance(label, dict):
+                yield number, path_of_row, dict(zip(label, own, strict=True))
+            else:
+                yield number, path_of_row, own[0] if own else NO_LABEL
 
 
 def _is_text(kind: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from penstock.loaders.labels.label_values import digest_labels, split_classes
 from penstock.loaders.remote.object_store import RemoteObject, is_url
 from penstock.loaders.remote.places import HTTP
 from penstock.loaders.sources.folder_index import IndexHeader, as_prefix, write_index
@@ -37,6 +38,7 @@ class ListIndexWriter:
 
     Attributes:
         root: the deepest folder that contains all files; names are relative to it, so a copy has the same fingerprint.
+        labels: those that are no class numbers, which the index does not hold.
 
     Raises LoaderError: E-NODATA without any row or file, E-FORMAT for labels that do not fit together.
     """
@@ -51,8 +53,12 @@ class ListIndexWriter:
         if not len(packer):
             raise LoaderError("E-NODATA", "no rows", fix="pass at least one image")
         self._packer, self._made_by = packer, made_by
-        numbers, self._classes = packer.labels.finish()
-        self._labels = numbers[np.frombuffer(packer.label_of, np.uint32)]
+        labels = packer.labels.finish()
+        if labels and len(packer.labels) != len(packer):
+            cause = f"{len(packer.labels):,} of {len(packer):,} rows have labels: some tables have no such column"
+            raise LoaderError("E-FORMAT", cause, fix="name the column of labels with label=")
+        self._labels, self._classes, self.labels = split_classes(labels, len(packer))
+        self._is_flat = not labels
         self.root = _find_root(min(packer.folders), max(packer.folders))
         prefix = as_prefix(self.root)
         self._has_keys = prefix.lower().startswith(HTTP)  # queries, which may change while the image does not
@@ -136,9 +142,10 @@ class ListIndexWriter:
             fingerprint=identity.hexdigest(),
             content=content.hexdigest(),
             num_bytes=int(self._sizes.sum()),
-            flat=self._packer.labels.flat,
+            flat=self._is_flat,
             skipped={},
             made_by=self._made_by,
+            labels=digest_labels(self.labels) if self.labels else "",
         )
 
 

@@ -9,24 +9,26 @@ from itertools import islice, repeat
 from types import MappingProxyType
 from typing import Any
 
+from penstock.loaders.labels.label_index import save_with_labels
+from penstock.loaders.labels.labelled import serve_labels
+from penstock.loaders.labels.row_origin import RowOrigin
 from penstock.loaders.remote.object_store import RemoteObject
 from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import save_in_memory
-from penstock.loaders.tables.image_list import ImageList, open_index
+from penstock.loaders.tables.image_list import open_index
 from penstock.loaders.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
-from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
 Path = str | bytes | os.PathLike[Any]
-Classes = Sequence[str | bytes]
+Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
 LIST_SUFFIXES = tuple(sorted(IMAGE_SUFFIXES))
 
 
@@ -35,12 +37,13 @@ def is_list(spec: Any) -> bool:
     return _form(spec) is not None
 
 
-def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = None, **options: Any) -> ImageList:
+def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = None, **options: Any) -> Source:
     """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
 
     A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
-    protocol. `root` is the folder or URL to which relative paths belong, unless given the working directory. `options`:
-    max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as open_tables, ValueError.
+    protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
+    such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
+    `options`: max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as open_tables, ValueError.
     """
     form = _form(spec)
     if form == "rows":
@@ -48,9 +51,13 @@ def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = 
     if form == "paths":
         return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, **options)
     paths, labels = spec
-    if len(paths) != len(labels):
-        raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(labels):,}")
-    numbers = labels.tolist() if hasattr(labels, "tolist") else labels
+    for column in labels.values() if isinstance(labels, Mapping) else [labels]:
+        if len(paths) != len(column):
+            raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
+    if isinstance(labels, Mapping):
+        numbers: Iterable[Any] = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
+    else:
+        numbers = labels.tolist() if hasattr(labels, "tolist") else labels
     return _open_rows(zip(paths, numbers, strict=True), root, classes, **options)
 
 
@@ -67,10 +74,14 @@ def open_frame(
     root: Path | None = None,
     classes: Classes | None = None,
     **options: Any,
-) -> ImageList:
+) -> Source:
     """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
     image, label = choose_columns(list(frame.columns), image, label, "the data frame")
-    labels = repeat(NO_LABEL) if label is None else frame[label]
+    if isinstance(label, dict):
+        columns = zip(*(frame[column] for column in label.values()), strict=True)
+        labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
+    else:
+        labels = repeat(NO_LABEL) if label is None else frame[label]
     return _open_rows(zip(frame[image], labels, strict=False), root, classes, **options)
 
 
@@ -79,7 +90,7 @@ def is_samples(spec: Any) -> bool:
     return hasattr(spec, "classes") and _form(getattr(spec, "samples", None)) == "rows"
 
 
-def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> ImageList:
+def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
     """Open torchvision's ImageFolder or DatasetFolder: the same images, in its order. Its transform is not applied."""
     if getattr(data, "target_transform", None) is not None:
         raise ValueError("target_transform must be None: pass a list of (path, label) with the labels that it returns")
@@ -89,7 +100,7 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> ImageLis
     return _open_rows(data.samples, None, classes, max_file_bytes=max_file_bytes)
 
 
-def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> ImageList:
+def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:
     """Open the image files of a pattern: the class of each is the name of its folder. One folder is one class, b".".
 
     paths: of the files, or a mapping of URLs to what the storage's listing says of them.
@@ -116,7 +127,7 @@ def _open_rows(
     max_file_bytes: int = MAX_FILE_BYTES,
     listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
     **remote_options: Any,
-) -> ImageList:
+) -> Source:
     base = None if root is None else as_root(root)
     packer = RowPacker(classes)
     packer.begin(RowOrigin(), base)
@@ -125,8 +136,8 @@ def _open_rows(
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         writer = index_rows(packer, bar, "", listed)
-    index = save_in_memory(writer.write, FolderIndex)
-    return open_index(index, remote, max_file_bytes, None, base=base)
+    index, labels = save_with_labels(None, writer.write, FolderIndex, writer.labels)
+    return serve_labels(open_index(index, remote, max_file_bytes, None, base=base), labels)
 
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:

@@ -11,18 +11,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from penstock.loaders.labels.label_index import LabelIndex, load_with_labels, save_with_labels
+from penstock.loaders.labels.labelled import serve_labels
+from penstock.loaders.labels.row_origin import RowOrigin
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
 from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
+from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import load_saved, save_in_memory, save_index
 from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES, read_parquet
 from penstock.loaders.tables.image_list import ImageList, are_unchanged, open_index
 from penstock.loaders.tables.list_index import ListIndexWriter
-from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import RowPacker
 from penstock.loaders.tables.text_table import CSV_SUFFIXES, JSON_SUFFIXES, Row, read_csv, read_json_lines
 from penstock.pipelines.checked import checked_bool
@@ -39,13 +41,13 @@ def open_tables(
     paths: Sequence[bytes],
     *,
     image: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | Mapping[str, str] | None = None,
     root: str | bytes | os.PathLike[Any] | None = None,
-    classes: Sequence[str | bytes] | None = None,
+    classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
     rescan: bool = False,
     **remote_options: Any,
-) -> ImageList:
+) -> Source:
     """Open tables as one source, whose images are the rows in their order.
 
     The index is saved in the user's cache folder. It is used again while the tables and a sample of the files are
@@ -54,9 +56,11 @@ def open_tables(
     Args:
         paths: CSV, TSV, JSON lines or Parquet files, by their suffixes; files or URLs, which are read whole.
         image: column of the images' paths; the default is the first of IMAGE_COLUMNS that there is.
-        label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all.
+        label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all. Integers and
+            strings are classes; numbers with a point, and lists (of a text table, in JSON) of numbers or of class
+            names, are served as float32. A list of columns, or a dict of columns by name, makes several named labels.
         root: folder or URL to which relative paths belong; the default is that of the table.
-        classes: names of the classes, or the order of labels that are names.
+        classes: names of the classes, or the order of labels that are names; of several labels a dict of them.
         max_file_bytes: a larger file is refused before it is read.
         rescan: whether to read tables and files again in any case.
         remote_options: of images by URL, REMOTE_OPTIONS as RemoteOptions holds them.
@@ -64,23 +68,42 @@ def open_tables(
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
-    paths = list(map(absolute, paths))
+    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
     base = None if root is None else as_root(root)
-    names = None if classes is None else list(classes)
-    known: dict[str, Any] = {"image": image, "label": label, "classes": names, "max_file_bytes": max_file_bytes}
-    reopen = partial(open_tables, paths, root=base, **known, **remote_options)
+    images, labels = _open_images(list(map(absolute, paths)), base, checked_bool("rescan", rescan), **options)
+    return serve_labels(images, labels)
+
+
+def _open_images(
+    paths: list[bytes],
+    base: bytes | None,
+    rescan: bool,
+    *,
+    image: Any,
+    label: Any,
+    classes: Any,
+    max_file_bytes: int,
+    **remote_options: Any,
+) -> tuple[ImageList, LabelIndex | None]:
+    """Open the images of tables, and the labels that are no class numbers."""
+    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
     made_by, settled = _describe_tables(paths)
-    name = _name_index(paths, base, [image, label, names and list(map(os.fsdecode, names))])
-    index = None if checked_bool("rescan", rescan) else load_saved(name, FolderIndex)
+    name = _name_index(paths, base, [image, label, classes])
+    index, labels = (None, None) if rescan else load_with_labels(name, FolderIndex)
     if index is None or index.header.made_by != made_by or not are_unchanged(index, every_file=False):
-        packer = RowPacker(names, untyped=all(_reader(path) is read_csv for path in paths))
+        packer = RowPacker(classes, untyped=all(_reader(path) is read_csv for path in paths))
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
                 _pack_table(packer, path, base, _reader(path)(path, image, label), bar)
             writer = index_rows(packer, bar, made_by)
-        index = save_index(name, writer.write, FolderIndex) if settled else save_in_memory(writer.write, FolderIndex)
+        index, labels = save_with_labels(name if settled else None, writer.write, FolderIndex, writer.labels)
     remote = check_remote([index.root], max_file_bytes, **remote_options)
-    return open_index(index, remote, max_file_bytes, reopen, base=base or folder_of(paths[0]))
+    reopen = partial(_reopen_images, paths, base, **options)
+    return open_index(index, remote, max_file_bytes, reopen, base=base or folder_of(paths[0])), labels
+
+
+def _reopen_images(paths: list[bytes], base: bytes | None, rescan: bool = False, **options: Any) -> ImageList:
+    return _open_images(paths, base, rescan, **options)[0]
 
 
 def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
@@ -139,8 +162,12 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
 
 def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
-    digest = hashlib.blake2b(b"penstock table 1", digest_size=16)
+    digest = hashlib.blake2b(b"penstock table 2", digest_size=16)
     for path in paths:
         digest.update((path if is_url(path) else os.path.realpath(path)) + b"\0" + (base or folder_of(path)) + b"\0")
-    digest.update(json.dumps(options).encode())
+    digest.update(json.dumps(options, default=_as_json).encode())
     return digest.hexdigest().encode() + b".index"
+
+
+def _as_json(value: Any) -> Any:
+    return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else list(value)

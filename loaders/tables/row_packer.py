@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import posixpath
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from penstock.loaders.labels.label_columns import LabelRows
+from penstock.loaders.labels.row_origin import RowOrigin
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, join
-from penstock.loaders.tables.label_numbers import LabelNumbers
-from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
@@ -26,16 +26,16 @@ class RowPacker:
     """Collect rows in their order: the name of each file, its folder, its label.
 
     Attributes:
-        labels: the numbers of the labels.
+        labels: those of the rows, none where these have none.
         names, offsets: file names one after another, and where each begins.
-        folder_of, label_of: of each row the number of its folder in `folders`, and of its label in `labels`.
+        folder_of: of each row the number of its folder in `folders`.
         folders: absolute path or URL of each folder, with a slash at its end -> its number.
     """
 
-    def __init__(self, classes: Sequence[str | bytes] | None = None, *, untyped: bool = False) -> None:
-        self.labels = LabelNumbers(classes, untyped=untyped)
+    def __init__(self, classes: Any = None, *, untyped: bool = False) -> None:
+        self.labels = LabelRows(classes, untyped=untyped)
         self.names, self.offsets = bytearray(), array("Q", [0])
-        self.folder_of, self.label_of = array("I"), array("I")
+        self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
         self._begin = b""  # of all folders: a slash, or a protocol
         self.begin(RowOrigin(), None)
@@ -63,7 +63,8 @@ class RowPacker:
             raise self._origin.error(row, cause, "give every row the path of an image")
         folder = self._written.get(text[:cut])
         self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
-        self.label_of.append(0 if label is NO_LABEL else self.labels.number(label, self._origin, row))
+        if label is not NO_LABEL:
+            self.labels.add(label, self._origin, row)
         self.names += text[cut:]
         self.offsets.append(len(self.names))
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.loaders.labels.label_columns import name_columns
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
 from penstock.pipelines.errors import printable
 
@@ -17,15 +18,19 @@ LABEL_COLUMNS = ("label", "class", "target", "category", "y")
 
 
 def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -> tuple[Any, Any]:
-    """Return the names of the columns of image paths and of labels, None for no labels.
+    """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
 
-    columns: all names. image, label: what the user asked for; None for the first of IMAGE_COLUMNS and LABEL_COLUMNS.
-    where: what messages call the table. Raises ValueError. Warns if labels may have been overlooked.
+    columns: all names. image, label: what the user asked for; None for the first of IMAGE_COLUMNS and LABEL_COLUMNS. A
+    list or dict of columns is of several labels. where: what messages call the table. Raises ValueError. Warns if
+    labels may have been overlooked.
     """
     paths = _choose("image", image, IMAGE_COLUMNS, columns, where)
     if paths is None:
         raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
     others = [name for name in columns if name != paths]
+    several = name_columns(label)
+    if several is not None:
+        return paths, {name: _choose("label", column, (), columns, where) for name, column in several.items()}
     labels = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
     if labels is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"

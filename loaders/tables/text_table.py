@@ -9,16 +9,17 @@ import os
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from penstock.loaders.labels.row_origin import RowOrigin
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import read_whole, without_query
-from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.targets import map_targets
 
 CSV_SUFFIXES, JSON_SUFFIXES = (".csv", ".tsv"), (".jsonl", ".ndjson")
-Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL)
+Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
 
 
 def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
@@ -34,20 +35,21 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
             header = next(reader, None)
             if header is None:
                 raise LoaderError("E-NODATA", "the table is empty", fix="pass a table with rows", path=path)
-            at_path, at_label = _find(header, *choose_columns(header, image, label, printable(path)))
+            image, label = choose_columns(header, image, label, printable(path))
+            at_path, at_label = header.index(image), None if label is None else map_targets(header.index, label)
             for row in reader:
                 if len(row) != len(header):
                     if not row:
                         continue
                     cause = f"{len(row)} column{'s' * (len(row) != 1)}, expected {len(header)}"
                     raise origin.error(reader.line_num, cause, "quote fields that contain the separator")
-                yield reader.line_num, row[at_path], NO_LABEL if at_label is None else row[at_label]
+                yield (
+                    reader.line_num,
+                    row[at_path],
+                    NO_LABEL if at_label is None else map_targets(row.__getitem__, at_label),
+                )
         except csv.Error as error:
             raise origin.error(reader.line_num, str(error)) from error
-
-
-def _find(header: list[str], image: Any, label: Any) -> tuple[int, int | None]:
-    return header.index(image), None if label is None else header.index(label)
 
 
 def read_json_lines(path: bytes, image: Any, label: Any) -> Iterator[Row]:
@@ -66,7 +68,7 @@ def read_json_lines(path: bytes, image: Any, label: Any) -> Iterator[Row]:
                 image, label = choose_columns(list(row), image, label, printable(path))
                 is_first = False
             try:
-                yield number, row[image], NO_LABEL if label is None else row[label]
+                yield number, row[image], NO_LABEL if label is None else map_targets(row.__getitem__, label)
             except KeyError as error:
                 raise origin.error(number, f"no {printable(str(error.args[0]))}") from None
 

@@ -1,11 +1,13 @@
-"""Makes the index of tars: scans them, and gives every sample its class number."""
+"""Makes the index of tars: scans them, and gives every sample its labels."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from os.path import basename, splitext
@@ -13,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.loaders.labels.label_columns import LabelRows
+from penstock.loaders.labels.label_values import Labels, digest_labels, split_classes
 from penstock.loaders.sources.folder_scan import BESIDE_CLASSES, FLAT_CLASS, skipped_text
 from penstock.loaders.sources.range_index import RangeTable
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -20,17 +24,17 @@ from penstock.loaders.tars.tar_labels import (
     FOLDER,
     SHARD,
     LabelMember,
+    NamedMembers,
     Table,
     folder_labels,
     label_members,
-    number_labels,
     table_labels,
 )
 from penstock.loaders.tars.tar_scan import TarSamples, TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 1"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 2"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part"
@@ -44,13 +48,13 @@ class IndexSettings:
         image: suffixes of the images, in small letters; none for automatic.
         label: the option `label`.
         table: key -> label, if `label` is or names a table.
-        classes: class names; None for automatic.
+        classes: class names, or those of each label; None for automatic.
     """
 
     image: tuple[bytes, ...]
     label: Any
     table: Table | None
-    classes: tuple[bytes, ...] | None
+    classes: Any
 
     def digest(self, paths: Iterable[bytes] = ()) -> str:
         """Return a hex digest of the settings and of `paths`."""
@@ -62,8 +66,11 @@ class IndexSettings:
         return digest.hexdigest()
 
 
-def make_table(paths: Sequence[bytes], settings: IndexSettings) -> RangeTable:
-    """Return the samples of the tars, in the order of these and of their members. Raises LoaderError."""
+def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTable, Labels]:
+    """Return the samples of the tars, in the order of these and of their members, and labels that are no class numbers.
+
+    Raises LoaderError.
+    """
     tars = _scan(paths, settings)
     skipped = sum((tar.skipped for tar in tars), Counter[str]())
     names = list(chain.from_iterable(tar.names for tar in tars))
@@ -85,19 +92,35 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> RangeTable:
     starts, sizes = (np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in _columns(tars))
     names, container_of = list(compress(names, kept.tolist())), container_of[kept]
     texts = [text for text in labels.texts if text is not None]
-    numbers, classes = number_labels(texts, settings.classes or labels.classes, place, are_names=labels.are_names)
-    return RangeTable(
+    rows, origin = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names), _Samples(place)
+    are_several = isinstance(tars[0].label_member, NamedMembers)
+    for number, text in enumerate(texts):
+        rows.add(json.loads(text) if are_several else os.fsdecode(text), origin, number)
+    numbers, classes, others = split_classes(rows.finish(), len(texts))
+    table = RangeTable(
         kind=KIND,
         containers=[tar.container for tar in tars],
         container_of=container_of,
         starts=starts[kept],
         sizes=sizes[kept],
-        labels=numbers,
+        labels=numbers.astype(np.int64),
         keys=names,
         classes=classes,
         made_by=settings.digest(),
         skipped=dict(+skipped),
+        labels_digest=digest_labels(others) if others else "",
     )
+    return table, others
+
+
+class _Samples(NamedTuple):
+    """Make the errors of labels. `place` returns what messages call a sample."""
+
+    place: Callable[[int], bytes]
+
+    def error(self, row: int, cause: str, fix: str | None = None) -> LoaderError:
+        """Return the error of the label of sample `row`."""
+        return LoaderError("E-FORMAT", cause, fix=fix, path=self.place(row))
 
 
 class _Labels(NamedTuple):
@@ -122,7 +145,7 @@ def _find_labels(
     if settings.label == SHARD:
         shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
         return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
-    firsts: dict[LabelMember | None, TarSamples] = {}
+    firsts: dict[LabelMember | NamedMembers | None, TarSamples] = {}
     for tar in tars:
         if tar.names:
             firsts.setdefault(tar.label_member, tar)

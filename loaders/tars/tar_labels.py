@@ -1,27 +1,21 @@
-"""Labels of samples in tars: where they stand, and which class numbers they get."""
+"""Labels of samples in tars: where they stand, and what they are as text."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.tars.tar_headers import TarReader
 from penstock.loaders.tars.tar_samples import Sample, sample_key
 from penstock.pipelines.checked import shown
-from penstock.pipelines.errors import LoaderError
 
 FOLDER, SHARD = "folder", "shard"
 JSON = "json:"
 _MOST_LABEL_BYTES = 16 << 20  # of a member that holds a label
-_MOST_CLASSES = 1 << 20  # a larger number is an identifier
-_NUMBER = re.compile(rb"-?\d{1,18}")
 Table = Mapping[bytes, bytes]  # key -> label
 
 
@@ -52,16 +46,33 @@ class LabelMember(NamedTuple):
             value = json.loads(text)[self.field]
         except (ValueError, LookupError, TypeError, RecursionError):
             raise ValueError(f"its .json member is no object with the field {self.field!r}") from None
-        if isinstance(value, bool) or not isinstance(value, int if self.integers_only else (int, str)):
+        kinds = int if self.integers_only else (int, float, str, list)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not is_finite:
             raise ValueError(f"the field {self.field!r} of its .json member is {shown(value)}")
-        return _checked_text(str(value).encode("utf-8", "surrogateescape"), f"the field {self.field!r}")
+        return _checked_text(_as_bytes(value), f"the field {self.field!r}")
 
     def describe(self) -> str:
         """Return the value of the option `label` that chooses this place."""
         return f"{JSON}{self.field}" if self.field else "cls"
 
 
-def label_members(label: Any) -> tuple[LabelMember, ...]:
+class NamedMembers(NamedTuple):
+    """Name the members that hold several labels of a sample: name -> member."""
+
+    members: tuple[tuple[str, LabelMember], ...]
+
+    def read(self, reader: TarReader, sample: Sample) -> bytes:
+        """Return the labels as the text of a JSON object. Raises as LabelMember.read."""
+        texts = {name: member.read(reader, sample) for name, member in self.members}
+        return json.dumps({name: os.fsdecode(text) for name, text in texts.items()}).encode()
+
+    def describe(self) -> str:
+        """Return the value of the option `label` that chooses these places."""
+        return ", ".join(member.describe() for _, member in self.members)
+
+
+def label_members(label: Any) -> tuple[LabelMember | NamedMembers, ...]:
     """Return the members that may hold the labels which the option `label` asks for, the first choice first."""
     if label is None:
         json_fields = (LabelMember(b"json", field, integers_only=True) for field in ("label", "cls"))
@@ -70,6 +81,11 @@ def label_members(label: Any) -> tuple[LabelMember, ...]:
         return (LabelMember(b"cls"),)
     if isinstance(label, str) and label.startswith(JSON):
         return (LabelMember(b"json", label[len(JSON) :]),)
+    if isinstance(label, (list, tuple)):
+        found = [(str(part).removeprefix(JSON), label_members(part)) for part in label]
+        if not found or not all(len(members) == 1 for _, members in found) or len(dict(found)) < len(found):
+            raise ValueError(f"several labels must be a list of different 'json:FIELD' and 'cls', got {shown(label)}")
+        return (NamedMembers(tuple((name, member) for name, (member,) in found)),)  # type: ignore[misc]
     return ()
 
 
@@ -79,14 +95,14 @@ def open_table(label: Any) -> Table | None:
     A file has a key and a label per line, separated by a tab or a comma; or a first line that names a column "key" and
     one "label".
     """
-    if label is None or label in (FOLDER, SHARD) or label_members(label):
+    if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_members(label):
         return None
     if isinstance(label, Mapping):
         return {_without_dot(_as_bytes(key)): _as_bytes(value) for key, value in label.items()}
     if not isinstance(label, (str, bytes, os.PathLike)) or not os.path.isfile(label):
         raise ValueError(
-            f"label must be 'cls', 'json:FIELD', 'folder', 'shard', a dict {{key: label}}, or the path of a CSV or TSV "
-            f"file of keys and labels, got {shown(label)}"
+            "label must be 'cls', 'json:FIELD', a list of these, 'folder', 'shard', a dict {key: label}, or the "
+            f"path of a CSV or TSV file of keys and labels, got {shown(label)}"
         )
     with open(label, encoding="utf-8", errors="surrogateescape", newline="") as file:
         first = file.readline()
@@ -125,40 +141,6 @@ def table_labels(table: Table, names: Sequence[bytes]) -> list[bytes | None]:
     return [table.get(sample_key(name)) or table.get(name) for name in plain]
 
 
-def number_labels(
-    texts: Sequence[bytes], classes: Sequence[bytes] | None, place: Callable[[int], bytes], *, are_names: bool = False
-) -> tuple[npt.NDArray[np.int64], tuple[bytes, ...]]:
-    """Return class numbers (int64 [n]) and class names.
-
-    Labels that are all integers are the numbers, unless `are_names`. Others are numbered in the order of `classes`,
-    without these sorted (os.fsdecode). place: returns what messages call a sample. Raises LoaderError E-FORMAT,
-    E-MISUSE for labels that do not fit.
-    """
-    distinct = sorted(set(texts), key=os.fsdecode)
-    are_numbers = not are_names and all(map(_NUMBER.fullmatch, distinct))
-    numbers = {text: int(text) for text in distinct} if are_numbers else {}
-    if not are_numbers:
-        names = tuple(distinct) if classes is None else tuple(classes)
-        numbers = {name: number for number, name in enumerate(names)}
-    elif classes is None:
-        names = tuple(b"%d" % number for number in range(min(_MOST_CLASSES, max(numbers.values()) + 1)))
-    else:
-        names = tuple(classes)
-    for text in distinct:
-        if not 0 <= numbers.get(text, -1) < len(names):
-            raise _misfit(text, place(texts.index(text)), None if classes is None else len(names))
-    return np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts)), names
-
-
-def _misfit(text: bytes, path: bytes, num_classes: int | None) -> LoaderError:
-    label = f"its label is {os.fsdecode(text)!a}"
-    if num_classes is not None:
-        cause = f"{label}, which is none of the {num_classes:,} classes"
-        return LoaderError("E-MISUSE", cause, fix="pass the classes of all samples", path=path)
-    fix = "pass label='folder', or a table of keys and labels"
-    return LoaderError("E-FORMAT", f"{label}, not a number from 0 to {_MOST_CLASSES - 1:,}", fix=fix, path=path)
-
-
 def _checked_text(text: bytes, what: str) -> bytes:
     if not text or b"\n" in text:
         raise ValueError(f"{what} is {'empty' if not text else 'more than one line'}")
@@ -166,7 +148,8 @@ def _checked_text(text: bytes, what: str) -> bytes:
 
 
 def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    text = json.dumps(value) if isinstance(value, list) else value if isinstance(value, bytes) else str(value)
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
 def _without_dot(key: bytes) -> bytes:

@@ -15,7 +15,7 @@ from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import TarReader
-from penstock.loaders.tars.tar_labels import LabelMember
+from penstock.loaders.tars.tar_labels import LabelMember, NamedMembers
 from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members
 from penstock.pipelines.errors import LoaderError
 
@@ -44,7 +44,7 @@ class TarSamples:
     starts: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     labels: list[bytes] = field(default_factory=list)
-    label_member: LabelMember | None = None
+    label_member: LabelMember | NamedMembers | None = None
     skipped: Counter[str] = field(default_factory=Counter)
 
 
@@ -62,7 +62,7 @@ class TarScan:
         self,
         paths: Sequence[bytes],
         image: Sequence[bytes],
-        label_members: Sequence[LabelMember],
+        label_members: Sequence[LabelMember | NamedMembers],
         progress: Callable[[int, int], None],
     ) -> None:
         self._paths, self._image, self._label_members, self._progress = paths, image, label_members, progress
@@ -123,7 +123,7 @@ class TarScan:
         skipped += reader.skipped
         skipped[NO_SAMPLES] += not samples.names
 
-    def _choose_label_member(self, reader: TarReader, sample: Sample) -> LabelMember | None:
+    def _choose_label_member(self, reader: TarReader, sample: Sample) -> LabelMember | NamedMembers | None:
         """Return the first of the members that holds a label; the only one whatever it holds."""
         for member in self._label_members:
             if len(self._label_members) == 1:

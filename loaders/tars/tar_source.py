@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
+from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.remote_source import (
     REMOTE_OPTIONS,
@@ -15,12 +16,12 @@ from penstock.loaders.remote.remote_source import (
     check_remote,
 )
 from penstock.loaders.remote.url_patterns import refuse_http
+from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
-from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
 from penstock.pipelines.checked import checked_bool, shown
@@ -34,12 +35,12 @@ def open_tars(
     paths: Sequence[bytes],
     *,
     image: str | None = None,
-    label: str | os.PathLike[str] | Mapping[Any, Any] | None = None,
-    classes: Sequence[str | bytes] | None = None,
+    label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     rescan: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
-) -> RangeSource:
+) -> Source:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
 
     The index is made of the headers and saved in the user's cache folder. It is used again while each tar has its size
@@ -53,15 +54,17 @@ def open_tars(
             first folder of the names in which they differ), "shard" (the tar's name), a dict {key: label}, or the path
             of a CSV or TSV file of keys and labels. Unless given it is the first of these that the first sample of a
             tar has: "cls", "json:label" and "json:cls" if they are integers, "folder"; else all are of one class.
-            Labels that are all integers, but not folders and tars, are the class numbers; others are sorted by name.
-        classes: class names, by class number.
+            Labels that are all integers, but not folders and tars, are the class numbers; numbers with a point and
+            lists (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
+            "json:FIELD" makes several labels, named by the fields.
+        classes: class names, by class number; of several labels a dict of them.
         rescan: make the index again.
         max_file_bytes: a larger image is refused before it is read.
         remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
 
     Raises LoaderError: E-NODATA without samples, E-FORMAT for a compressed tar, another file, or a sample without its
-    label, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for
-    a table or classes that do not fit; ValueError for other options.
+    label, or with one that does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED
+    for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for other options.
     """
     table = open_table(label)
     if table is not None and isinstance(label, (str, os.PathLike)):
@@ -70,12 +73,14 @@ def open_tars(
     remote = check_remote(paths, max_file_bytes, **remote_options)
     paths = [path if remote else os.path.abspath(path) for path in paths]
     name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
-    index = None if checked_bool("rescan", rescan) else load_saved(name, RangeIndex)
+    index, labels = (None, None) if checked_bool("rescan", rescan) else load_with_labels(name, RangeIndex)
     if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
-        index = save_index(name, make_table(paths, settings).write, RangeIndex)
+        table_of_samples, others = make_table(paths, settings)
+        index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
     options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
-    reopen = Reopening(partial(open_tars, paths, **options))
-    return RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
+    reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
+    images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
+    return serve_labels(images, labels)
 
 
 def is_tar_folder(path: bytes) -> bool:
@@ -99,7 +104,7 @@ def is_tar_folder(path: bytes) -> bool:
     return has_tar
 
 
-def open_tar_folder(path: bytes, **options: Any) -> RangeSource:
+def open_tar_folder(path: bytes, **options: Any) -> Source:
     """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
     if is_url(path):
         return open_tars([name.encode() for name in _list_url(path)[1] if name.lower().endswith(SUFFIX)], **options)
@@ -125,9 +130,11 @@ def _checked_image(image: Any) -> tuple[bytes, ...]:
     return tuple(os.fsencode(part.strip().lstrip(".").lower()) for part in (image or "").split(";") if part.strip())
 
 
-def _checked_classes(classes: Any) -> tuple[bytes, ...] | None:
+def _checked_classes(classes: Any) -> Any:
     if classes is None:
         return None
+    if isinstance(classes, Mapping):
+        return {name: _checked_classes(of) for name, of in classes.items()}
     names = [] if isinstance(classes, (str, bytes)) else list(classes)
     if not names or not all(isinstance(name, (str, bytes)) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"classes must be the names of the classes, each once, got {shown(classes)}")

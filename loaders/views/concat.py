@@ -52,6 +52,7 @@ class Concat:
         fetches: whether some of them fetch samples ahead of their use.
         has_targets: whether all of them have labels that are no class numbers, or several named ones.
         has_fields, field_kinds: whether all of them have more than images and labels, and what that is, by name.
+        label_classes: of labels that are no class numbers, the names of their classes.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -70,6 +71,7 @@ class Concat:
         self.has_targets = _check_targets(self.sources)
         self.field_kinds = _check_fields(self.sources)
         self.has_fields = bool(self.field_kinds)
+        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(self.sources[0], "label_classes", {})
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -233,7 +235,11 @@ def _check_targets(sources: Sequence[Source]) -> bool:
     }
     if len(kinds) > 1:
         raise ValueError(f"labels of joined sources must be of one kind, got {' and '.join(sorted(kinds))}")
-    return kinds != {"class numbers"}
+    if kinds == {"class numbers"}:
+        return False
+    if any(getattr(source, "label_classes", {}) != getattr(sources[0], "label_classes", {}) for source in sources):
+        raise ValueError("labels of joined sources must have the same classes in one order: pass classes= to each")
+    return True
 
 
 def _check_fields(sources: Sequence[Source]) -> dict[str, FieldKind]:

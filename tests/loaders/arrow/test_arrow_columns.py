@@ -37,22 +37,22 @@ def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
     ],
 )
 def test_columns_are_found_by_name_and_type(columns: dict[str, Any], image: str, label: str) -> None:
-    assert choose(columns) == Chosen(image, label, None)
+    assert choose(columns) == Chosen(image, {"": label} if label else {}, {})
 
 
 def test_what_hugging_face_declares_comes_first() -> None:
     declared = {"photo_of": {"_type": "Image"}, "species": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
     columns = {"image": BYTES, "photo_of": IMAGE, "species": NUMBER}
-    assert choose(columns, features=declared) == Chosen("photo_of", "species", ("cat", "dog"))
-    assert choose(columns, image="image", label=None, features=declared) == Chosen("image", None, None)
-    assert choose({**columns, "image": TEXT}, label="species") == Chosen("image", "species", None)
+    assert choose(columns, features=declared) == Chosen("photo_of", {"": "species"}, {"": ("cat", "dog")})
+    assert choose(columns, image="image", label=None, features=declared) == Chosen("image", {}, {})
+    assert choose({**columns, "image": TEXT}, label="species") == Chosen("image", {"": "species"}, {})
 
 
 def test_options_win() -> None:
     columns = {"image": BYTES, "mask": BYTES, "label": NUMBER, "other": NUMBER, "file": TEXT}
-    assert choose(columns, "mask", "other") == Chosen("mask", "other", None)
-    assert choose(columns, "file") == Chosen("file", "label", None)
-    assert choose({"x": BYTES}, label=None) == Chosen("x", None, None)
+    assert choose(columns, "mask", "other") == Chosen("mask", {"": "other"}, {})
+    assert choose(columns, "file") == Chosen("file", {"": "label"}, {})
+    assert choose({"x": BYTES}, label=None) == Chosen("x", {}, {})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_options_win() -> None:
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
         ({"image": BYTES, "score": pa.float32()}, None, AUTO, "label must be .*got 'auto'.*score .float.*"),
-        ({"image": BYTES, "score": pa.float32()}, None, "score", "label must be .*got 'score'"),
+        ({"image": BYTES, "when": pa.date32()}, None, "when", "label must be .*got 'when'"),
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
     ],
 )

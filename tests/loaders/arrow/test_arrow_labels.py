@@ -8,15 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.loaders.arrow.arrow_labels import LabelCollector
+from penstock.loaders.arrow.arrow_columns import Chosen
+from penstock.loaders.arrow.arrow_labels import ArrowLabels, RowLabels
+from penstock.pipelines.errors import LoaderError
+
+
+def labels_of(*columns: Any, declared: list[str] | None = None) -> RowLabels:
+    labels = ArrowLabels(Chosen("image", {"": "label"}, {} if declared is None else {"": tuple(declared)}))
+    for column in columns:
+        labels.add([column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([pa.array(column)])], b"/x/a")
+    return labels.finish()
 
 
 def collect(*columns: Any, declared: list[str] | None = None) -> tuple[list[int], list[bytes]]:
-    labels = LabelCollector(declared)
-    for column in columns:
-        labels.add(column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([pa.array(column)]))
-    numbers, classes = labels.finish()
-    return numbers.tolist(), classes
+    found = labels_of(*columns, declared=declared)
+    assert not found.others
+    return found.numbers.tolist(), list(found.classes)
 
 
 def test_numbers_are_kept() -> None:
@@ -37,10 +44,44 @@ def test_names_are_sorted_over_all_files() -> None:
 
 
 def test_unlabelled_images_are_one_class() -> None:
-    labels = LabelCollector()
+    labels = ArrowLabels(Chosen("image", {}, {}))
     labels.add_unlabelled(2)
-    numbers, classes = labels.finish()
-    assert (numbers.tolist(), classes) == ([0, 0], [b"."])
+    found = labels.finish()
+    assert (found.numbers.tolist(), found.classes) == ([0, 0], (b".",))
+
+
+OTHERS: dict[str, tuple[Any, list[str] | None, list[Any], tuple[bytes, ...]]] = {
+    "floats": (pa.array([0.5, None, 2]), None, [0.5, 2], ()),
+    "decimals": (pa.array([1, None, 2], pa.decimal128(5, 2)), None, [1, 2], ()),
+    "vectors": (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)), None, [[1, 2], [3, 4]], ()),
+    "lists": (pa.array([[0.5, 2], None, [3, 4]], pa.large_list(pa.float32())), None, [[0.5, 2], [3, 4]], ()),
+    "sets of names": (pa.array([["b"], None, ["a", "b"]]), None, [[0, 1], [1, 1]], (b"a", b"b")),
+    "sets of classes": (pa.array([[2], None, [0, 1]]), ["a", "b", "c"], [[0, 0, 1], [1, 1, 0]], (b"a", b"b", b"c")),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_labels(kind: str) -> None:
+    column, declared, expected, classes = OTHERS[kind]
+    found = labels_of(column, column.slice(2), declared=declared)
+    assert found.numbers.tolist() == [0, -1, 0, 0]
+    served = found.others_of(np.array([0, 3, 2]))[""]
+    assert (served.classes, served.serve(np.arange(3)).tolist()) == (classes, [expected[0], expected[1], expected[1]])
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "words"),
+    [
+        ([0.5, float("nan")], None, "row 1: label nan is not a finite number"),
+        ([[1, 2], None, [1]], None, "row 2: a vector of 1 numbers, the first one has 2"),
+        ([["a"], ["b", None]], None, "row 1: a list of labels holds a null"),
+        ([["a"], ["c"]], ["a", "b"], "row 1: label 'c' is not one of classes"),
+        ([[0], [2]], ["a", "b"], "row 1: label 2 has no name"),
+    ],
+)
+def test_labels_that_cannot_be_name_their_row(column: Any, declared: list[str] | None, words: str) -> None:
+    with pytest.raises(LoaderError, match=f"E-FORMAT.*'?a'? {words}"):
+        labels_of(column, declared=declared)
 
 
 def test_names_that_point_elsewhere_are_refused() -> None:
@@ -50,11 +91,11 @@ def test_names_that_point_elsewhere_are_refused() -> None:
 
 
 def test_numbers_that_are_no_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match="below 10,000,000, got 99,000,000"):
-        collect([99_000_000])
-    with pytest.raises(ValueError, match="below 2, got 2"):
-        collect([2], declared=["a", "b"])
-    with pytest.raises(ValueError, match="declared classes, got b'c'"):
-        collect(["c"], declared=["a", "b"])
-    with pytest.raises(ValueError, match="below 1, got 5"):
-        collect([5], ["a"])
+    for columns, declared, words in (
+        ([[99_000_000]], None, "row 0: label 99000000 is too large for a class number"),
+        ([[1, 2]], ["a", "b"], "row 1: label 2 has no name: classes has 2"),
+        ([["c"]], ["a", "b"], "row 0: label 'c' is not one of classes"),
+        ([["a"], [5]], None, "row 0: label 5 next to label 'a'"),
+    ):
+        with pytest.raises(LoaderError, match=f"E-FORMAT.*{words}"):
+            collect(*columns, declared=declared)

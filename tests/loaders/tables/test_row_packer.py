@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.loaders.labels.row_origin import RowOrigin
 from penstock.loaders.tables import row_packer
-from penstock.loaders.tables.row_origin import RowOrigin
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.pipelines.errors import LoaderError
 

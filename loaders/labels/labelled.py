@@ -1,0 +1,161 @@
+"""Serves the images of a source with labels of any kind, which the workers never see."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
+from penstock.loaders.labels.label_index import LabelIndex, keep_labels
+from penstock.loaders.labels.label_values import ALONE, NOT_CLASSES, Labels, LabelValues
+from penstock.loaders.sources.contract import Source, has_targets, sample_name
+from penstock.loaders.sources.view import View
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
+from penstock.pipelines.targets import Targets
+
+
+class Labelled(View):
+    """Serve the images of a source, in its order, with labels of its own.
+
+    Class numbers replace those of the source. All other labels are targets: the loader looks them up by index when it
+    hands a batch out, so caches and workers hold images only.
+    """
+
+    def __init__(self, source: Source, index: LabelIndex) -> None:
+        self._index = index
+        super().__init__(source, len(source), f"with labels {index.digest}")
+
+    @property
+    def unlabelled(self) -> Source:
+        """The source of the images, which a cache holds."""
+        return self.source
+
+    def _show(self, source: Source) -> None:
+        super()._show(source)
+        alone = self._index.labels.get(ALONE)
+        self.has_targets = alone is None or not alone.are_classes
+        self.classes = () if alone is None else alone.classes
+        named = {name: found.classes for name, found in self._index.labels.items() if found.classes}
+        self.label_classes = named if self.has_targets else {}
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`; 0 where labels are no class numbers."""
+        return np.zeros(len(indices), np.int64) if self.has_targets else self._index.labels[ALONE].serve(indices)
+
+    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
+        """Return the labels of images `indices`: one array, or a dict of them by name."""
+        of = {name: found.serve(indices) for name, found in self._index.labels.items()}
+        return of[ALONE] if list(of) == [ALONE] else of
+
+    def describe(self) -> str:
+        """Describe the data in one line."""
+        names = ", ".join(name for name in self._index.labels if name)
+        return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
+
+
+def serve_labels(source: Source, index: LabelIndex | None) -> Source:
+    """Return `source` with the labels in `index`, if there is one."""
+    return source if index is None else Labelled(source, index)
+
+
+def warn_of_lost_labels(source: Source) -> None:
+    """Warn of a cache whose labels are of other kinds than class numbers, which only its source has."""
+    if source.classes == (NOT_CLASSES,) and not has_targets(source):
+        warnings.warn(
+            "the labels of this data are no class numbers, and a cache does not hold them: pass what it was built from "
+            "with cache=..., or with_labels(cache, labels)",
+            stacklevel=3,
+        )
+
+
+def are_targets(labels: Any) -> bool:
+    """Return whether labels are something else than class numbers: floats, vectors, names, or a dict of labels."""
+    if isinstance(labels, dict):
+        return True
+    if hasattr(labels, "detach"):
+        return bool(labels.is_floating_point()) or labels.dim() > 1
+    if isinstance(labels, np.ndarray):
+        return labels.dtype.kind not in "iub" or labels.ndim > 1
+    return isinstance(labels, (list, tuple)) and any(not isinstance(label, (int, np.integer)) for label in labels[:1])
+
+
+def label_source(source: Source, labels: Any, classes: Any = None) -> Labelled:
+    """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
+    if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
+        raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
+    if callable(labels):
+        labels = [_call(labels, source, index) for index in range(len(source))]
+    if not isinstance(labels, Mapping):
+        return Labelled(source, keep_labels(read_labels(labels, len(source), classes)))
+    if not labels or not all(isinstance(name, str) and name for name in labels):
+        raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
+    of = {} if classes is None else classes
+    if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
+        raise ValueError("classes of several named labels must be a dict by their names")
+    return Labelled(source, keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels}))
+
+
+def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
+    """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
+    if hasattr(labels, "detach"):
+        labels = labels.detach().cpu()
+    if not hasattr(labels, "__len__") or len(labels) != num_samples:
+        count = f"{len(labels):,}" if hasattr(labels, "__len__") else shown(labels)
+        raise ValueError(f"labels must be one per sample ({num_samples:,}), got {count}")
+    if not isinstance(labels, (list, tuple)):
+        array = np.asarray(labels)
+        if array.ndim not in (1, 2) or 0 in array.shape:
+            raise ValueError(f"labels must be of shape [n] or [n, k], got {list(array.shape)}")
+        if array.dtype.kind in "biuf":
+            return {ALONE: _read_array(array, classes)}
+        labels = array.tolist()
+    rows = LabelRows(classes)
+    for number, label in enumerate(labels):
+        rows.add(label, _SAMPLES, number)
+    return rows.finish()
+
+
+def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
+    column, rows = LabelColumn(classes), range(len(values))
+    if values.ndim == 2 or values.dtype.kind == "f":
+        column.add_numbers(values, _SAMPLES, rows)
+    else:
+        found, codes = np.unique(values.astype(np.int64), return_inverse=True)
+        column.add_coded(found.tolist(), codes, _SAMPLES, rows)
+    return column.finish()
+
+
+def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> LabelValues:
+    try:
+        of = read_labels(column, num_samples, classes.get(name))
+        if list(of) != [ALONE]:
+            raise ValueError("labels must not be dicts of dicts")
+    except ValueError as error:
+        raise ValueError(f"labels[{name!r}]: {error}") from None
+    return of[ALONE]
+
+
+class _Samples(NamedTuple):
+    """Make the errors of labels that users pass."""
+
+    def error(self, row: int, cause: str, fix: str | None = None) -> ValueError:
+        """Return the error of the label of sample `row`."""
+        return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")
+
+
+_SAMPLES = _Samples()
+
+
+def _call(labels: Callable[[str], Any], source: Source, index: int) -> Any:
+    name = sample_name(source, index).decode("utf-8", "surrogateescape")
+    try:
+        return labels(name)
+    except Exception as error:
+        raise ValueError(
+            f"labels raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
+        ) from error

@@ -1,0 +1,113 @@
+"""Predictions without labels: in order, each sample once, by the path of its file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import photo, write_folder
+from tar_files import write_tar
+
+from penstock.loaders import concat, create_loader
+from penstock.loaders.loader import Loader
+from penstock.pipelines import imagenet_eval
+
+NUM_PHOTOS = 7
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photos without classes, one of a name that is not UTF-8."""
+    folder = write_folder(tmp_path_factory.mktemp("flat"), NUM_PHOTOS - 1, classes=1) / "class0"
+    (folder / os.fsdecode(b"z\xff.jpg")).write_bytes(photo(0))
+    return folder
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    defaults = {"pipeline": imagenet_eval(24), "batch_size": 3, "with_index": True, "workers": 0}
+    return create_loader(source, **{**defaults, **settings})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted((str(path) for path in folder.iterdir()), key=os.fsencode)
+
+
+def serve(loader: Loader) -> tuple[list[str], list[int], list[int]]:
+    """Paths and labels in the order in which they come, and the sizes of the batches."""
+    paths, labels, sizes = list[str](), list[int](), list[int]()
+    with loader:
+        for images, of_images, index in loader:
+            paths += loader.paths(index)
+            labels += of_images.tolist()
+            sizes.append(len(images))
+    return paths, labels, sizes
+
+
+@pytest.mark.parametrize(
+    ("backend", "form"),
+    [
+        *((backend, form) for backend in ("torch", "hdf5") for form in ("folder", "list", "pattern")),
+        ("torch", "joined"),
+    ],
+)
+def test_paths_come_in_order_with_a_short_last_batch(flat: Path, tmp_path: Path, backend: str, form: str) -> None:
+    files = names(flat)
+    source: Any = {"folder": flat, "list": files, "pattern": str(flat / "*.jpg")}.get(form)
+    if form == "joined":
+        source = concat([files[:2], files[2:]])
+    options = {"cache": tmp_path / "x.h5"} if backend == "hdf5" else {}
+    paths, labels, sizes = serve(open_loader(source, backend=backend, **options))
+    assert (paths, labels, sizes) == (files, [0] * NUM_PHOTOS, [3, 3, 1])
+    assert Path(paths[-1]).read_bytes() == photo(0)
+
+
+def test_ranks_without_padding_share_all_samples(flat: Path) -> None:
+    parts = [serve(open_loader(flat, rank=rank, world_size=2, pad=False)) for rank in range(2)]
+    assert sorted(parts[0][0] + parts[1][0], key=os.fsencode) == names(flat)
+    assert {label for _, labels, _ in parts for label in labels} == {0}
+
+
+def test_padding_has_no_path(flat: Path) -> None:
+    with open_loader(flat, pad=True) as loader:
+        *_, (_, labels, index) = loader
+        assert labels.tolist() == [0, -1, -1]
+        for form in (index, index.numpy(), index.tolist()):
+            assert loader.paths(form) == names(flat)[-1:]
+        with pytest.raises(IndexError):
+            loader.paths([NUM_PHOTOS])
+
+
+def test_samples_of_containers_have_the_container_in_their_path(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "x.tar", [("a.jpg", photo(0)), ("b.jpg", photo(1))])
+    assert serve(open_loader(tar))[0] == [f"{tar}:a.jpg", f"{tar}:b.jpg"]
+    images = np.zeros((2, 24, 24, 3), np.uint8)
+    assert serve(open_loader((images, np.zeros(2, np.int64))))[0] == ["array[0]", "array[1]"]
+
+
+def test_iterators_are_refused(flat: Path) -> None:
+    for iterator in (flat.glob("*.jpg"), map(str, flat.iterdir())):
+        with pytest.raises(ValueError, match=r"a source cannot be this \w+: pass list\(...\) of it"):
+            open_loader(iterator)
+
+
+def test_predictions_to_a_table(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of the README runs as it stands, but for the folder and the device."""
+    text = (Path(__file__).parents[2] / "loaders" / "README.md").read_text("utf-8")
+    (example,) = [part for part in text.split("```")[1::2] if "predictions.csv" in part]
+    example = (
+        example.removeprefix("python\n").replace('device="cuda"', "workers=0").replace('"photos"', repr(str(flat)))
+    )
+    assert len(example.splitlines()) <= 12
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example.py").write_text(example)
+    known = {"create_loader": create_loader, "imagenet_eval": imagenet_eval, "torch": torch, "csv": csv}
+    runpy.run_path("example.py", {**known, "model": lambda images: images.mean((2, 3))})
+    lines = (tmp_path / "predictions.csv").read_bytes().decode("utf-8", "surrogateescape").splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == names(flat)
+    assert {line.rpartition(",")[2] for line in lines} <= {"0", "1", "2"}
