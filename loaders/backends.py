@@ -10,10 +10,10 @@ from typing import Any
 from penstock.loaders.cache_build.for_source import SOURCE_OPTIONS, prepare_source
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.engine.choose import needs_of, open_engine
-from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.rows.layout import BatchLayout
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.needs import Needs

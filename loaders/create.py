@@ -15,10 +15,6 @@ import torch
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.backends import BACKENDS
 from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
-from penstock.loaders.engine.layout import image_layout
-from penstock.loaders.engine.native_rows import suits_native_library
-from penstock.loaders.engine.own_transform import OwnTransform, checked_transforms
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.batch_feed import Stage
 from penstock.loaders.feed.copies import checked_device, numbered
@@ -26,6 +22,10 @@ from penstock.loaders.labels.labelled import warn_of_lost_labels
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
+from penstock.loaders.rows.layout import image_layout
+from penstock.loaders.rows.native_rows import suits_native_library
+from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
 from penstock.loaders.sizes.size_schedule import check_sizes, make_phases
 from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_cache

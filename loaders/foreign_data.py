@@ -20,7 +20,7 @@ _CURES = {
     ("npy", "npz", "pt", "pth", "pkl", "pickle", "mat"): _AS_ARRAYS,
     ("txt", "list", "lst"): "pass a list of (path, label), or a table (.csv) with a line of column names",
     ("json",): "write it as .jsonl, one object per line",
-    ("tif", "tiff", "ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",
+    ("ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",
 }
 _NOTES = ("txt", "json")  # which lie next to data of any format
 _FEW = 16  # files of a folder that are looked at

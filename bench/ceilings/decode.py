@@ -13,8 +13,8 @@ import torch
 from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
 from penstock.bench.data.wrapped_sources import FetchedSource
 from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
-from penstock.loaders.engine.native_rows import suits_native_library
-from penstock.loaders.engine.sample_reader import Loaded, SampleReader
+from penstock.loaders.rows.native_rows import suits_native_library
+from penstock.loaders.rows.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError

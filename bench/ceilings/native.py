@@ -9,9 +9,9 @@ import numpy as np
 
 from penstock.bench.ceilings.decode import STEP, DecodeCeiling, on_one_thread
 from penstock.bench.measure.clock import Rate
-from penstock.loaders.engine.layout import image_layout
-from penstock.loaders.engine.native_rows import native_rows
-from penstock.loaders.engine.sample_reader import Loaded
+from penstock.loaders.rows.layout import image_layout
+from penstock.loaders.rows.native_rows import native_rows
+from penstock.loaders.rows.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels

@@ -17,9 +17,9 @@ from penstock.bench.checks.doctor_remote import remote_speed
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
-from penstock.loaders.engine.sample_reader import SampleReader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.remote.object_store import is_url, without_secrets
+from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.loaders.sources.contract import Source, is_fetching
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.sample.decode import ImageDecoder

@@ -11,10 +11,10 @@ from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source
 from penstock.loaders.create import create_loader, prepare_whole
-from penstock.loaders.engine.native_rows import NATIVE_DECODERS
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
+from penstock.loaders.rows.native_rows import NATIVE_DECODERS
 from penstock.loaders.sources.contract import Source, images_of, is_cache
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.spec import ImagePipeline, imagenet_train

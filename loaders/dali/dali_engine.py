@@ -22,14 +22,14 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.engine.batch_queue import BatchQueue
 from penstock.loaders.engine.choose import open_engine as open_own_engine
-from penstock.loaders.engine.layout import BatchLayout
-from penstock.loaders.engine.native_rows import suits_native_library
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.feed.copies import numbered
+from penstock.loaders.rows.layout import BatchLayout
+from penstock.loaders.rows.native_rows import suits_native_library
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Cursor, Engine, HostBatch
 from penstock.loaders.workers.launch import deferred_signals

@@ -14,12 +14,12 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import stopped_by
-from penstock.loaders.engine.layout import BatchLayout, Part
-from penstock.loaders.engine.producer import Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.rows.layout import BatchLayout, Part
+from penstock.loaders.rows.producer import Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError

@@ -7,12 +7,12 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan
-from penstock.loaders.engine.producer import Aborted, Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
-from penstock.loaders.engine.python_rows import PythonRows
-from penstock.loaders.engine.sample_reader import Loaded
-from penstock.loaders.engine.slots import Slot
+from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan
+from penstock.loaders.rows.producer import Aborted, Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.rows.python_rows import PythonRows
+from penstock.loaders.rows.sample_reader import Loaded
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.native.rows import Progress, Rows

@@ -14,9 +14,9 @@ import torch
 
 from penstock.loaders.dali.dali_probe import versions
 from penstock.loaders.engine.batch_queue import BatchQueue
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import Produced
 from penstock.loaders.feed.copies import CopyEngine
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError, printable

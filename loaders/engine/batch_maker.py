@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.loaders.engine.producer import Aborted, Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.rows.producer import Aborted, Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.loaders.workers.failures import exception_error

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.loaders.engine.batch_maker import BatchMaker
-from penstock.loaders.engine.producer import Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.rows.producer import Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.signal_safe import SignalSafeCondition

@@ -6,12 +6,12 @@ import warnings
 
 import numpy as np
 
-from penstock.loaders.engine.layout import BatchLayout
-from penstock.loaders.engine.native_rows import native_rows
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
+from penstock.loaders.rows.layout import BatchLayout
+from penstock.loaders.rows.native_rows import native_rows
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.needs import Needs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import Produced
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.workers.worker_progress import WorkerTraceback

@@ -14,12 +14,12 @@ import torch
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.engine_states import EngineStates
-from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import slot_bytes
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.rows.layout import BatchLayout
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error

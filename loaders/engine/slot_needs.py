@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.slots import SPARE_SLOTS
 from penstock.loaders.engine.work import batch_row
+from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.workers.needs import Needs
 
 

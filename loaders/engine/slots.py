@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from penstock.loaders.engine.layout import BatchLayout
 from penstock.loaders.engine.work import Produced, batch_row
+from penstock.loaders.rows.layout import BatchLayout, Slot
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.page_lock import page_lock
@@ -19,32 +17,6 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
-
-
-class Slot(NamedTuple):
-    """Hold the memory of one slot.
-
-    Attributes:
-        layout: where the arrays of the batch lie in `memory`.
-        memory: uint8 [bytes].
-        rows: batch_row [batch].
-    """
-
-    layout: BatchLayout
-    memory: npt.NDArray[np.uint8]
-    rows: npt.NDArray[np.void]
-
-    @property
-    def images(self) -> tuple[npt.NDArray[np.uint8], ...]:
-        """The images of each view, [batch, height, width, channels]."""
-        return self.layout.arrays(self.memory)[: self.layout.num_views]
-
-    @property
-    def extras(self) -> dict[str, npt.NDArray[Any]]:
-        """The other arrays that workers make, [batch, ...], by name."""
-        layout = self.layout
-        names = [name for name, _ in layout.extras]
-        return dict(zip(names, layout.arrays(self.memory)[layout.num_views :], strict=True))
 
 
 class BatchSlots:

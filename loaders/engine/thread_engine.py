@@ -18,10 +18,10 @@ from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.producer import Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.slot_needs import thread_needs
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.rows.producer import Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.workers.launch import deferred_signals
 from penstock.loaders.workers.needs import ensure

@@ -17,6 +17,7 @@ from penstock.loaders.labels.label_values import ALONE, Labels, LabelValues, pac
 from penstock.pipelines.checked import shown
 
 CLASS, NUMBER, VECTOR, SET = "a class", "a number", "a vector", "a set of names"
+_LARGEST = float(np.finfo(np.float32).max)
 _ONE_KIND = "give all rows labels of one kind"
 
 
@@ -60,6 +61,11 @@ class LabelColumn:
                 if code is not None:
                     self._code_of.append(code)
                     return
+        elif self._kind == NUMBER and (isinstance(label, float) or (self._untyped and is_number(str(label)))):
+            number = float(label)
+            if abs(number) <= _LARGEST:
+                self._numbers.append(number)
+                return
         plain = self._plain(label)
         if plain is None or (isinstance(plain, (str, float)) and (plain == "" or plain != plain)):
             fix = "give every row a label, or leave the row out"

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.native_rows import native_rows
-from penstock.loaders.engine.sample_reader import SampleReader
+from penstock.loaders.rows.native_rows import native_rows
+from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.system.machine import available_cpus

@@ -23,8 +23,8 @@ class ArraySource:
     """Hold pixels and labels in shared memory: copied there once, mapped by each worker.
 
     images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; uint16 for pipelines
-    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or more. `classes` names the classes;
-    the default is b"0", b"1", ... up to the highest label.
+    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or
+    more. `classes` names the classes; the default is b"0", b"1", ... up to the highest label.
 
     Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM for too little memory.
     Pickles only while a process is being started, as SharedArray does.

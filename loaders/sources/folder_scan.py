@@ -14,9 +14,9 @@ from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, 
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif"})
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
-UNREAD_SUFFIXES = frozenset({".ppm", ".pgm", ".tif", ".tiff"})
+UNREAD_SUFFIXES = frozenset({".ppm", ".pgm"})
 # Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,34 +41,45 @@ def blur_each(images: torch.Tensor, sigmas: Floats) -> None:
 
     One image after another: with weights that are numbers a CPU takes half the time.
     """
-    for rows, weights in zip(torch.split(images.flatten(2), 1), weigh_taps(sigmas), strict=True):
-        _blur_both_ways(rows, np.trim_zeros(weights, "b").tolist())
+    weights = weigh_taps(sigmas)
+    memory = _allocate(images[:1], len(weights[0]))
+    for rows, of_image in zip(torch.split(images.flatten(2), 1), weights, strict=True):
+        _blur_both_ways(rows, np.trim_zeros(of_image, "b").tolist(), memory)
 
 
 def blur_together(images: torch.Tensor, sigmas: Floats) -> None:
     """Blur uint8 [n, height, width, 3], in place, as blur_each does, with fewer kernels."""
     step = max(1, _DEVICE_VALUES // max(1, images[0].numel()))
     for first in range(0, len(images), step):
+        piece = images[first : first + step]
         weights = weigh_taps(sigmas[first : first + step]).T[:, :, None, None]
-        _blur_both_ways(images[first : first + step].flatten(2), to_device(weights, images.device))
+        _blur_both_ways(piece.flatten(2), to_device(weights, images.device), _allocate(piece, len(weights)))
 
 
-def _blur_both_ways(rows: torch.Tensor, weights: Any) -> None:
+def _allocate(images: torch.Tensor, taps: int) -> torch.Tensor:
+    """Return memory for the intermediate results, which a CPU uses again for each image: fresh pages cost as much."""
+    n, height, width, _ = images.shape
+    frame = 2 * 3 * (taps - 1) * n * max(height, width)
+    return torch.empty(3 * images.numel() + frame, dtype=torch.int32, device=images.device)
+
+
+def _blur_both_ways(rows: torch.Tensor, weights: Any, memory: torch.Tensor) -> None:
     for axis, stride in ((2, 3), (1, 1)):
-        _blur_along(rows, weights, axis, stride)
+        _blur_along(rows, weights, axis, stride, memory)
 
 
-def _blur_along(pixels: torch.Tensor, weights: Any, axis: int, stride: int) -> None:
+def _blur_along(pixels: torch.Tensor, weights: Any, axis: int, stride: int, memory: torch.Tensor) -> None:
     """Blur uint8 [n, height, width * 3] along an axis, in place; neighbours along it are `stride` values apart.
 
-    weights: one for each tap, numbers or tensors [n, 1, 1].
+    weights: one for each tap, numbers or tensors [n, 1, 1]; memory: of _allocate.
     """
     length, margin = pixels.shape[axis], (len(weights) - 1) * stride
     shape = list(pixels.shape)
     shape[axis] += 2 * margin
-    framed = torch.empty(shape, dtype=torch.int32, device=pixels.device)
+    values = pixels.numel()
+    total, pair = (memory[begin : begin + values].view(pixels.shape) for begin in (0, values))
+    framed = memory[2 * values : 2 * values + math.prod(shape)].view(shape)
     inner = framed.narrow(axis, margin, length).copy_(pixels)
-    total, pair = (torch.empty(pixels.shape, dtype=torch.int32, device=pixels.device) for _ in range(2))
     pairs = [
         (framed.narrow(axis, margin - away, length), framed.narrow(axis, margin + away, length))
         for away in range(stride, margin + 1, stride)

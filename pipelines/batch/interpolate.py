@@ -35,12 +35,16 @@ def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Float
     taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
     matrices = inverse_matrices(moves, values, (height, width))
     step = max(1, (_CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS) // (height * width))
+    # A CPU uses the memory again for each piece: fresh pages cost as much as the work.
+    memory = torch.empty((3, 3 * min(n, step) * height * width), dtype=torch.float32, device=images.device)
     for first in range(0, n, step):
         piece = slice(first, first + step)
-        _warp_piece(images[piece], matrices[piece], taps, Op(moves[0]), fill)
+        _warp_piece(images[piece], matrices[piece], taps, Op(moves[0]), fill, memory)
 
 
-def _warp_piece(images: torch.Tensor, matrices: Floats, taps: int, move: Op, fill: tuple[int, int, int]) -> None:
+def _warp_piece(
+    images: torch.Tensor, matrices: Floats, taps: int, move: Op, fill: tuple[int, int, int], memory: torch.Tensor
+) -> None:
     n, height, width, _ = images.shape
     columns, outside_x = _place_taps(
         matrices[:, :3], (height, width), taps * (move not in _DOWN), images.device, axis=1
@@ -48,13 +52,13 @@ def _warp_piece(images: torch.Tensor, matrices: Floats, taps: int, move: Op, fil
     rows, outside_y = _place_taps(matrices[:, 3:], (height, width), taps * (move not in _ACROSS), images.device, axis=0)
     first_pixel = torch.arange(n, dtype=torch.int32, device=images.device)[:, None, None] * (height * width)
     planes = to_planes(images.view(1, n * height, width, 3)).to(torch.float32).view(3, -1)
-    memory = [torch.empty((3, n, height, width), dtype=torch.float32, device=images.device) for _ in range(3)]
+    parts = [part[: images.numel()].view(3, n, height, width) for part in memory]
     # Each product and each sum is rounded, so that all devices agree.
     for row_number, (row, of_row) in enumerate(rows):
-        along = memory[1] if row_number else memory[0]
+        along = parts[1] if row_number else parts[0]
         start = row * width + first_pixel
         for number, (column, of_column) in enumerate(columns):
-            part = memory[2] if number else along
+            part = parts[2] if number else along
             torch.index_select(planes, 1, (start + column).view(-1), out=part.view(3, -1))
             if of_column is not None:
                 part.mul_(of_column)
@@ -63,8 +67,8 @@ def _warp_piece(images: torch.Tensor, matrices: Floats, taps: int, move: Op, fil
         if of_row is not None:
             along.mul_(of_row)
         if row_number:
-            memory[0].add_(along)
-    levels = memory[0].add_(_ROUNDING).clamp_(0, 255).to(torch.int32)
+            parts[0].add_(along)
+    levels = parts[0].add_(_ROUNDING).clamp_(0, 255).to(torch.int32)
     outside = (outside_x | outside_y).bitwise_right_shift_(31)  # all bits or none
     colour = constants(images.device, *fill)[:, None, None, None]
     levels.add_(torch.sub(colour, levels).bitwise_and_(outside))

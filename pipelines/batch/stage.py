@@ -63,8 +63,7 @@ class BatchStage:
         self._blank = blank.to(device)
         # Operations that interpolate fill with the mean colour, as timm's do.
         self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
-        is_usual = pipeline.channels == 3 and pipeline.depth == 8
-        can_fuse = self._augment.active and is_usual and not self._augment.unfused
+        can_fuse = self._augment.active and not self._augment.unfused and pipeline.channels == 3 and pipeline.depth == 8
         self._fused = choose_fused_stage(_tabulate_results(scale, shift, blank), device) if can_fuse else None
 
     @property
@@ -124,7 +123,7 @@ class BatchStage:
             raise ValueError(f"images must be uint8 for operations on pixels, got {images.dtype}: there is no gradient")
         if self._fused is not None and images.dtype == torch.uint8:
             return self._fused(images, plan, out)
-        pixels = _augment_pixels(images, plan, self._fill) if len(plan.ops) else images
+        pixels = self._augment_pixels(images, plan) if len(plan.ops) else images
         result = self._normalise(pixels, out)
         if plan.erased.any():
             result = result.clone() if result is images else result  # the caller's images are not erased
@@ -132,6 +131,12 @@ class BatchStage:
         if plan.mixing is not None:
             mix(result, plan.mixing)
         return result
+
+    def _augment_pixels(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+        """Apply the operations of `plan`; one channel is taken as three equal ones, which they stay in all of them."""
+        if images.shape[3] == 3:
+            return augment(images, plan, self._fill)
+        return augment(images.expand(-1, -1, -1, 3), plan, self._fill)[..., :1].contiguous()
 
     def _normalise(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise images and return them as [batch, height, width, channels] of this stage's dtype."""
@@ -178,13 +183,6 @@ class BatchStage:
         if width not in self._row_tables:
             self._row_tables[width] = self._scale.repeat(width), self._shift.repeat(width)
         return self._row_tables[width]
-
-
-def _augment_pixels(images: torch.Tensor, plan: AugmentPlan, fill: tuple[int, int, int]) -> torch.Tensor:
-    """Apply the operations of `plan`; one channel is taken as three equal ones, which they stay in every operation."""
-    if images.shape[3] == 3:
-        return augment(images, plan, fill)
-    return augment(images.expand(-1, -1, -1, 3), plan, fill)[..., :1].contiguous()
 
 
 def _movable(levels: torch.Tensor) -> torch.Tensor:

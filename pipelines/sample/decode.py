@@ -1,9 +1,9 @@
 """Decoding an image file, with one contract for all decoders: they return the same pixels and reject the same files.
 
 - The result is always RGB, uint8, height x width x 3. Grey is repeated, palettes are resolved, alpha is dropped, CMYK
-  and YCCK (inverted by Adobe or not) are converted as Pillow does, 16-bit samples are scaled (>> 8), an animation gives
-  its first frame.
-- The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF), not the file's name.
+  and YCCK (inverted by Adobe or not) are converted as Pillow does, an animation gives its first frame. 16-bit samples
+  are scaled (>> 8) with a warning; a pipeline with depth=16 gets them as uint16.
+- The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF, TIFF), not the file's name.
 - EXIF orientation is ignored or applied, depending on the pipeline.
 - A size above `max_pixels` is rejected before memory is allocated. Files crafted to keep a decoder busy are rejected
   too: hundreds of scans, megabytes of junk. A truncated file is rejected wherever it was cut.
@@ -17,15 +17,18 @@
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple, Protocol, cast
+import warnings
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
 
 from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import ImagePart, Pixels, StoredSize, Window
+from penstock.pipelines.image_types import ImagePart, Levels, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg.strips import end_at_restart
 from penstock.pipelines.native.library import CURE, native_library
-from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, read_format
+from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, has_16_bits, read_format
 from penstock.pipelines.sample.libjpeg_warnings import find_first_message
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
@@ -132,6 +135,7 @@ class ImageDecoder:
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
         self._judge, self.repair, self.has_asked = judge, "", False
+        self._dtype, self._has_warned = np.dtype(pipeline.sample_dtype), False
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
@@ -158,22 +162,35 @@ class ImageDecoder:
             width, height = height, width
         return ImageInfo(width, height, kind, orientation, header)
 
-    def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Pixels:
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether pixels of this type can be made samples of the pipeline without a loss."""
+        return dtype in (np.uint8, self._dtype)
+
+    def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Levels:
         """Decode `window` (x, y, width, height in the upright image): uint8 [height, width, 3].
 
-        The result is a view that stays valid until the next call. Rows below the window are not decoded if the file
-        allows that. Pass `sound` if the method `sound` has found nothing to repair. Raises LoaderError E-CORRUPT,
-        E-TRUNC or E-UNSUPPORTED.
+        With depth=16 an image of 16 bits becomes uint16. The result is a view that stays valid until the next call.
+        Rows below the window are not decoded if the file allows that. Pass `sound` if the method `sound` has found
+        nothing to repair. Raises LoaderError E-CORRUPT, E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
         header, self.repair, self.has_asked = info.header, "", False
         if header is not None and header.ordinary:
-            pixels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
+            pixels: Levels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:
-            pixels = _decode_with_pillow(data, info)
+            pixels = _decode_with_pillow(data, info, deep=self._keeps_16_bits(data, info.format))
             if header is not None and not sound:
                 self._note_repair(data, header, header.height, None)
         return upright(pixels[y : y + h, x : x + w], info.orientation)
+
+    def _keeps_16_bits(self, data: bytes, kind: str) -> bool:
+        """Return whether the file has levels of 16 bits that the pipeline keeps; warn once if it does not keep them."""
+        if not has_16_bits(data, kind):
+            return False
+        if self._dtype != np.uint16 and not self._has_warned:
+            self._has_warned = True
+            warnings.warn("16-bit images become 8-bit ones: ImagePipeline(depth=16) keeps all bits", stacklevel=3)
+        return self._dtype == np.uint16
 
     def _decode_ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:
         """Decode the rows above `rows`; raises LoaderError E-CORRUPT for stray markers anywhere in the file."""
@@ -251,8 +268,8 @@ class ImageDecoder:
             cause = f"{width}x{height} pixels{of} declared, max_pixels is {self._max_pixels}{counted}"
             raise LoaderError("E-BOMB", cause)
 
-    def full(self, data: bytes, info: ImageInfo | None = None) -> Pixels:
-        """Decode the whole image, uint8 [height, width, 3], valid until the next call; raises as probe and window."""
+    def full(self, data: bytes, info: ImageInfo | None = None) -> Levels:
+        """Decode the whole image, [height, width, 3], valid until the next call; raises as probe and window."""
         info = info or self.probe(data)
         return self.window(data, info, (0, 0, info.width, info.height))
 
@@ -282,11 +299,11 @@ def _refuse_stray_markers(data: bytes, header: jpeg.JpegHeader, warning: str | N
         jpeg.check_markers(data, header)
 
 
-def _decode_with_pillow(data: bytes, info: ImageInfo) -> Pixels:
+def _decode_with_pillow(data: bytes, info: ImageInfo, *, deep: bool) -> Levels:
     from penstock.pipelines.sample import decode_pillow
 
     if info.header is not None:
         return decode_pillow.decode_any_jpeg(data, info.header)
     sides = (info.width, info.height)
     stored = sides[::-1] if swaps_sides(info.orientation) else sides
-    return decode_pillow.decode_any_image(data, info.format, stored)
+    return decode_pillow.decode_any_image(data, info.format, stored, deep=deep)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.image_types import Levels, Pixels
 from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.sample.tiff_header import without_orientation
 
 try:
     import PIL
@@ -27,6 +30,7 @@ except ImportError as error:
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
 _BAND_PIXELS = 4_000_000  # pixels of a large image that are converted at a time
+_OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
@@ -115,14 +119,57 @@ def decode_any_jpeg(data: bytes, header: jpeg.JpegHeader) -> Pixels:
             raise _failure(error) from None
 
 
-def decode_any_image(data: bytes, kind: str, size: tuple[int, int]) -> Pixels:
-    """Decode the first frame of a PNG, WebP, BMP or GIF of `size` (width, height) to uint8 [height, width, 3]."""
+def decode_any_image(data: bytes, kind: str, size: tuple[int, int], *, deep: bool = False) -> Levels:
+    """Decode the first frame of a PNG, WebP, BMP, GIF or TIFF of `size` (width, height) to uint8 [height, width, 3].
+
+    deep: the file has levels of 16 bits, which are kept: uint16. Raises LoaderError E-UNSUPPORTED for rare layouts.
+    """
+    data = without_orientation(data) if kind == "TIFF" else data
     with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-                return _convert_checked(image, size)
+                if not deep:
+                    return _convert_checked(image, size)
+                if image.size != size:
+                    raise LoaderError("E-CORRUPT", f"the {kind} declares {size} and {image.size} pixels")
+                return _decode_deep(image, data, kind)
         except _DAMAGE as error:
             raise _failure(error) from None
+
+
+def _decode_deep(image: ImageFile.ImageFile, data: bytes, kind: str) -> Levels:
+    """Decode an open image with 16 bits to uint16 [height, width, 3].
+
+    Pillow has no mode for colour of 16 bits: it keeps the upper bytes of levels. So the lower ones are decoded as the
+    upper ones of the other byte order.
+    """
+    layout = _layout_of(image)
+    if image.mode.startswith("I"):
+        grey = np.asarray(image).astype(np.uint16)
+    elif layout == "LA;16B":  # two levels of 16 bits are four of 8
+        high, low = np.moveaxis(_read_as(image, "RGBA"), 2, 0)[:2].astype(np.uint16)
+        grey = high << 8 | low
+    elif layout[:-1] in ("RGB;16", "RGBA;16", "RGBX;16"):
+        with Image.open(io.BytesIO(data), formats=(kind,)) as again:
+            lower = _read_as(again, layout[:-1] + _OTHER_ORDER[layout[-1]])
+        return np.asarray(image)[:, :, :3].astype(np.uint16) << 8 | lower[:, :, :3]
+    else:
+        raise LoaderError("E-UNSUPPORTED", f"a {kind} of 16 bits with the layout {layout}: convert it to grey or RGB")
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _layout_of(image: ImageFile.ImageFile) -> str:
+    args: Any = image.tile[0].args
+    return str(args if isinstance(args, str) else args[0])
+
+
+def _read_as(image: ImageFile.ImageFile, layout: str) -> Pixels:
+    """Decode an image whose samples are taken to lie as Pillow's raw mode `layout` says."""
+    tiles: list[Any] = image.tile
+    image.tile = [
+        tile._replace(args=layout if isinstance(tile.args, str) else (layout, *tile.args[1:])) for tile in tiles
+    ]
+    return np.asarray(image)
 
 
 def read_exif_orientation(payload: bytes) -> int:
@@ -137,7 +184,7 @@ def read_exif_orientation(payload: bytes) -> int:
 
 
 def read_file_orientation(data: bytes, kind: str) -> int:
-    """Return the EXIF orientation of a PNG, WebP, BMP or GIF; 1 if it has none."""
+    """Return the EXIF orientation of a PNG, WebP, BMP, GIF or TIFF; 1 if it has none."""
     with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:

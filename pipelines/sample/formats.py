@@ -1,4 +1,4 @@
-"""Recognising PNG, GIF, BMP and WebP files by their first bytes, reading their size and detecting truncation.
+"""Recognising PNG, GIF, BMP, WebP and TIFF files by their first bytes, reading their size and detecting truncation.
 
 This is done here and not by a decoder, because a file that is too large or has no end is rejected before decoding.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample import tiff_header as tiff
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 # Limits beyond which a file is junk, or crafted to keep a decoder busy. Encoders write GIF sub-blocks of 255 bytes and
@@ -19,7 +20,7 @@ _GIF_BLOCKS, _GIF_BLOCK_BYTES, _GIF_LEAD_BYTES = 100_000, 64, 1 << 20
 _PNG_CHUNKS, _PNG_CHUNK_BYTES = 10_000, 1024
 _GIF_INTRODUCER = re.compile(rb"[!,;]")
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-_MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM")
+_MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM", *tiff.MAGICS)
 
 
 class FileFormat(NamedTuple):
@@ -140,8 +141,8 @@ def _read_webp_size(data: bytes) -> tuple[int, int]:
 def read_format(data: bytes) -> FileFormat:
     """Read format and size of a file other than a JPEG from its content; its name does not matter.
 
-    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP and GIF, E-TRUNC for a truncated
-    header, E-CORRUPT for an invalid one.
+    Raises LoaderError: E-EMPTY for no bytes, E-FORMAT for anything but PNG, WebP, BMP, GIF and TIFF, E-TRUNC for a
+    truncated header, E-CORRUPT for an invalid one, E-UNSUPPORTED.
     """
     if not data:
         raise LoaderError("E-EMPTY", "the file is empty")
@@ -153,9 +154,11 @@ def read_format(data: bytes) -> FileFormat:
         return FileFormat("WEBP", *_read_webp_size(data))
     if data.startswith(b"BM"):
         return FileFormat("BMP", *_read_bmp_size(data))
+    if data.startswith(tiff.MAGICS):
+        return FileFormat("TIFF", *tiff.read_tiff(data)[:2])
     if len(data) < 12 and (any(m.startswith(data) for m in _MAGICS) or data.startswith(b"RIFF")):
         raise LoaderError("E-TRUNC", f"the image file has only {len(data)} bytes")
-    raise LoaderError("E-FORMAT", f"not a JPEG, PNG, WebP, BMP or GIF: the file begins with {data[:16]!r}")
+    raise LoaderError("E-FORMAT", f"not a JPEG, PNG, WebP, BMP, GIF or TIFF: the file begins with {data[:16]!r}")
 
 
 def check_end(data: bytes, name: str) -> None:
@@ -171,6 +174,9 @@ def check_end(data: bytes, name: str) -> None:
     elif name == "WEBP":
         if struct.unpack_from("<I", data, 4)[0] + 8 > len(data):
             raise LoaderError("E-TRUNC", "the WebP is shorter than its RIFF header declares")
+    elif name == "TIFF":
+        if tiff.read_tiff(data).end > len(data):
+            raise LoaderError("E-TRUNC", "the TIFF ends before its last strip")
     elif _find_bmp_end(data) > len(data):
         raise LoaderError("E-TRUNC", "the BMP ends before its last row")
 
@@ -185,7 +191,13 @@ def _check_png_chunks(data: bytes) -> None:
 
 
 def bytes_per_pixel(data: bytes, name: str) -> int:
-    """Return how many bytes per pixel the file declares; 4 unless it is a PNG with 16 bits per sample."""
-    if name != "PNG":
-        return 4
-    return max(4, data[24] * _PNG_CHANNELS.get(data[25], 4) // 8)
+    """Return how many bytes per pixel the file declares, at least 4."""
+    if name == "TIFF":
+        header = tiff.read_tiff(data)
+        return max(4, header.bits * header.samples // 8)
+    return max(4, data[24] * _PNG_CHANNELS.get(data[25], 4) // 8) if name == "PNG" else 4
+
+
+def has_16_bits(data: bytes, name: str) -> bool:
+    """Return whether the file declares levels of 16 bits."""
+    return data[24] == 16 if name == "PNG" else name == "TIFF" and tiff.read_tiff(data).bits == 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.image_types import Levels, Window
 
 # EXIF 2.32, tag 0x0112: how to turn stored pixels upright (transpose, then mirror left-right, then mirror top-bottom).
 _STEPS: dict[int, tuple[bool, bool, bool]] = {
@@ -22,8 +22,8 @@ def swaps_sides(orientation: int) -> bool:
     return _STEPS[orientation][0]
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Return a view of stored pixels, uint8 [height, width, 3], turned upright."""
+def upright(pixels: Levels, orientation: int) -> Levels:
+    """Return a view of stored pixels, [height, width, 3], turned upright."""
     transpose, mirror_x, mirror_y = _STEPS[orientation]
     turned = pixels.transpose(1, 0, 2) if transpose else pixels
     turned = turned[:, ::-1] if mirror_x else turned

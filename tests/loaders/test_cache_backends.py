@@ -29,12 +29,12 @@ from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.cache_encode.encode import SampleEncoder
-from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.choose import suits_threads
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.open_source import open_source
 from penstock.loaders.profile import Profile, save_profile
+from penstock.loaders.rows import native_rows
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import imagenet_train

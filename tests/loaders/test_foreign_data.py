@@ -21,7 +21,7 @@ from penstock.loaders import LoaderError, create_loader, open_source
         ("a.npz", "load it, and pass \\(images uint8"),
         ("a.txt", r"a table \(\.csv\)"),
         ("a.json", r"write it as \.jsonl"),
-        ("a.tif", "convert it to JPEG"),
+        ("a.ppm", "convert it to JPEG"),
     ],
 )
 def test_a_file_of_another_format_names_a_way(tmp_path: Path, name: str, cure: str) -> None:

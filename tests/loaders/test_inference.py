@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import runpy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,7 @@ def serve(loader: Loader) -> tuple[list[str], list[int], list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "form"),
-    [
-        *((backend, form) for backend in ("torch", "hdf5") for form in ("folder", "list", "pattern")),
-        ("torch", "joined"),
-    ],
+    ("backend", "form"), [*product(("torch", "hdf5"), ("folder", "list", "pattern")), ("torch", "joined")]
 )
 def test_paths_come_in_order_with_a_short_last_batch(flat: Path, tmp_path: Path, backend: str, form: str) -> None:
     files = names(flat)

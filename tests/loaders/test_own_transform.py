@@ -16,9 +16,9 @@ from photo_folder import write_folder
 from transform_functions import ByName, Faulty, Module, from_global_state, from_own_state, jitter, mean, roll
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.engine.layout import Part
-from penstock.loaders.engine.own_transform import OwnTransform
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.rows.layout import Part
+from penstock.loaders.rows.own_transform import OwnTransform
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.spec import ImagePipeline
 
@@ -49,7 +49,7 @@ def serve(loader: Loader, epochs: int = 2) -> list[tuple[Any, ...]]:
     return [as_bytes(batch) for _ in range(epochs - loader.epoch) for batch in loader.batches()]
 
 
-@pytest.mark.parametrize("function", [jitter, roll, from_global_state, mean, Module(), ByName()], ids=str)
+@pytest.mark.parametrize("function", [jitter, roll, from_global_state, mean, Module(), ByName()])
 def test_the_result_depends_on_the_sample_alone(photos: Path, function: Any) -> None:
     """On any workers, ranks, or after a resume; and the program's own random state stays as it was."""
     random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002

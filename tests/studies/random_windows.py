@@ -23,7 +23,7 @@ import torch
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.engine.sample_reader import SampleReader
+from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.loaders.sources.contract import LocatedSource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.native.library import native_library

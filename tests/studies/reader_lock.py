@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.engine.producer import Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
+from penstock.loaders.rows.producer import Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule

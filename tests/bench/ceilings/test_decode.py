@@ -16,7 +16,7 @@ from penstock.bench.ceilings import decode as module
 from penstock.bench.ceilings import native, probes
 from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.engine.sample_reader import SampleReader
+from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.pipelines import LoaderError, imagenet_train
 
 

@@ -19,9 +19,9 @@ from producer_settings import producer_settings
 
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.engine import native_rows
-from penstock.loaders.engine.producer import Aborted
 from penstock.loaders.engine.work import BATCH_ROW
+from penstock.loaders.rows import native_rows
+from penstock.loaders.rows.producer import Aborted
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.engine_contract import Cursor

@@ -12,10 +12,10 @@ from strict_copies import META, StrictCopies
 
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
-from penstock.loaders.engine.layout import image_layout
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.batch_feed import DeviceFeed
+from penstock.loaders.rows.layout import image_layout
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.pipelines import imagenet_train

@@ -20,8 +20,8 @@ from producer_settings import producer_settings
 
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.engine.producer import Producer
 from penstock.loaders.engine.work import BATCH_ROW
+from penstock.loaders.rows.producer import Producer
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask

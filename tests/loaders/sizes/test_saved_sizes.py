@@ -14,7 +14,7 @@ from PIL import Image
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.cache_build.for_source import prepare_source
-from penstock.loaders.engine import native_rows
+from penstock.loaders.rows import native_rows
 from penstock.loaders.sizes import read_sizes, saved_sizes
 from penstock.loaders.sizes.saved_sizes import image_sizes
 from penstock.pipelines import imagenet_train

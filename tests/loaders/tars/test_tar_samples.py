@@ -109,7 +109,7 @@ def test_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
         ("left.jpg right.jpg", "right.jpg", "right.jpg"),
         ("png webp", "jpg png", "png"),
         ("jpg", "png", None),
-        ("cls txt tiff npy jpgs", "", None),
+        ("cls txt ppm npy jpgs", "", None),
     ],
 )
 def test_the_image_of_a_sample(suffixes: str, wanted: str, chosen: str | None) -> None:

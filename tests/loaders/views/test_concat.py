@@ -14,7 +14,7 @@ from photo_folder import photo, write_folder
 from penstock.loaders import concat, create_loader, open_source
 from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.engine.native_rows import native_rows
+from penstock.loaders.rows.native_rows import native_rows
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source, WindowSource, is_cache, is_located
 from penstock.loaders.sources.image_folder import ImageFolder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.loaders.engine.producer_settings import ProducerSettings
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines import imagenet_train
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.own_transform import draw_words
-from penstock.loaders.engine.producer_settings import ProducerSettings
-from penstock.loaders.engine.slots import Slot
+from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.own_transform import draw_words
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.errors import LoaderError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
-from penstock.loaders.engine.layout import BatchLayout, Part, image_layout
-from penstock.loaders.engine.native_rows import Plan
-from penstock.loaders.engine.own_transform import OwnTransform
-from penstock.loaders.engine.sample_reader import SoundSamples
 from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
+from penstock.loaders.rows.layout import BatchLayout, Part, image_layout
+from penstock.loaders.rows.native_rows import Plan
+from penstock.loaders.rows.own_transform import OwnTransform
+from penstock.loaders.rows.sample_reader import SoundSamples
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bucket_order import Size
 from penstock.loaders.stream.engine_contract import Cursor

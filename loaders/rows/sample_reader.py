@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.sources.contract import Source, WindowSource
 from penstock.loaders.sources.source_faults import call_source
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import ImagePart, Pixels, Window
+from penstock.pipelines.image_types import ImagePart, Levels, Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.orientation import stored_window
 
@@ -24,14 +24,14 @@ class Loaded(NamedTuple):
 
     Attributes:
         sample: index in the source.
-        data: the encoded image, or pixels uint8 [height, width, 3]; None where only the crop's part is read, later.
+        data: the encoded image, or pixels [height, width, 3]; None where only the crop's part is read, later.
         probe: what the header says; None for pixels.
         width: width of the upright image in pixels.
         height: height of the upright image in pixels.
     """
 
     sample: int
-    data: bytes | Pixels | None
+    data: bytes | Levels | None
     probe: ImageInfo | None
     width: int
     height: int
@@ -80,7 +80,7 @@ class SampleReader:
             probe = self._decoder.probe_stored(size)
             return Loaded(sample, None, probe, probe.width, probe.height)
         data = self._time_call(call_source, self._source.read, sample)
-        if isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[2:] == (3,):
+        if isinstance(data, np.ndarray) and data.shape[2:] == (3,) and self._decoder.takes(data.dtype):
             return Loaded(sample, data, None, data.shape[1], data.shape[0])
         if not isinstance(data, bytes):
             raise _type_error(data)
@@ -94,8 +94,8 @@ class SampleReader:
         stored = stored_window(window, item.width, item.height, item.probe.orientation)
         return self._time_call(call_source, self._windows.read_window, item.sample, stored), stored
 
-    def crop(self, item: Loaded, window: Window) -> Pixels:
-        """Decode `window` of the upright image: uint8 [height, width, 3], valid until the next call."""
+    def crop(self, item: Loaded, window: Window) -> Levels:
+        """Decode `window` of the upright image: uint8, or uint16, [height, width, 3], valid until the next call."""
         x, y, w, h = window
         self.repair = ""
         if item.probe is None:
@@ -133,4 +133,5 @@ class SampleReader:
 def _type_error(data: Any) -> LoaderError:
     got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
     cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
-    return LoaderError("E-DATASET", cause, fix="convert what it returns, such as a memoryview with bytes()")
+    fix = "convert what it returns, such as a memoryview with bytes()"
+    return LoaderError("E-DATASET", cause, fix="pass ImagePipeline(depth=16)" if "uint16" in got else fix)

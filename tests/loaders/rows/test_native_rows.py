@@ -19,13 +19,13 @@ from repaired_jpegs import cut
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.engine import native_rows
 from penstock.loaders.engine.choose import suits_threads
 from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.engine.producer import Aborted, Producer
-from penstock.loaders.engine.producer_settings import ProducerSettings
 from penstock.loaders.engine.work import BATCH_ROW
 from penstock.loaders.open_source import open_source
+from penstock.loaders.rows import native_rows
+from penstock.loaders.rows.producer import Aborted, Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import is_located
 from penstock.loaders.sources.folder_index import FolderIndex, write_index

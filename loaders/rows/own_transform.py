@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.engine.layout import Part
+from penstock.loaders.rows.layout import Part
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels

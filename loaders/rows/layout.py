@@ -79,6 +79,32 @@ class BatchLayout(NamedTuple):
         )
 
 
+class Slot(NamedTuple):
+    """Hold the memory of one slot.
+
+    Attributes:
+        layout: where the arrays of the batch lie in `memory`.
+        memory: uint8 [bytes].
+        rows: batch_row [batch].
+    """
+
+    layout: BatchLayout
+    memory: npt.NDArray[np.uint8]
+    rows: npt.NDArray[np.void]
+
+    @property
+    def images(self) -> tuple[npt.NDArray[np.uint8], ...]:
+        """The images of each view, [batch, height, width, channels]."""
+        return self.layout.arrays(self.memory)[: self.layout.num_views]
+
+    @property
+    def extras(self) -> dict[str, npt.NDArray[Any]]:
+        """The other arrays that workers make, [batch, ...], by name."""
+        layout = self.layout
+        names = [name for name, _ in layout.extras]
+        return dict(zip(names, layout.arrays(self.memory)[layout.num_views :], strict=True))
+
+
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
     """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
     parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.native_rows import Keys, NativeRows, Plan, native_rows
-from penstock.loaders.engine.producer_settings import ProducerSettings
-from penstock.loaders.engine.python_rows import PythonRows, pad_rows
-from penstock.loaders.engine.slots import Slot
-from penstock.loaders.engine.transform_step import TransformStep
 from penstock.loaders.fields.worker_fields import WorkerFields
+from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, native_rows
+from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.rows.python_rows import PythonRows, pad_rows
+from penstock.loaders.rows.transform_step import TransformStep
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress, Rows, upright_sizes

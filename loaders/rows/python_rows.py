@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.engine.native_rows import Plan
-from penstock.loaders.engine.producer_settings import ProducerSettings
-from penstock.loaders.engine.sample_reader import Loaded, SampleReader
-from penstock.loaders.engine.slots import Slot
 from penstock.loaders.fields.worker_fields import WorkerFields
+from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.native_rows import Plan
+from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.rows.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.pipelines.errors import LoaderError

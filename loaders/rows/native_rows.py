@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.engine.layout import BatchLayout
+from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.sources.contract import LocatedSource, Source, is_located
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window

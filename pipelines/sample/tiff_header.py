@@ -1,0 +1,93 @@
+"""The first directory of a TIFF file: size, levels and orientation of its image, and where its pixels end.
+
+TIFF 6.0, sections 2 and 8. BigTIFF is not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.errors import LoaderError
+
+MAGICS = (b"II*\0", b"MM\0*")
+_WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 274, 277, 339
+_PARTS = ((273, 279), (324, 325))  # offsets and lengths of strips, of tiles
+_TYPES = {1: "u1", 3: "u2", 4: "u4"}  # BYTE, SHORT, LONG
+_UNSIGNED = 1
+
+
+class TiffHeader(NamedTuple):
+    """Hold what the first directory says.
+
+    Attributes:
+        width: of the stored image, in pixels.
+        height: of the stored image, in pixels.
+        bits: of each level.
+        samples: levels per pixel.
+        end: where the last strip or tile ends, in bytes; 0 where that is not said.
+        orientation_at: where the orientation is stored, in bytes; 0 for none.
+    """
+
+    width: int
+    height: int
+    bits: int
+    samples: int
+    end: int
+    orientation_at: int
+
+
+def read_tiff(data: bytes) -> TiffHeader:
+    """Read the header. Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that are no whole numbers."""
+    order = "<" if data.startswith(b"II") else ">"
+    values: dict[int, npt.NDArray[np.uint64]] = {}
+    places: dict[int, int] = {}
+    try:
+        (directory,) = struct.unpack_from(f"{order}I", data, 4)
+        (count,) = struct.unpack_from(f"{order}H", data, directory)
+        for at in range(directory + 2, directory + 2 + 12 * count, 12):
+            tag, kind, number = struct.unpack_from(f"{order}HHI", data, at)
+            struct.unpack_from("4s", data, at + 8)
+            if tag in _TAGS and kind in _TYPES:
+                values[tag], places[tag] = _read_values(data, at + 8, order, _TYPES[kind], number)
+    except (struct.error, ValueError):
+        raise LoaderError("E-TRUNC", "the file ends inside its TIFF header") from None
+    if not {_WIDTH, _HEIGHT} <= set(values):
+        raise LoaderError("E-CORRUPT", "the TIFF does not declare a size")
+    bits, samples, form = (int(values[tag].max()) if tag in values else 1 for tag in (_BITS, _SAMPLES, _SAMPLE_FORMAT))
+    if bits > 16 or form != _UNSIGNED:
+        kind = {2: "signed", 3: "float"}.get(form, "unsigned")
+        cause = f"the TIFF has {kind} levels of {bits} bits"
+        raise LoaderError("E-UNSUPPORTED", cause, fix="convert it to unsigned levels of at most 16 bits")
+    parts = [pair for pair in _PARTS if set(pair) <= set(values)]
+    ends = [_find_end(values[offsets], values[lengths]) for offsets, lengths in parts]
+    width, height = int(values[_WIDTH][0]), int(values[_HEIGHT][0])
+    return TiffHeader(width, height, bits, samples, max(ends, default=0), places.get(_ORIENTATION, 0))
+
+
+_TAGS = {_WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT, *(tag for pair in _PARTS for tag in pair)}
+
+
+def _read_values(data: bytes, at: int, order: str, kind: str, number: int) -> tuple[npt.NDArray[np.uint64], int]:
+    """Return the values of an entry, and where they lie; raises ValueError beyond the end of the data."""
+    if number == 0:
+        raise LoaderError("E-CORRUPT", "the TIFF has an entry without a value")
+    if number * np.dtype(order + kind).itemsize > 4:
+        (at,) = struct.unpack_from(f"{order}I", data, at)
+    return np.frombuffer(data, order + kind, number, at).astype(np.uint64), at
+
+
+def _find_end(offsets: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> int:
+    if len(offsets) != len(lengths):
+        raise LoaderError("E-CORRUPT", f"the TIFF has {len(offsets)} parts, and lengths of {len(lengths)}")
+    return int((offsets + lengths).max())
+
+
+def without_orientation(data: bytes) -> bytes:
+    """Return the file with its image declared upright, so that Pillow returns the pixels as they are stored."""
+    at = read_tiff(data).orientation_at
+    upright = b"\1\0" if data.startswith(b"II") else b"\0\1"
+    return data if at == 0 or data[at : at + 2] == upright else b"".join((data[:at], upright, data[at + 2 :]))
