@@ -1,4 +1,4 @@
-"""Pipelines of published training recipes: timm's A1 to A3, DeiT III, SimCLR and DINO.
+"""Pipelines of published training recipes: timm's, DeiT III, SimCLR, DINO, torchvision's for masks and boxes.
 
 Each function takes the size of the images, and fields of ImagePipeline and of Augmentations that replace its own. In
 all of them images are resized by antialiased bilinear interpolation, where timm, DeiT III and DINO take bicubic or draw
@@ -118,6 +118,32 @@ def dino_local(size: _Size = 96, **settings: Any) -> ImagePipeline:
     Source: see dino_global_1.
     """
     return imagenet_train(size, **{"scale": (0.05, 0.4), "blur": 0.5, **_DINO_COLOR, **settings})
+
+
+def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Any) -> ImagePipeline:
+    """Return a training pipeline for semantic segmentation: the shorter side drawn from 0.5 to 2 of `base`, a crop.
+
+    Source: SegmentationPresetTrain in references/segmentation/presets.py of pytorch/vision. Images that are smaller
+    than the crop are padded on all sides, black, where the reference pads right and below. Masks of with_fields follow.
+    """
+    recipe: dict[str, Any] = {"crop": "random", "shorter_side": (base // 2, 2 * base)}
+    return imagenet_train(size, **{**recipe, **settings})
+
+
+def detection_train(size: _Size = 1024, **settings: Any) -> ImagePipeline:
+    """Return a training pipeline for detection with large-scale jitter: scaled by 0.1 to 2, cropped or padded.
+
+    Source: Ghiasi et al.: "Simple copy-paste is a strong data augmentation method for instance segmentation", arXiv
+    2012.07177; DetectionPresetTrain with "lsj" in references/detection/presets.py of pytorch/vision. Padding has the
+    mean colour, right and below. Boxes, keypoints and masks of with_fields follow.
+    """
+    recipe: dict[str, Any] = {
+        "crop": "scale_jitter",
+        "jitter": (0.1, 2.0),
+        "align": "top_left",
+        "fill": (123, 117, 104),
+    }
+    return imagenet_train(size, **{**recipe, **settings})
 
 
 def _timm(size: _Size, recipe: dict[str, Any], settings: dict[str, Any]) -> ImagePipeline:

@@ -17,6 +17,7 @@ from recipe_references import RECIPES, WORDS, apply_step
 from penstock.pipelines import presets
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
+from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, checked_views
 
@@ -129,3 +130,19 @@ def test_three_augment_takes_each_of_three_equally_often() -> None:
     counts = Counter(plan.ops[0].tolist())
     assert set(counts) == {Op.GRAYSCALE, Op.SOLARIZE, Op.BLUR}
     assert all(2780 < count < 3220 for count in counts.values())  # 5 standard errors
+
+
+def test_crops_of_segmentation_and_detection_scale_as_the_references() -> None:
+    """The share of the image that a crop shows follows from the scale that is drawn: from half to twice, 0.1 to 2."""
+    n, side = 2000, 1000
+    sides = np.full(n, side)
+    seen = plan_batch(presets.segmentation_train(), 1, 0, np.arange(n), sides, sides * 2)
+    scales = seen.places[:, 2] / seen.windows[:, 2]  # output pixels per source pixel
+    assert scales.min() == pytest.approx(0.26, abs=0.01)  # the shorter side becomes 260 to 1040
+    assert scales.max() == pytest.approx(1.04, abs=0.01)
+    assert scales.mean() == pytest.approx(0.65, abs=0.02)
+    seen = plan_batch(presets.detection_train(), 1, 0, np.arange(n), sides, sides)
+    scales = seen.places[:, 2] / seen.windows[:, 2]
+    assert scales.min() == pytest.approx(0.1 * 1.024, abs=0.01)
+    assert scales.max() == pytest.approx(2 * 1.024, abs=0.03)
+    assert (seen.places[:, :2] == 0).all()
