@@ -78,10 +78,11 @@ def create_loader(
 ) -> Loader:
     """Make a loader of (images, labels).
 
-    Images are [batch, 3, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets float32
-    [batch, num_classes] where the pipeline mixes samples. Labels of other kinds, such as regression targets or several
-    per image, are described at with_labels. Raises ValueError for settings that cannot work, LoaderError
-    for data, resources and missing packages.
+    Images are [batch, channels, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets
+    float32 [batch, num_classes] where the pipeline mixes samples. Labels of other kinds, such as regression targets or
+    several per image, are described at with_labels. Data with fields (masks, boxes, keypoints, text; see with_fields)
+    is served as dicts, {"images": ..., "labels": ..., "mask": ...}. Raises ValueError for settings that cannot work,
+    LoaderError for data, resources and missing packages.
 
     An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1.
 
@@ -94,14 +95,15 @@ def create_loader(
         source: a folder of images (class folders, or flat for one class); a list of (path, label); a table (.csv, .tsv,
             .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset; Arrow or Parquet files that
             hold images, or a Dataset of Hugging Face; an HDF5 cache; a pair (images uint8 [n, h, w, 3], labels); a
-            pattern of paths such as "train-{0000..1023}.tar"; a list of these; what split, concat, mix and with_labels
-            return; or a Source of your own. All but arrays also by URL (s3://, gs://, az://, https://): files,
-            patterns, a folder "s3://bucket/train/", lists and tables of URLs.
+            pattern of paths such as "train-{0000..1023}.tar"; a list of these; what split, concat, mix, with_labels and
+            with_fields return; or a Source of your own. All but arrays also by URL (s3://, gs://, az://, https://):
+            files, patterns, a folder "s3://bucket/train/", lists and tables of URLs.
         backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
             does not depend on it.
         pipeline: imagenet_train() unless given. Several are several views of each image, which is read and decoded
             once for all: `images` is then a tuple, [batch, 3, height, width] for each view. Views differ in crop, size
-            and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6.
+            and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6. Crops
+            "five" and "ten" are 5 and 10 views. Published recipes are in penstock.pipelines.presets.
         batch_size: samples per batch on each rank; {0: 512, 6: 320} for other numbers from epoch 6 on, for example.
         sizes: image sizes that change by epoch, such as {0: 128, 6: 160, 10: (224, 192)}, each a side or (height,
             width); by default the pipeline's size.
@@ -110,7 +112,8 @@ def create_loader(
             the same size at each step. Without drop_last the last batch of each bucket is short, or padded. The sizes
             of the images are read from their headers once, and kept next to the index of a folder.
         device: where the batches go.
-        dtype: uint8 hands out raw pixels; float32, float16 and bfloat16 are normalised.
+        dtype: uint8 hands out raw pixels, of a pipeline with depth=16 uint16; float32, float16 and bfloat16 are
+            normalised.
         seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
             crops for the same index, whatever their pipelines: take different seeds for independent views.
         shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
@@ -183,6 +186,8 @@ def create_loader(
     choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
+    if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
+        raise ValueError("depth=16 needs the image files: caches hold 8 bits of each level")
     place = distributed_place(rank, world_size, certain=False)
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], bucket_sizes, seed, shuffled=bool(shuffle), refuses=refuses)

@@ -15,7 +15,7 @@ from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.placement import corners_of, place_boxes, place_keypoints
-from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.plan.crops import BatchPlan
 
 _EMPTY = {"text": "", "bytes": b"", "json": None}  # in rows without a sample
@@ -36,7 +36,9 @@ def _with_fields(next_batch: Callable[[], HostBatch], source: FieldSource) -> Ho
             served[name][batch.index < 0] = kind.ignore_index
     rows = np.flatnonzero(batch.index >= 0)
     try:
-        values = source.fields(batch.index[rows])
+        values = source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
+        if not len(rows):  # a source of the user's may not take an empty list of samples
+            values = {name: take_rows(value, rows) for name, value in values.items()}
         for name, kind in kinds.items():
             if kind.kind in _EMPTY:
                 served[name] = _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
@@ -82,8 +84,7 @@ def _in_order(kinds: dict[str, FieldKind], served: dict[str, Any]) -> list[str]:
 
 def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
     """Return the elements of `rows` as those of a batch of `count` rows. Raises ValueError for unequal lengths."""
-    if len(values.lengths) != len(rows) or any(len(part) != values.lengths.sum() for part in values.parts):
-        raise ValueError(f"{len(rows)} samples were asked for, and lengths and parts must be of these")
+    values.checked(len(rows))
     lengths = np.zeros(count, np.int64)
     lengths[rows] = values.lengths
     return values._replace(lengths=lengths)

@@ -72,7 +72,8 @@ class WorkerFields:
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:
         assert self._source is not None
         try:
-            values = self._source.fields(about["index"].astype(np.int64))
+            fields = self._source.fields(about["index"].astype(np.int64))
+            values = {name: fields[name].checked(len(rows)) for name in self._boxes}
         except LoaderError:
             raise
         except Exception as error:

@@ -38,8 +38,6 @@ class TransformStep:
         keys: npt.NDArray[np.int64] | None,
     ) -> None:
         """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError."""
-        for name, array in crops.extras.items():
-            slot.extras[name][...] = array
         for name, made in crops.extras.items():
             slot.extras[name][...] = made
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys

@@ -11,6 +11,7 @@ from penstock.pipelines.batch.blur import blur_each, blur_together
 from penstock.pipelines.batch.color import adjust_color, adjust_hue, adjust_sharpness, make_grey
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
+from penstock.pipelines.plan.moves import inverse_matrices
 
 # A batch is processed in pieces of this many pixels: on a CPU the intermediate results stay in the processor's cache,
 # on another device they take less than half a gigabyte.
@@ -84,7 +85,7 @@ def _apply_group(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats
     """Apply one operation to each image, in place; all belong to the same group."""
     op = Op(ops[0])
     if op in geometry.OPS:
-        geometry.warp(images, geometry.inverse_matrices(ops, values, (images.shape[1], images.shape[2])))
+        geometry.warp(images, inverse_matrices(ops, values, (images.shape[1], images.shape[2])))
     elif op >= Op.SHEAR_X_BILINEAR:
         interpolate.warp_smoothly(images, ops, values, fill)
     elif op in lookup_tables.OPS:

@@ -10,10 +10,10 @@ import torch
 
 from penstock.pipelines.batch.color import hsv_tables, hue_shifts
 from penstock.pipelines.batch.erase_and_mix import compute_given_shares
-from penstock.pipelines.batch.geometry import fixed_steps, inverse_matrices
 from penstock.pipelines.batch.lookup_tables import make_posterize_masks, make_stretch_factors
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
+from penstock.pipelines.plan.moves import fixed_steps, inverse_matrices
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _TABULATED = (Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE)

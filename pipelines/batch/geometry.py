@@ -9,41 +9,13 @@ import torch
 from penstock.pipelines.batch import device_ops
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
+from penstock.pipelines.plan.moves import fixed_steps
 
 OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
-_FIXED = 65536.0  # one, in the 16.16 fixed point that Pillow's affine_fixed computes coordinates in
-
-
-def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int, int]) -> Floats:
-    """Compute the source position of each output pixel, float64 [n, 6]: x' = a x + b y + c and y' = d x + e y + f.
-
-    Conventions are torchvision's: a shear keeps the upper left corner in place, a rotation is counter-clockwise around
-    the centre. `size` is (height, width) in pixels.
-    """
-    height, width = size
-    matrices = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(ops), 1))
-    # As in torchvision, which gives a shear in degrees: the result may differ from the slope in the last bit.
-    slopes = np.tan(np.radians(np.degrees(np.arctan(values))))
-    matrices[:, 1] = np.where(ops == Op.SHEAR_X, slopes, 0.0)
-    matrices[:, 3] = np.where(ops == Op.SHEAR_Y, slopes, 0.0)
-    matrices[:, 2] = np.where(ops == Op.TRANSLATE_X, -values, 0.0)
-    matrices[:, 5] = np.where(ops == Op.TRANSLATE_Y, -values, 0.0)
-    angles = -np.radians(values % 360.0)  # PIL.Image.Image.rotate
-    cos, sin = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
-    x, y = width / 2, height / 2
-    rotations = np.stack((cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y), 1)
-    return np.where((ops == Op.ROTATE)[:, None], rotations, matrices)
-
-
-def fixed_steps(matrices: Floats) -> npt.NDArray[np.int32]:
-    """Turn matrices [n, 6] into Pillow's steps of 16.16 fixed point, from the first pixel's centre: int32 [6, n]."""
-    a, b, c, d, e, f = matrices.T
-    starts = np.stack((a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5))
-    return np.floor(starts * _FIXED + 0.5).astype(np.int32)
 
 
 def warp(images: torch.Tensor, matrices: Floats) -> None:
-    """Move the pixels of uint8 [n, height, width, 3], in place; `matrices` are those of inverse_matrices, [n, 6]."""
+    """Move the pixels of uint8 [n, height, width, 3], in place; `matrices`: of moves.inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
     fixed = fixed_steps(matrices)[:, :, None, None]
     # Pixels outside the image are taken from a black frame of one pixel.

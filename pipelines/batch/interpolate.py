@@ -7,13 +7,12 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch.color import constants, to_planes
-from penstock.pipelines.batch.geometry import inverse_matrices
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
+from penstock.pipelines.plan.moves import inverse_matrices, plain_moves
 
 _FIRSTS = {Op.SHEAR_X_BILINEAR: 2, Op.SHEAR_X_BICUBIC: 4}  # of each kind, with the number of taps along an axis
 _ACROSS, _DOWN = (Op.SHEAR_X, Op.TRANSLATE_X), (Op.SHEAR_Y, Op.TRANSLATE_Y)
-_NUM_MOVES = Op.ROTATE - Op.SHEAR_X + 1
 # Those of a group move along the same axes.
 GROUPS = tuple(
     tuple(Op(first + op - Op.SHEAR_X) for op in moves) for first in _FIRSTS for moves in (_ACROSS, _DOWN, (Op.ROTATE,))
@@ -31,15 +30,15 @@ def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Float
     thousand: it computes in float64.
     """
     n, height, width, _ = images.shape
-    moves = (ops - Op.SHEAR_X_BILINEAR) % _NUM_MOVES + Op.SHEAR_X
     taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
-    matrices = inverse_matrices(moves, values, (height, width))
+    matrices = inverse_matrices(ops, values, (height, width))
+    move = Op(plain_moves(ops[:1])[0])
     step = max(1, (_CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS) // (height * width))
     # A CPU uses the memory again for each piece: fresh pages cost as much as the work.
     memory = torch.empty((3, 3 * min(n, step) * height * width), dtype=torch.float32, device=images.device)
     for first in range(0, n, step):
         piece = slice(first, first + step)
-        _warp_piece(images[piece], matrices[piece], taps, Op(moves[0]), fill, memory)
+        _warp_piece(images[piece], matrices[piece], taps, move, fill, memory)
 
 
 def _warp_piece(

@@ -25,6 +25,14 @@ class Ragged(NamedTuple):
         """The row of each element, int [elements]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
+    def checked(self, count: int) -> Ragged:
+        """Return this, which must have `count` rows. Raises ValueError."""
+        if len(self.lengths) != count or any(len(part) != self.lengths.sum() for part in self.parts):
+            elements = ", ".join(str(len(part)) for part in self.parts)
+            what = f"{len(self.lengths)} lengths of {self.lengths.sum()} elements, and {elements} elements"
+            raise ValueError(f"{count} samples were asked for, got {what}")
+        return self
+
     def keep(self, kept: npt.NDArray[np.bool_]) -> Ragged:
         """Return the elements that `kept`, bool [elements], says."""
         lengths = np.bincount(self.rows[kept], minlength=len(self.lengths)).astype(np.int64)

@@ -96,3 +96,14 @@ def test_the_settings_are_seen_in_the_pixels(photos: Path) -> None:
     assert torch.stack(crops, 1).shape == (BATCH, 10, 3, 16, 24)
     assert torch.equal(crops[5], crops[1].flip(3))  # upper left of the mirrored image
     assert len(np.unique(first("turned").turns)) > 1
+
+
+def test_a_cache_is_refused_for_16_bits(photos: Path, cache: Path) -> None:
+    deep = ImagePipeline(size=(16, 16), depth=16)
+    for settings in ({"backend": "hdf5", "cache": cache}, {"backend": "dali", "cache": cache}):
+        with pytest.raises(ValueError, match="depth=16 needs the image files"):
+            create_loader(photos, pipeline=deep, batch_size=4, **settings)
+    with create_loader(photos, pipeline=deep, batch_size=4, dtype=torch.uint16, shuffle=False, workers=2) as loader:
+        images = next(loader.batches()).images
+    assert images.dtype == torch.uint16
+    assert (images.to(torch.int32) > 255).any()

@@ -16,7 +16,7 @@ from recipe_references import RECIPES, WORDS, apply_step
 
 from penstock.pipelines import presets
 from penstock.pipelines.batch.stage import BatchStage
-from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations
 from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, checked_views
@@ -54,6 +54,33 @@ def test_settings_are_those_of_the_tables(name: str) -> None:
     assert changed.augment == replace(made.augment, mixup=0.7)
 
 
+_NAMES = {Op.AUTO_CONTRAST: "AutoContrast", Op.EQUALIZE: "Equalize", Op.POSTERIZE: "PosterizeIncreasing"}
+_NAMES |= {Op.SOLARIZE_ADD: "SolarizeAdd", Op.GRAYSCALE: "Grey", Op.BLUR: "Blur", Op.HUE: "Hue"}
+_NAMES |= {Op.CONTRAST: "Contrast", Op.BRIGHTNESS: "Brightness", Op.SHARPNESS: "Sharpness"}
+_MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel", "Rotate")
+
+
+def name_of(op: Op, value: float, *, timm: bool) -> str:
+    """The reference's name of an operation of a plan."""
+    if op >= Op.SHEAR_X_BILINEAR:
+        kernel = "bilinear" if op < Op.SHEAR_X_BICUBIC else "bicubic"
+        return f"{_MOVES[(op - Op.SHEAR_X_BILINEAR) % 5]} {kernel}"
+    if op is Op.SOLARIZE:
+        return "Invert" if value == 0 else "SolarizeIncreasing"
+    return ("Color" if timm else "Saturation") if op is Op.COLOR else _NAMES[op]
+
+
+def steps_of(plan: AugmentPlan, row: int, *, timm: bool) -> list[tuple[str, float]]:
+    """What a plan does to an image, in the reference's terms."""
+    steps, pixels = [], {"TranslateXRel": SIZE[1], "TranslateYRel": SIZE[0]}
+    for op, value in zip(plan.ops[:, row].tolist(), plan.values[:, row].tolist(), strict=True):
+        if op != Op.IDENTITY:
+            name = name_of(Op(op), value, timm=timm)
+            kind = name.partition(" ")[0]
+            steps.append((name, -value / pixels[kind] if kind in pixels else value))
+    return steps
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) -> None:
     number = 150
@@ -61,12 +88,18 @@ def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) ->
     fill = tuple(round(255 * mean) for mean in made.mean)
     images, rows = images_of(number, SIZE), np.arange(number)
     stage = BatchStage(made, torch.uint8, torch.device("cpu"))
-    found = stage(torch.from_numpy(images), plan=stage.plan(BatchKey(7, 3, rows))).permute(0, 2, 3, 1)
+    plan = stage.plan(BatchKey(7, 3, rows))
+    assert plan is not None
+    found = stage(torch.from_numpy(images), plan=plan).permute(0, 2, 3, 1)
     draws = uniforms(random_words(7, 3, rows, STREAM_BATCH, max(WORDS.values()) + 1))
     off = []
-    for image, ours, words in zip(images, found, draws.tolist(), strict=True):
+    for row, (image, ours, words) in enumerate(zip(images, found, draws.tolist(), strict=True)):
         expected = Image.fromarray(image)
-        for step, value in RECIPES[name](lambda what, words=words: words[WORDS[what]]):  # type: ignore[misc]
+        steps = RECIPES[name](lambda what, words=words: words[WORDS[what]])  # type: ignore[misc]
+        planned = steps_of(plan, row, timm="timm" in name)
+        assert [step for step, _ in planned] == [step for step, _ in steps]
+        assert [value for _, value in planned] == pytest.approx([value for _, value in steps])
+        for step, value in steps:
             expected = apply_step(expected, step, value, fill)  # type: ignore[arg-type]
         off.append(share_off(ours, np.asarray(expected), levels=1))
     # A level that is rounded otherwise can be spread by a second operation, such as equalize.
@@ -84,32 +117,15 @@ def test_views_of_simclr_and_dino() -> None:
     assert checked_views(presets.simclr()) == presets.simclr()
 
 
-_NAMES = {Op.AUTO_CONTRAST: "AutoContrast", Op.EQUALIZE: "Equalize", Op.POSTERIZE: "PosterizeIncreasing"}
-_NAMES |= {Op.SOLARIZE_ADD: "SolarizeAdd", Op.GRAYSCALE: "Grey", Op.BLUR: "Blur", Op.HUE: "Hue"}
-_NAMES |= {Op.CONTRAST: "Contrast", Op.BRIGHTNESS: "Brightness", Op.SHARPNESS: "Sharpness"}
-_MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel", "Rotate")
-
-
-def name_of(op: Op, value: float, *, timm: bool) -> str:
-    """The reference's name of an operation of a plan."""
-    if op >= Op.SHEAR_X_BILINEAR:
-        kernel = "bilinear" if op < Op.SHEAR_X_BICUBIC else "bicubic"
-        return f"{_MOVES[(op - Op.SHEAR_X_BILINEAR) % 5]} {kernel}"
-    if op is Op.SOLARIZE:
-        return "Invert" if value == 0 else "SolarizeIncreasing"
-    return ("Color" if timm else "Saturation") if op is Op.COLOR else _NAMES[op]
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_operations_and_their_values_are_distributed_as_the_references(name: str) -> None:
     """Shares, to 5 standard errors, and values of 20,000 samples, next to the reference with Python's generator."""
-    number, pixels = 20_000, {"TranslateXRel": SIZE[1], "TranslateYRel": SIZE[0]}
+    number = 20_000
     plan = plan_augmentations(preset(name).augment, SIZE, BatchKey(1, 2, np.arange(number)))
     ours, theirs = defaultdict(list), defaultdict(list)
-    for op, value in zip(plan.ops.ravel().tolist(), plan.values.ravel().tolist(), strict=True):
-        if op != Op.IDENTITY:
-            called = name_of(Op(op), value, timm="timm" in name)
-            ours[called].append(-value / pixels[called.split()[0]] if called.split()[0] in pixels else value)
+    for row in range(number):
+        for step, value in steps_of(plan, row, timm="timm" in name):
+            ours[step].append(value)
     generator = random.Random(5)
     for _ in range(number):
         drawn: dict[str, float] = defaultdict(generator.random)

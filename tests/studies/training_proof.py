@@ -99,13 +99,14 @@ def digits() -> tuple[Any, Any]:
 
 def main(
     seeds: Annotated[int, typer.Option(help="Seeds of each loader.")] = 3,
-    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 12,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 6,
+    images: Annotated[int, typer.Option(help="Photos of the demo set to train on.")] = 800,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the record.")] = None,
 ) -> None:
     """Train, and print mean and spread of the accuracies."""
-    record: dict[str, Any] = {"environment": describe_environment(), "epochs": epochs, "accuracy": {}}
+    record: dict[str, Any] = {"environment": describe_environment(), "epochs": epochs, "images": images, "accuracy": {}}
     with tempfile.TemporaryDirectory() as folder:
-        demo = synthesise(Path(folder) / "demo", images=1600, validation=400, classes=10)
+        demo = synthesise(Path(folder) / "demo", images=images, validation=400, classes=10)
         photos = {part: demo.folder / part for part in ("train", "val")}
         crops = imagenet_train(64, scale=(0.25, 1.0))
         whole = ImagePipeline(size=(32, 32), crop="full", flip=0)

@@ -183,6 +183,12 @@ def test_bad_fields_name_their_sample_and_are_replaced(
         assert [entry.sample for entry in loader.ledger().bad] == [bad]
         assert torch.equal(batch.fields["mask"][5], batch.fields["mask"][6])
         assert torch.equal(batch.images[5], batch.images[6])
+    options |= {"pipeline": imagenet_eval(24), "pad": True}
+    with open_loader(with_faults, tmp_path, **options) as loader:
+        batch = next(loader.batches())
+        assert batch.index.tolist() == [0, 1, 2, 3, 4, -1, 6, 7]
+        assert not batch.images[5].any()
+        assert (batch.fields["mask"][5] == 255).all()
 
 
 @pytest.mark.parametrize("settings", [{"mixup": 0.2}, {"cutmix": 1.0}, {"auto_augment": "rand"}])
@@ -253,5 +259,8 @@ def test_a_source_of_the_users(tmp_path: Path) -> None:
             assert batch.fields["note"] == [f"note {index}" for index in batch.index]
     unequal = OwnFields()
     unequal.short = True
-    with open_loader(unequal, tmp_path) as loader, pytest.raises(LoaderError, match=r"E-DATASET.*fields\(\) raised"):
+    with (
+        open_loader(unequal, tmp_path) as loader,
+        pytest.raises(LoaderError, match=r"E-DATASET.*samples were asked for, got"),
+    ):
         next(iter(loader))

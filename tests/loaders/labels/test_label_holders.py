@@ -20,6 +20,8 @@ from tar_files import write_tar
 
 from penstock.loaders import concat, create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.labels.label_index import keep_labels
+from penstock.loaders.labels.label_values import LabelValues
 from penstock.loaders.loader import Loader
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import imagenet_train
@@ -262,7 +264,12 @@ def test_labels_are_saved_with_the_index(
     first = labels.stat().st_ino
     open_source(spec, **options)
     assert labels.stat().st_ino == first
-    for damage in (labels.unlink, lambda: labels.write_bytes(b"x")):
+    other = {"": LabelValues(np.zeros(NUM_PHOTOS, np.float32))}
+    for damage in (
+        labels.unlink,
+        lambda: labels.write_bytes(b"x"),
+        lambda: keep_labels(other, os.fsencode(labels.name)),
+    ):
         damage()
         found = open_source(spec, **options).targets(np.arange(NUM_PHOTOS))  # type: ignore[attr-defined]
         assert found.tolist() == [number / 8 for number in range(NUM_PHOTOS)]

@@ -41,6 +41,8 @@ def test_of_two_buckets_as_near_the_first_is_taken(sizes: tuple[tuple[int, int],
 def test_sides_beyond_16_bits_and_images_without_a_size_are_assigned() -> None:
     widths, heights = np.array([90_000_000, 1, 70_000, 0]), np.array([1, 90_000_000, 70_001, 0])
     assert assign_buckets(widths, heights, BUCKETS).tolist() == [3, 4, 0, 0]
+    prime = ((16381, 16369), (16369, 16381), (127, 16381))  # whose borders are no small numbers
+    assert assign_buckets(widths, heights, prime).tolist() == [2, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

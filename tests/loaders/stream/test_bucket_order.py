@@ -103,6 +103,13 @@ def test_batches_of_all_buckets_are_mixed_and_short_ones_are_not_always_last() -
     assert 40 < np.mean(short) < 82  # of 122 steps
 
 
+def test_each_bucket_is_shuffled_by_itself() -> None:
+    order = make_bucketed(np.repeat(np.arange(2, dtype=np.uint8), 50), SIZES[:2], 1, shuffled=True)
+    first, second = (order(0, np.arange(begin, begin + 50)) - begin for begin in (0, 50))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
+    assert np.count_nonzero(first == second) < 10
+
+
 def test_an_epoch_in_buckets_goes_on_only_with_its_global_batch() -> None:
     order, _ = bucketed([37, 61])
     schedule = Schedule(n=98, batch_size=12, order=order, drop_last=False)

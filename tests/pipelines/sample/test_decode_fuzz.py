@@ -21,7 +21,17 @@ ROUNDS = 2  # each worker process is used for a part of the inputs only, so that
 def start(first: int, last: int, folder: Path) -> tuple[subprocess.Popen[str], Path]:
     progress = folder / f"progress-{first}"
     task = json.dumps({"first": first, "last": last, "progress": str(progress)})
-    command = [sys.executable, "-X", "faulthandler", "-W", "error", str(image_fuzz.__file__), task]
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-W",
+        "error",
+        "-W",
+        "ignore:16-bit images",
+        str(image_fuzz.__file__),
+        task,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), progress
 
 

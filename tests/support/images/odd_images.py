@@ -427,8 +427,7 @@ def _empty_and_foreign() -> list[OddImage]:
         "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 37\nshowpage\n%%EOF\n",
         "eps_dos": b"\xc5\xd0\xd3\xc6" + struct.pack("<IIIIII", 30, 100, 0, 0, 0, 0) + bytes(200),
         "psd": b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, 37, 50, 8, 3) + bytes(500),
-        "tiff": encoded(rgb, "TIFF"),
-        "tiff_big_endian": b"MM\0*\0\0\0\x08" + bytes(500),
+        "big_tiff": b"II+\0\x08\0\0\0" + struct.pack("<Q", 16) + bytes(200),
         "pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n<<>>\nendobj\n",
         "wav": b"RIFF" + struct.pack("<I", 36) + b"WAVEfmt " + bytes(28),
         "heif": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200),
@@ -437,7 +436,8 @@ def _empty_and_foreign() -> list[OddImage]:
         "ppm": b"P6\n50 37\n255\n" + rgb.tobytes(),
         "shifted_jpeg": b"\r\n" + jpeg(rgb),
     }
-    images = [_reject("empty", b"", "E-EMPTY", "zero bytes")]
+    images = [_reject("empty", b"", "E-EMPTY", "zero bytes"), _accept("tiff", encoded(rgb, "TIFF"), rgb, 0.0, "TIFF")]
+    images.append(_reject("tiff_empty", b"MM\0*\0\0\0\x08" + bytes(500), "E-CORRUPT", "TIFF without an image"))
     return images + [_reject(f"foreign_{n}", data, "E-FORMAT", "no image of ours") for n, data in foreign.items()]
 
 

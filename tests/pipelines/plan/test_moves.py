@@ -1,0 +1,45 @@
+"""Masks and points move with the image's pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from penstock.pipelines.batch.augment import augment
+from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
+from penstock.pipelines.plan.moves import affine_of, move_mask
+from penstock.pipelines.spec import Augmentations
+
+SIZE, NUMBER = (33, 48), 300
+RAND = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=20)
+
+
+def test_a_mask_takes_the_pixels_that_the_image_takes() -> None:
+    """Only operations that move pixels change this image: a mask in three channels, black outside."""
+    plan = plan_augmentations(RAND, SIZE, BatchKey(1, 2, np.arange(NUMBER)))
+    plan = plan._replace(ops=np.where(plan.ops <= Op.ROTATE, plan.ops, Op.IDENTITY).astype(np.int8))
+    masks = np.random.default_rng(0).integers(1, 256, (NUMBER, *SIZE)).astype(np.uint8)
+    images = augment(torch.from_numpy(masks[..., None].repeat(3, -1)), plan).numpy()
+    found = np.stack([move_mask(mask, plan, row, 0) for row, mask in enumerate(masks)])
+    assert (found == images[..., 0]).all()
+    assert 0.1 < (found != masks).mean() < 0.9
+    assert (move_mask(masks[0] * 0, plan, 0, 255) == 255).sum() == (found[0] == 0).sum()
+
+
+def test_points_move_to_where_the_pixels_go() -> None:
+    """A mask holds its pixels' coordinates: those that arrive at a pixel are moved there, within the rounding."""
+    for augment_with in (RAND, Augmentations(auto_augment="timm", rand_ops=3, rand_magnitude=10)):
+        plan = plan_augmentations(augment_with, SIZE, BatchKey(1, 2, np.arange(NUMBER)))
+        matrices = affine_of(plan, SIZE)
+        assert matrices.shape == (NUMBER, 2, 3)
+        y, x = np.mgrid[: SIZE[0], : SIZE[1]].astype(np.int16)
+        moved = 0
+        for row, matrix in enumerate(matrices):
+            from_x, from_y = move_mask(x, plan, row, -1), move_mask(y, plan, row, -1)
+            inside = from_x >= 0
+            points = np.stack((from_x[inside] + 0.5, from_y[inside] + 0.5, np.ones(inside.sum())))
+            arrived = matrix @ points - 0.5
+            # Half a pixel for each of three roundings, and more where a shear stretches it.
+            assert np.abs(arrived - np.stack((x[inside], y[inside]))).max(initial=0) < 2.5
+            moved += not np.allclose(matrix, np.eye(2, 3))
+        assert moved > NUMBER / 3
