@@ -100,7 +100,7 @@ def test_needs_count_slots_outputs_and_processes() -> None:
     settings: dict[str, Any] = {"batch_size": 8, "size": (32, 32)}
     files = loader_needs("torch", workers=2, prefetch=3, dtype=torch.uint8, **settings)
     rows = files.slot_bytes - 9 * batch
-    assert 0 < rows < 9 * 8 * 64
+    assert 0 < rows < 9 * 8 * 96
     assert (files.own_bytes, files.processes, files.descriptors) == (0, 2, 48)
     assert loader_needs("torch", workers=2, prefetch=3, **settings).own_bytes == 2 * 4 * batch
     pinned = loader_needs("torch", workers=2, prefetch=3, device="cuda", **settings)
