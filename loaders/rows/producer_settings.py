@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
@@ -71,8 +71,12 @@ class ProducerSettings:
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
-        masks = mask_types(self.source).items()
-        return images._replace(extras=tuple((name, Part(pipelines[0].size, kind)) for name, kind in masks))
+        return images._replace(extras=tuple((name, Part(pipelines[0].size, kind)) for name, kind in self._masks))
+
+    @cached_property
+    def _masks(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of masks; asking the source takes longer than all else here."""
+        return tuple(mask_types(self.source).items())
 
     def _with_transforms(self, crops: BatchLayout) -> BatchLayout:
         if not self.transforms:
