@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, TargetSource, has_targets
+from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import HostBatch
-from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 
@@ -26,16 +26,11 @@ def _replace_labels(next_batch: Callable[[], HostBatch], source: TargetSource) -
 
 
 def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
-    try:
+    with naming_method("targets()"):
         found = source.targets(np.maximum(index, 0))
         wrong = [part.shape for part in parts_of(found).values() if len(part) != len(index)]
         if wrong:
             raise ValueError(f"{len(index)} samples were asked for, the labels have shape {list(wrong[0])}")
-    except LoaderError:
-        raise
-    except Exception as error:
-        cause = f"the source's targets() raised {type(error).__name__}: {error}"
-        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
     absent = index < 0
     if absent.any():
         found = map_targets(np.array, found)  # the source may keep what it returned

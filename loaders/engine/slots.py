@@ -78,7 +78,7 @@ class BatchSlots:
         slot = produced.item.slot
         memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
-        names = ("index", "label", "size", "output", "window", "place", "turn", "flip")
+        names = ("index", "label", "size", "window", "place", "turn", "flip")
         copies = {name: rows[name].copy() for name in names}  # before others may have the slot
         extras = {name: array.copy() for name, array in Slot(layout, memory, rows).extras.items()}
         found: torch.Tensor | tuple[torch.Tensor, ...]
@@ -102,7 +102,7 @@ class BatchSlots:
             turns=copies["turn"],
             extras=extras,
             sizes=copies["size"],
-            output_size=tuple(copies["output"].max(0).tolist()),
+            output_size=layout.crop_size,
             bad=produced.bad,
             produce_s=produced.produce_s,
             resident=resident,
@@ -120,8 +120,6 @@ class BatchSlots:
 
 def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Return the images of each view in the memory of a slot; of one view alone the tensor itself."""
-    views = tuple(
-        memory[begin : begin + layout.batch_size * part.row_bytes].view(part.torch_dtype).view(-1, *part.shape)
-        for begin, part in zip(layout.offsets, layout.images, strict=False)
-    )
+    parts = layout.parts_in(memory)[: layout.num_views]
+    views = tuple(part.view(about.torch_dtype).view(-1, *about.shape) for about, part in parts)
     return views[0] if len(views) == 1 else views

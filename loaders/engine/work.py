@@ -13,9 +13,8 @@ from penstock.pipelines.errors import LoaderError
 def batch_row(num_views: int = 1) -> np.dtype[np.void]:
     """Return the type of one row of a slot, next to its pixels: int64 index and label, and how each view is made.
 
-    That is the size (width, height) of the upright image, that of the output (height, width) before transforms, and of
-    each view its window and place (x, y, width, height), turn and flip, as BatchPlan describes them: of one view as
-    they are, of several an array of them.
+    That is the size (width, height) of the upright image, and of each view its window and place (x, y, width, height),
+    turn and flip, as BatchPlan describes them: of one view as they are, of several an array of them.
     """
     views = () if num_views == 1 else (num_views,)
     boxes = [(name, "<i4", (*views, 4)) for name in ("window", "place")]
@@ -24,7 +23,6 @@ def batch_row(num_views: int = 1) -> np.dtype[np.void]:
             ("index", "<i8"),
             ("label", "<i8"),
             ("size", "<i4", (2,)),
-            ("output", "<i4", (2,)),
             *boxes,
             ("turn", "u1", views),
             ("flip", "?", views),

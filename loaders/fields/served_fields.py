@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import FieldSource, Source, has_fields
+from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import HostBatch
-from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.placement import corners_of, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, take_rows
@@ -35,7 +35,7 @@ def _with_fields(next_batch: Callable[[], HostBatch], source: FieldSource) -> Ho
             served[name] = batch.extras[name]
             served[name][batch.index < 0] = kind.ignore_index
     rows = np.flatnonzero(batch.index >= 0)
-    try:
+    with naming_method("fields()"):
         values = source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
         if not len(rows):  # a source of the user's may not take an empty list of samples
             values = {name: take_rows(value, rows) for name, value in values.items()}
@@ -44,15 +44,10 @@ def _with_fields(next_batch: Callable[[], HostBatch], source: FieldSource) -> Ho
                 served[name] = _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
             elif kind.kind == "keypoints" and not kind.of:
                 whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
-                whole[rows] = place_keypoints(values[name], rows, kind, _plan(batch), _size(batch))
+                whole[rows] = place_keypoints(values[name], rows, kind, _plan(batch), batch.output_size)
                 served[name] = whole
             elif kind.kind == "boxes":
                 served |= _serve_boxes(batch, rows, name, kinds, values)
-    except LoaderError:
-        raise
-    except Exception as error:
-        cause = f"the source's fields() raised {type(error).__name__}: {error}"
-        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
     return replace(batch, fields={name: served[name] for name in _in_order(kinds, served)})
 
 
@@ -60,7 +55,7 @@ def _serve_boxes(
     batch: HostBatch, rows: npt.NDArray[np.intp], name: str, kinds: dict[str, FieldKind], values: dict[str, Any]
 ) -> dict[str, Any]:
     """Return boxes, their classes, and the keypoints that belong to them."""
-    kind, plan, size = kinds[name], _plan(batch), _size(batch)
+    kind, plan, size = kinds[name], _plan(batch), batch.output_size
     boxes = _all_rows(values[name], rows, len(batch.index))
     assert batch.sizes is not None
     placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, plan, size)
@@ -101,8 +96,3 @@ def _spread(values: list[Any], rows: npt.NDArray[np.intp], count: int, empty: An
 
 def _plan(batch: HostBatch) -> BatchPlan:
     return BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
-
-
-def _size(batch: HostBatch) -> tuple[int, int]:
-    height, width = batch.output_size
-    return height, width

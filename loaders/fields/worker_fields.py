@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, has_fields
-from penstock.loaders.sources.source_faults import call_source
+from penstock.loaders.sources.source_faults import call_source, naming_method
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_outside
@@ -71,14 +71,9 @@ class WorkerFields:
 
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:
         assert self._source is not None
-        try:
+        with naming_method("fields()"):
             fields = self._source.fields(about["index"].astype(np.int64))
             values = {name: fields[name].checked(len(rows)) for name in self._boxes}
-        except LoaderError:
-            raise
-        except Exception as error:
-            cause = f"the source's fields() raised {type(error).__name__}: {error}"
-            raise LoaderError("E-DATASET", cause, fix="see the cause") from error
         wrong: dict[int, LoaderError] = {}
         for name, kind in self._boxes.items():
             boxes = values[name]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ import torch
 from penstock.pipelines.spec import ImagePipeline
 
 _ALIGNMENT = 64
+Memory = TypeVar("Memory", npt.NDArray[np.uint8], torch.Tensor)
 
 
 class Part(NamedTuple):
@@ -38,11 +41,13 @@ class BatchLayout(NamedTuple):
     Attributes:
         batch_size: rows of each array.
         images: arrays of the images of each view.
+        crop_size: height and width of the first view's images before transforms, in pixels.
         extras: arrays of other things that workers make, such as masks, by name.
     """
 
     batch_size: int
     images: tuple[Part, ...]
+    crop_size: tuple[int, int] = (0, 0)
     extras: tuple[tuple[str, Part], ...] = ()
 
     @property
@@ -69,17 +74,20 @@ class BatchLayout(NamedTuple):
         """Bytes of a slot."""
         return self.offsets[-1]
 
+    def parts_in(self, memory: Memory) -> list[tuple[Part, Memory]]:
+        """Return each array's part and its bytes in `memory`, an array or a tensor: uint8 [num_bytes or more]."""
+        sizes = [self.batch_size * part.row_bytes for part in self.parts]
+        begins = zip(self.offsets, sizes, self.parts, strict=False)
+        return [(part, memory[begin : begin + size]) for begin, size, part in begins]
+
     def arrays(self, memory: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], ...]:
         """Return all arrays of the batch in `memory`, uint8 [num_bytes or more]: [batch, *shape] each."""
-        return tuple(
-            memory[begin : begin + self.batch_size * part.row_bytes]
-            .view(part.dtype)
-            .reshape(self.batch_size, *part.shape)
-            for begin, part in zip(self.offsets, self.parts, strict=False)
-        )
+        parts = self.parts_in(memory)
+        return tuple(own.view(part.dtype).reshape(self.batch_size, *part.shape) for part, own in parts)
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True)
+class Slot:
     """Hold the memory of one slot.
 
     Attributes:
@@ -92,20 +100,24 @@ class Slot(NamedTuple):
     memory: npt.NDArray[np.uint8]
     rows: npt.NDArray[np.void]
 
+    @cached_property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All arrays of the batch, [batch, ...]."""
+        return self.layout.arrays(self.memory)
+
     @property
-    def images(self) -> tuple[npt.NDArray[np.uint8], ...]:
+    def images(self) -> tuple[npt.NDArray[Any], ...]:
         """The images of each view, [batch, height, width, channels]."""
-        return self.layout.arrays(self.memory)[: self.layout.num_views]
+        return self.arrays[: self.layout.num_views]
 
     @property
     def extras(self) -> dict[str, npt.NDArray[Any]]:
         """The other arrays that workers make, [batch, ...], by name."""
-        layout = self.layout
-        names = [name for name, _ in layout.extras]
-        return dict(zip(names, layout.arrays(self.memory)[layout.num_views :], strict=True))
+        names = [name for name, _ in self.layout.extras]
+        return dict(zip(names, self.arrays[self.layout.num_views :], strict=True))
 
 
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
     """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
     parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
-    return BatchLayout(batch_size, tuple(Part(*part) for part in parts))
+    return BatchLayout(batch_size, tuple(Part(*part) for part in parts), pipelines[0].size)

@@ -94,11 +94,12 @@ class NativeRows:
         wanted = self.stage.load(rows, names, progress)
         rows = _keep_supported(rows)  # all views of an image, or none
         if wanted and len(rows):
+            offsets = layout.offsets
             for view, part in enumerate(layout.images):
                 of_view = rows[view::num_views]
                 _draw(of_view, plan, keys, view)
                 of_view["out_height"], of_view["out_width"] = part.shape[:2]
-                of_view["out"] = layout.offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
+                of_view["out"] = offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
             wanted = self.stage.fill(rows, memory)
         if not wanted:
             return None

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.worker_fields import WorkerFields
 from penstock.loaders.rows.layout import Slot
 from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, native_rows
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows, pad_rows
 from penstock.loaders.rows.transform_step import TransformStep
+from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress, Rows, upright_sizes
@@ -36,7 +36,7 @@ class Producer:
     def __init__(self, settings: ProducerSettings, python: PythonRows | None = None) -> None:
         self._settings = settings
         self._native = native_rows(settings.source, settings.pipeline, settings.decoder)
-        self._python, self._fields = python or PythonRows(settings), WorkerFields(settings.source)
+        self._python = python or PythonRows(settings)
         self._transform = TransformStep(settings) if settings.transforms else None
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
@@ -73,8 +73,8 @@ class Producer:
             filled = self._fill_natively(self._native, index, left, plan, batch, progress, keys)
             done = filled["row"][:, 0]
             _note(filled, batch.rows)
-            if self._fields.has_work:
-                refused = self._fields.fill(done.tolist(), batch.rows, batch.extras, working_on)
+            if self._python.fields.has_work:
+                refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, working_on)
             for row in refused:
                 self.tasks.pop(row, None)
             left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]
@@ -85,7 +85,6 @@ class Producer:
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
-        batch.rows["output"] = batch.layout.images[0].shape[:2]
         self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
@@ -109,13 +108,8 @@ class Producer:
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
         served = rows["index"] >= 0
-        try:
+        with naming_method("labels()"):
             rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
-        except LoaderError:
-            raise
-        except Exception as error:  # not the fault of the sample that was read last
-            cause = f"the source's labels() raised {type(error).__name__}: {error}"
-            raise LoaderError("E-DATASET", cause, fix="see the cause") from error
 
 
 def _note(filled: Rows, rows: npt.NDArray[np.void]) -> None:

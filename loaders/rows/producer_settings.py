@@ -71,7 +71,7 @@ class ProducerSettings:
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
-        return images._replace(extras=tuple((name, Part(pipelines[0].size, kind)) for name, kind in self._masks))
+        return images._replace(extras=tuple((name, Part(images.crop_size, kind)) for name, kind in self._masks))
 
     @cached_property
     def _masks(self) -> tuple[tuple[str, str], ...]:

@@ -29,6 +29,7 @@ class PythonRows:
     """Fills the rows that the native library leaves; belongs to one thread.
 
     Attributes:
+        fields: makes what workers have to make of the source's fields.
         repaired: samples of the latest batch in which libjpeg filled in missing data, by row.
     """
 
@@ -36,7 +37,7 @@ class PythonRows:
         self._settings = settings
         decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
         self._reader = SampleReader(settings.source, decoder, settings.sound)
-        self._fields = WorkerFields(settings.source)
+        self.fields = WorkerFields(settings.source)
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None
@@ -101,8 +102,8 @@ class PythonRows:
         for name, column in (("window", "windows"), ("place", "places"), ("turn", "turns"), ("flip", "flips")):
             views = [getattr(plan, column)[at] for plan in plans]
             done[name] = getattr(first, column)[at] if len(plans) == 1 else views
-        if self._fields.has_work:
-            for error in self._fields.fill([row], batch.rows, batch.extras).values():
+        if self.fields.has_work:
+            for error in self.fields.fill([row], batch.rows, batch.extras).values():
                 raise error
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
@@ -154,7 +155,7 @@ class PythonRows:
 
 def pad_rows(which: int | npt.NDArray[np.intp], batch: Slot) -> None:
     """Make rows padding: black, with index and label -1."""
-    for array in batch.layout.arrays(batch.memory):
+    for array in batch.arrays:
         array[which] = 0
     batch.rows[which] = np.zeros((), batch.rows.dtype)
     batch.rows["index"][which] = batch.rows["label"][which] = -1

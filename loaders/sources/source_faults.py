@@ -57,6 +57,18 @@ def call_source(method: Callable[..., Result], *arguments: Any) -> Result:
         raise _translate(error) from error
 
 
+@contextlib.contextmanager
+def naming_method(method: str) -> Iterator[None]:
+    """Turn what a source's `method` raises in the block into LoaderError E-DATASET: no single sample is at fault."""
+    try:
+        yield
+    except LoaderError:
+        raise
+    except Exception as error:
+        cause = f"the source's {method} raised {type(error).__name__}: {error}"
+        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+
+
 def can_heal(error: BaseException) -> bool:
     """Say whether a read that raised `error` may succeed a moment later."""
     status = find_status(error)

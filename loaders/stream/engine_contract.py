@@ -105,7 +105,7 @@ class HostBatch:
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     sizes: npt.NDArray[np.int32] | None = None
-    output_size: tuple[int, ...] = ()
+    output_size: tuple[int, int] = (0, 0)
     fields: dict[str, Any] = field(default_factory=dict)
     when_read: Callable[[torch.Tensor], object] | None = None
 

@@ -14,11 +14,10 @@ class PlainStage:
         dtype: of the results.
         device: device of the batches.
         copies: whether results never share the memory of what they were made of.
-        fused: whether augmentations run as Triton kernels.
         kernels: what runs augmentations.
     """
 
-    copies = fused = False
+    copies = False
     kernels = "torch"
 
     def __init__(self, made: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
