@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.fields.mask_files import sample_names
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import printable
-from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.fields.ragged import Ragged, find_elements
 
 
 class CocoFields(NamedTuple):
@@ -54,7 +54,7 @@ def read_coco(source: Source, path: Any) -> CocoFields:
     order = np.argsort(image_ids, kind="stable")
     begins, ends = (np.searchsorted(image_ids[order], ids, side) for side in ("left", "right"))
     lengths = ends - begins
-    chosen = order[np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(int(lengths.sum()))]
+    chosen = order[find_elements(begins, lengths)]
     corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)
     boxes = Ragged(lengths, (corners[chosen], numbers[chosen]))
     classes = tuple(str(each.get("name", each["id"])).encode() for each in categories)
