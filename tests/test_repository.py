@@ -277,6 +277,18 @@ def test_documented_targets_exist() -> None:
     assert {"bench", "test"} <= named <= targets
 
 
+def missing_tests(texts: Iterable[str]) -> list[str]:
+    """List the test files that the texts name and the repository lacks."""
+    named = {name for text in texts for name in re.findall(r"(?<![\w/])tests/[\w/]+/test_\w+\.py", text)}
+    return sorted(name for name in named if not (ROOT / name).is_file())
+
+
+def test_named_test_files_exist() -> None:
+    files = [ROOT / name for name in repository_files() if name.endswith((".py", ".md", ".sh")) or name == "Makefile"]
+    assert missing_tests(path.read_text("utf-8") for path in files) == []
+    assert missing_tests(["pytest tests/" + "loaders/test_gone.py"]) == ["tests/" + "loaders/test_gone.py"]
+
+
 def test_another_projects_penstock_is_named_in_one_line(tmp_path: Path) -> None:
     """It lies in the same folder: its `__init__.py` makes a package of what is none."""
     (tmp_path / "penstock").mkdir()

@@ -28,7 +28,7 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
     "tests/pipelines/jpeg/test_strips.py",
     "tests/pipelines/native/test_resize.py",
     "tests/pipelines/native/test_window.py",
-    "tests/loaders/engine/test_native_rows.py",
+    "tests/loaders/rows/test_native_rows.py",
     "tests/loaders/cache/test_hdf5_cache.py",
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",
