@@ -76,8 +76,8 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
         with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
         with_fields("images", coco="instances.json")
 
-    Masks, boxes and keypoints follow the crop, turn and flip of their image. mixup, cutmix, auto_augment and several
-    views are refused with them.
+    Masks, boxes and keypoints follow the crop, turn and flip of their image, and what auto_augment moves; with several
+    views each is a tuple of one per view. mixup and cutmix are refused with them.
 
     Boxes are served as lists of float32 [k, 4], one tensor per image, with `boxes_classes`, int64 [k]: detection models
     take one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 behind

@@ -206,13 +206,13 @@ def create_loader(
     )
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
-    if has_fields(named):
-        _check_fields(named.field_kinds, views)
     if transform is not None and (phases or bucket_sizes):
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
     make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
+    if has_fields(named):
+        _check_fields(named.field_kinds, views, transforms)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
@@ -346,12 +346,19 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 
 
-def _check_fields(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
+def _check_fields(
+    kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
+) -> None:
     moving = [name for name, kind in kinds.items() if kind.kind in MOVING]
-    if moving and len(views) > 1:
-        raise ValueError(f"{', '.join(moving)} cannot follow several views: give one pipeline")
-    if moving and (views[0].augment.mixes or views[0].augment.auto_augment):
-        raise ValueError(f"{', '.join(moving)} cannot follow mixup, cutmix and auto_augment: leave these out")
+    if moving and views[0].augment.mixes:
+        raise ValueError(f"{', '.join(moving)} cannot follow mixup and cutmix, which mix two images: leave these out")
+    for view, own in zip(views, transforms, strict=False):
+        if moving and view.augment.moves_pixels and own is not None and own.part.shape[:2] != view.size:
+            sizes = f"{list(own.part.shape[:2])} of crops of {list(view.size)}"
+            raise ValueError(
+                f"{', '.join(moving)} cannot follow auto_augment where transform makes images of another size, "
+                f"{sizes}: return images of the crop's size, or leave auto_augment out"
+            )
 
 
 def usable_device(device: str | torch.device) -> torch.device:

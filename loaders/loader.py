@@ -85,13 +85,14 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            add_fields(add_targets(self._engine.next, self._source), self._source),
+            add_targets(self._engine.next, self._source),
             self._engine.ready,
             self._stages,
             seed=schedule.seed,
             draw_keys=schedule.draw_keys,
             pad=schedule.pads,
             batch_transform=self._batch_transform,
+            add_fields=partial(add_fields, self._source),
         )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)

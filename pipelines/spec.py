@@ -142,6 +142,11 @@ class Augmentations:
         return self.auto_augment is not None or self.jitters or drawn
 
     @property
+    def moves_pixels(self) -> bool:
+        """Whether pixels change places within an image: masks, boxes and keypoints then follow them."""
+        return self.auto_augment is not None
+
+    @property
     def jitters(self) -> bool:
         """Whether color_jitter has any effect."""
         return self.color_jitter is not None and any(self.color_jitter) and self.color_jitter_probability > 0

@@ -80,7 +80,8 @@ class BatchSlots:
         pinned = self.pinned and images is None
         names = ("index", "label", "size", "window", "place", "turn", "flip")
         copies = {name: rows[name].copy() for name in names}  # before others may have the slot
-        extras = {name: array.copy() for name, array in Slot(layout, memory, rows).extras.items()}
+        made = Slot(layout, memory, rows).extras.items()
+        extras = {name: tuple(array.copy() for array in views) for name, views in made}
         found: torch.Tensor | tuple[torch.Tensor, ...]
         if images is not None:
             recycler.give_back(slot)
@@ -102,7 +103,7 @@ class BatchSlots:
             turns=copies["turn"],
             extras=extras,
             sizes=copies["size"],
-            output_size=layout.crop_size,
+            output_sizes=layout.crop_sizes,
             bad=produced.bad,
             produce_s=produced.produce_s,
             resident=resident,

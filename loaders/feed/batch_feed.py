@@ -97,7 +97,8 @@ class DeviceFeed:
     that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
     straight through the batch stage, of several views each through its own. `seed` is the seed of the stages'
     augmentations, `draw_keys` that of Schedule. `batch_transform` is the user's, of each batch. `pad=False` leaves out
-    rows that hold no sample. An exception of `source` is raised in its place in the order, after the batches before it.
+    rows that hold no sample. `add_fields` returns a batch with the source's fields, by the plans of the stages. An
+    exception of `source` is raised in its place in the order, after the batches before it.
     """
 
     def __init__(
@@ -110,13 +111,14 @@ class DeviceFeed:
         draw_keys: Callable[[Cursor], npt.NDArray[np.int64] | None] = lambda cursor: None,
         pad: bool = True,
         batch_transform: Callable[..., Any] | None = None,
+        add_fields: Callable[[HostBatch, Sequence[AugmentPlan | None]], HostBatch] = lambda batch, plans: batch,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self._ahead = source, ready, ahead
         self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
         self._device = self._stages[0].device
-        self._seed, self._pad, self._draw_keys = seed, pad, draw_keys
+        self._seed, self._pad, self._draw_keys, self._add_fields = seed, pad, draw_keys, add_fields
         self._own = None if batch_transform is None else BatchTransform(batch_transform, self._device, seed)
         self._copies = copies
         if copies is None and self._device.type == "cuda":
@@ -170,8 +172,8 @@ class DeviceFeed:
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
         plans, views = self._plan(batch), _views(batch.images)
+        batch = self._add_fields(batch, plans)
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
-        buffers = zip(self._outputs, views, strict=True)
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
         work = zip(self._stages, views, outs, plans, strict=True)
@@ -214,13 +216,14 @@ class DeviceFeed:
 
     def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
         assert self._copies is not None
+        plans = self._plan(batch)
+        batch = self._add_fields(batch, plans)
         if len(self._slots) <= self._ahead:
             self._slots.append(_PinnedSlot(self._copies, batch))
         else:
             self._slots.rotate(-1)
         slot = self._slots[-1]
         slot.fill(batch)
-        plans = self._plan(batch)
         with self._copies.side():
             images = tuple(view.to(self._device, non_blocking=True) for view in slot.images)
             labels = map_targets(lambda part: part.to(self._device, non_blocking=True), slot.labels)

@@ -12,7 +12,8 @@ import torch
 from penstock.loaders.feed.copies import CopyEngine
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 
-FieldTensors = dict[str, Any]  # by name: a tensor, a list of tensors, or a list of other objects
+# By name: a tensor, a list of tensors, or a list of other objects; of several views tuples of these.
+FieldTensors = dict[str, Any]
 
 
 def send_fields(
@@ -29,11 +30,12 @@ def send_fields(
             return tensor
         return copies.pinned(tensor).copy_(tensor).to(device, non_blocking=True)
 
-    sent: FieldTensors = {}
-    for name, value in fields.items():
+    def send_value(value: Any) -> Any:
+        if isinstance(value, tuple) and not isinstance(value, Ragged):
+            return tuple(map(send_value, value))
         kept = value if rows is None else take_rows(value, rows)
         if isinstance(kept, Ragged):
-            sent[name] = list(torch.split(send(kept.parts[0]), kept.lengths.tolist()))
-        else:
-            sent[name] = send(kept) if isinstance(kept, np.ndarray) else kept
-    return sent
+            return list(torch.split(send(kept.parts[0]), kept.lengths.tolist()))
+        return send(kept) if isinstance(kept, np.ndarray) else kept
+
+    return {name: send_value(value) for name, value in fields.items()}

@@ -2,69 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import FieldSource, Source, has_fields
+from penstock.loaders.sources.contract import Source, has_fields
 from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.pipelines.fields.field_kinds import FieldKind
-from penstock.pipelines.fields.placement import corners_of, place_boxes, place_keypoints
+from penstock.pipelines.fields.placement import STILL, corners_of, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, take_rows
+from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.moves import forward_matrices
 
 _EMPTY = {"text": "", "bytes": b"", "json": None}  # in rows without a sample
 
 
-def add_fields(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
-    """Return what makes the same batches with the fields of `source`, which are empty in rows without a sample."""
-    return partial(_with_fields, next_batch, source) if has_fields(source) else next_batch
+def add_fields(source: Source, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> HostBatch:
+    """Return a batch with the fields of `source`, which are empty in rows without a sample.
 
-
-def _with_fields(next_batch: Callable[[], HostBatch], source: FieldSource) -> HostBatch:
-    batch = next_batch()
+    plans: of each view what the batch stage does to its images. What moves with the image is a tuple of several views.
+    """
+    if not has_fields(source):
+        return batch
     kinds = source.field_kinds
-    served: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        if kind.kind == "mask":
-            served[name] = batch.extras[name]
-            served[name][batch.index < 0] = kind.ignore_index
     rows = np.flatnonzero(batch.index >= 0)
     with naming_method("fields()"):
         values = source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
         if not len(rows):  # a source of the user's may not take an empty list of samples
             values = {name: take_rows(value, rows) for name, value in values.items()}
-        for name, kind in kinds.items():
-            if kind.kind in _EMPTY:
-                served[name] = _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
-            elif kind.kind == "keypoints" and not kind.of:
-                whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
-                whole[rows] = place_keypoints(values[name], rows, kind, _plan(batch), batch.output_size)
-                served[name] = whole
-            elif kind.kind == "boxes":
-                served |= _serve_boxes(batch, rows, name, kinds, values)
+        served = {
+            name: _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
+            for name, kind in kinds.items()
+            if kind.kind in _EMPTY
+        }
+        moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
+    served |= {name: _join([view[name] for view in moved]) for name in moved[0]}
     return replace(batch, fields={name: served[name] for name in _in_order(kinds, served)})
 
 
-def _serve_boxes(
-    batch: HostBatch, rows: npt.NDArray[np.intp], name: str, kinds: dict[str, FieldKind], values: dict[str, Any]
+def _move(
+    batch: HostBatch,
+    rows: npt.NDArray[np.intp],
+    kinds: dict[str, FieldKind],
+    values: dict[str, Any],
+    view: int,
+    moves: AugmentPlan | None,
 ) -> dict[str, Any]:
-    """Return boxes, their classes, and the keypoints that belong to them."""
-    kind, plan, size = kinds[name], _plan(batch), batch.output_size
+    """Return the fields that move with the images of a view."""
+    plan, size = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns), batch.output_sizes[view]
+    if batch.flips.ndim > 1:
+        plan = BatchPlan._make(part[:, view] for part in plan)
+    placing: Any = plan, size, STILL if moves is None else forward_matrices(moves, size)
+    served: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if kind.kind == "mask":
+            served[name] = batch.extras[name][view]
+            served[name][batch.index < 0] = kind.ignore_index
+        elif kind.kind == "keypoints" and not kind.of:
+            whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
+            whole[rows] = place_keypoints(values[name], rows, kind, *placing)
+            served[name] = whole
+        elif kind.kind == "boxes":
+            served |= _serve_boxes(batch, rows, name, kinds, values, placing)
+    return served
+
+
+def _join(views: list[Any]) -> Any:
+    return views[0] if len(views) == 1 else tuple(views)
+
+
+def _serve_boxes(
+    batch: HostBatch,
+    rows: npt.NDArray[np.intp],
+    name: str,
+    kinds: dict[str, FieldKind],
+    values: dict[str, Any],
+    placing: Any,
+) -> dict[str, Any]:
+    """Return boxes, their classes, and the keypoints that belong to them; placing: as place_boxes takes it."""
+    kind = kinds[name]
     boxes = _all_rows(values[name], rows, len(batch.index))
     assert batch.sizes is not None
-    placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, plan, size)
+    placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, *placing)
     served = {name: placed.parts[0], f"{name}_classes": placed.parts[1]}
     fills = {name: 0.0, f"{name}_classes": -1}
     for other, its_kind in kinds.items():
         if its_kind.of == name and its_kind.kind == "keypoints":
             points = _all_rows(values[other], rows, len(batch.index)).keep(kept)
-            served[other], fills[other] = place_keypoints(points.parts[0], points.rows, its_kind, plan, size), 0.0
+            served[other], fills[other] = place_keypoints(points.parts[0], points.rows, its_kind, *placing), 0.0
     together = Ragged(placed.lengths, tuple(served.values()))
     if kind.padded:
         return dict(zip(served, together.pad(list(fills.values())), strict=True)) | {f"{name}_lengths": placed.lengths}
@@ -92,7 +122,3 @@ def _spread(values: list[Any], rows: npt.NDArray[np.intp], count: int, empty: An
     for row, value in zip(rows.tolist(), values, strict=True):
         spread[row] = value
     return spread
-
-
-def _plan(batch: HostBatch) -> BatchPlan:
-    return BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)

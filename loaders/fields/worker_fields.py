@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from penstock.loaders.sources.source_faults import call_source, naming_method
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_outside
+from penstock.pipelines.plan.augmentations import AugmentPlan
+from penstock.pipelines.plan.moves import move_mask
 
 
 class WorkerFields:
@@ -33,28 +35,33 @@ class WorkerFields:
         self,
         rows: list[int],
         about: npt.NDArray[np.void],
-        masks: Mapping[str, npt.NDArray[Any]],
+        masks: Mapping[str, Sequence[npt.NDArray[Any]]],
+        moves: Sequence[AugmentPlan | None],
         working_on: Callable[[int], None] = lambda sample: None,
     ) -> dict[int, LoaderError]:
         """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
 
         about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
+        masks: of each view [batch, height, width]. moves: of each view what then moves the pixels of `rows`, or None.
         working_on: called with each sample whose masks are read.
         """
         if not rows:
             return {}
         wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
-        for row in rows:
-            if self._masks:
-                working_on(int(about["index"][row]))
+        for place, row in enumerate(rows if self._masks else ()):
+            working_on(int(about["index"][row]))
             try:
                 for name in self._masks:
-                    self._fill_mask(name, about[row], masks[name][row])
+                    views = [view[row] for view in masks[name]]
+                    self._fill_mask(name, about[row], views)
+                    for out, plan in zip(views, moves, strict=True):
+                        if plan is not None:
+                            out[...] = move_mask(out, plan, place, self._masks[name].ignore_index)
             except LoaderError as error:
                 wrong[row] = error
         return wrong
 
-    def _fill_mask(self, name: str, about: Any, out: npt.NDArray[Any]) -> None:
+    def _fill_mask(self, name: str, about: Any, views: list[npt.NDArray[Any]]) -> None:
         assert self._source is not None
         kind = self._masks[name]
         mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
@@ -63,11 +70,12 @@ class WorkerFields:
             size = "x".join(map(str, mask.shape[::-1]))
             cause = f"field {name!r}: the mask has {size} pixels, and its image {width}x{height}"
             raise LoaderError("E-DATASET", cause, fix="give each image a mask of its size, or on_bad_sample='replace'")
-        if mask.dtype.itemsize > out.dtype.itemsize and mask.max(initial=0) > np.iinfo(out.dtype).max:
+        if mask.dtype.itemsize > views[0].itemsize and mask.max(initial=0) > np.iinfo(views[0].dtype).max:
             cause = f"field {name!r}: the mask has values up to {mask.max()}, and {kind.dtype} holds less"
             raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
-        window, place = (tuple(about[column].tolist()) for column in ("window", "place"))
-        window_of_mask(mask, window, place, out.shape, int(about["turn"]), bool(about["flip"]), kind.ignore_index, out)
+        drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
+        for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
+            window_of_mask(mask, tuple(window), tuple(place), out.shape, turn, flip, kind.ignore_index, out)
 
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:
         assert self._source is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,14 +42,14 @@ class BatchLayout(NamedTuple):
     Attributes:
         batch_size: rows of each array.
         images: arrays of the images of each view.
-        crop_size: height and width of the first view's images before transforms, in pixels.
-        extras: arrays of other things that workers make, such as masks, by name.
+        crop_sizes: height and width of each view's images before transforms, in pixels.
+        extras: arrays of other things that workers make, such as masks, by name: of each view one.
     """
 
     batch_size: int
     images: tuple[Part, ...]
-    crop_size: tuple[int, int] = (0, 0)
-    extras: tuple[tuple[str, Part], ...] = ()
+    crop_sizes: tuple[tuple[int, int], ...] = ()
+    extras: tuple[tuple[str, tuple[Part, ...]], ...] = ()
 
     @property
     def num_views(self) -> int:
@@ -58,7 +59,7 @@ class BatchLayout(NamedTuple):
     @property
     def parts(self) -> tuple[Part, ...]:
         """All arrays, in their order."""
-        return self.images + tuple(part for _, part in self.extras)
+        return self.images + tuple(part for _, views in self.extras for part in views)
 
     @property
     def offsets(self) -> list[int]:
@@ -111,13 +112,13 @@ class Slot:
         return self.arrays[: self.layout.num_views]
 
     @property
-    def extras(self) -> dict[str, npt.NDArray[Any]]:
-        """The other arrays that workers make, [batch, ...], by name."""
-        names = [name for name, _ in self.layout.extras]
-        return dict(zip(names, self.arrays[self.layout.num_views :], strict=True))
+    def extras(self) -> dict[str, tuple[npt.NDArray[Any], ...]]:
+        """The other arrays that workers make, [batch, ...] for each view, by name."""
+        arrays = iter(self.arrays[self.layout.num_views :])
+        return {name: tuple(itertools.islice(arrays, len(views))) for name, views in self.layout.extras}
 
 
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
     """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
     parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
-    return BatchLayout(batch_size, tuple(Part(*part) for part in parts), pipelines[0].size)
+    return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))

@@ -74,14 +74,15 @@ class Producer:
             done = filled["row"][:, 0]
             _note(filled, batch.rows)
             if self._python.fields.has_work:
-                refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, working_on)
+                moves = self._settings.plan_moves(cursor, (index if keys is None else keys)[done])
+                refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, moves, working_on)
             for row in refused:
                 self.tasks.pop(row, None)
             left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]
             native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
         if len(left) or refused:
-            bad = self._python.fill(plan, index, left, batch, working_on, keys, refused)
+            bad = self._python.fill(cursor, index, left, batch, working_on, keys, refused)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.rows.layout import BatchLayout, Part, image_layout
@@ -15,6 +18,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bucket_order import Size
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import plan_views
 from penstock.pipelines.spec import ImagePipeline
 
@@ -71,7 +75,9 @@ class ProducerSettings:
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
-        return images._replace(extras=tuple((name, Part(images.crop_size, kind)) for name, kind in self._masks))
+        return images._replace(
+            extras=tuple((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
+        )
 
     @cached_property
     def _masks(self) -> tuple[tuple[str, str], ...]:
@@ -87,6 +93,19 @@ class ProducerSettings:
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
         return partial(plan_views, self.pipelines_at(cursor), self.schedule.seed, cursor.epoch)
+
+    def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
+        """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.
+
+        numbers: int64 [n], as the batch stage takes them. None stands for views whose pixels stay in place.
+        """
+        key, views = BatchKey(self.schedule.seed, cursor.epoch, numbers), enumerate(self.pipelines_at(cursor))
+        return [
+            plan_augmentations(each.augment, each.size, key._replace(view=view))
+            if each.augment.moves_pixels and self._masks
+            else None
+            for view, each in views
+        ]
 
     def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""

@@ -12,11 +12,10 @@ import torch
 
 from penstock.loaders.fields.worker_fields import WorkerFields
 from penstock.loaders.rows.layout import Slot
-from penstock.loaders.rows.native_rows import Plan
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.sample_reader import Loaded, SampleReader
 from penstock.loaders.sources.source_faults import name_sample
-from penstock.loaders.stream.engine_contract import BadSample
+from penstock.loaders.stream.engine_contract import NOWHERE, BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.decode import ImageDecoder
@@ -41,7 +40,7 @@ class PythonRows:
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None
-        self._plan: Plan | None = None
+        self._cursor = NOWHERE
 
     @property
     def read_s(self) -> float:
@@ -50,7 +49,7 @@ class PythonRows:
 
     def fill(
         self,
-        plan: Plan,
+        cursor: Cursor,
         index: npt.NDArray[np.int64],
         wanted: npt.NDArray[np.intp],
         batch: Slot,
@@ -60,10 +59,11 @@ class PythonRows:
     ) -> dict[int, BadSample]:
         """Fill the rows `wanted` of a batch, and return the bad samples among them by row.
 
-        index: int64 [batch], the sample of each row; working_on: as Producer.produce takes it; keys: numbers by which
-        the rows are drawn, int64 [batch], None for their samples; refused: what is wrong with other rows, by row.
+        cursor: its place in the stream; index: int64 [batch], the sample of each row; working_on: as Producer.produce
+        takes it; keys: numbers by which the rows are drawn, int64 [batch], None for their samples; refused: what is
+        wrong with other rows, by row.
         """
-        self._reader.read_s, self.repaired, self._keys, self._plan = 0.0, {}, keys, plan
+        self._reader.read_s, self.repaired, self._keys, self._cursor = 0.0, {}, keys, cursor
         self._reader.will_need(index[wanted])
         bad = {row: self._bad(row, int(index[row]), error) for row, error in refused.items()}
         loaded: dict[int, Loaded] = {}
@@ -91,8 +91,8 @@ class PythonRows:
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
         if self._keys is not None:
             numbers[:, 0] = self._keys[list(loaded)]
-        assert self._plan is not None
-        return [self._plan(view, *numbers.T) for view in range(batch.layout.num_views)]
+        plan = self._settings.plan(self._cursor)
+        return [plan(view, *numbers.T) for view in range(batch.layout.num_views)]
 
     def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
         """Write a sample, whose images are made as place `at` of `plans` says, to its row."""
@@ -103,7 +103,9 @@ class PythonRows:
             views = [getattr(plan, column)[at] for plan in plans]
             done[name] = getattr(first, column)[at] if len(plans) == 1 else views
         if self.fields.has_work:
-            for error in self.fields.fill([row], batch.rows, batch.extras).values():
+            number = item.sample if self._keys is None else self._keys[row]
+            moves = self._settings.plan_moves(self._cursor, np.array([number]))
+            for error in self.fields.fill([row], batch.rows, batch.extras, moves).values():
                 raise error
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:

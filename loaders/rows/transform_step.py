@@ -39,7 +39,8 @@ class TransformStep:
     ) -> None:
         """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError."""
         for name, made in crops.extras.items():
-            slot.extras[name][...] = made
+            for array, crop in zip(slot.extras[name], made, strict=True):
+                array[...] = crop
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
         served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
         for view, own in enumerate(self._settings.transforms):

@@ -73,9 +73,11 @@ class HostBatch:
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
-        output_size: (height, width) of the images before transforms.
-        fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays.
-        extras: other arrays that workers make, [batch, ...], by name, such as masks; zeros in padding rows.
+        output_sizes: (height, width) of each view's images before transforms.
+        fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays;
+            of several views tuples of these, where it moves with the image.
+        extras: other arrays that workers make, such as masks, by name: of each view [batch, ...], zeros in padding
+            rows.
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
         resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
@@ -103,9 +105,9 @@ class HostBatch:
     repaired: tuple[BadSample, ...] = ()
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
-    extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
     sizes: npt.NDArray[np.int32] | None = None
-    output_size: tuple[int, int] = (0, 0)
+    output_sizes: tuple[tuple[int, int], ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     when_read: Callable[[torch.Tensor], object] | None = None
 

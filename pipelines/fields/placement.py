@@ -1,4 +1,4 @@
-"""Moves boxes and keypoints of a batch to where its plan puts their pixels.
+"""Moves boxes and keypoints of a batch to where its plans put their pixels.
 
 Coordinates are distances from the left and the upper edge of the upright image: the first pixel reaches from 0 to 1,
 its centre is 0.5. All is computed in float64.
@@ -17,6 +17,8 @@ from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan.crops import BatchPlan
 
 Floats = npt.NDArray[np.float64]
+STILL: Floats = np.empty((0, 1, 2, 3))  # matrices of no operations
+_CORNERS = np.array(((0, 1), (2, 1), (2, 3), (0, 3)))  # where in a box the coordinates of its corners are
 _SLACK = 1.0  # pixels that annotations may reach over the image's edge: tools round, and some count pixels from 1
 
 
@@ -57,40 +59,68 @@ def find_outside(corners: Floats, rows: npt.NDArray[np.intp], sizes: npt.NDArray
 
 
 def place_boxes(
-    boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: tuple[int, int]
+    boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: tuple[int, int], moves: Floats = STILL
 ) -> tuple[Ragged, npt.NDArray[np.bool_]]:
     """Cut boxes to the windows, drop those of which too little is left, and move the others to output pixels.
 
     Returns boxes, float32 [m, 4] (x1, y1, x2, y2) and their classes, and which of the boxes these are. A box of which
-    nothing is left is always dropped. size: (height, width) of the output.
+    nothing is left is always dropped. size: (height, width) of the output. moves: of forward_matrices, after which a
+    box is the smallest one around its four moved corners, cut to the image; what is left of it counts in the same way.
     """
     windows = plan.windows[boxes.rows].astype(np.float64)
     low, high = windows[:, :2], windows[:, :2] + windows[:, 2:]
     cut = np.concatenate((corners[:, :2].clip(low, high), corners[:, 2:].clip(low, high)), 1)
     area, left = _areas(corners), _areas(cut)
-    kept = (left > 0) & (left >= kind.min_area * area)
-    shown, cut = boxes.keep(kept), cut[kept]
-    first, second = (move_points(cut[:, at : at + 2], shown.rows, plan, size) for at in (0, 2))
+    first, second = (move_points(cut[:, at : at + 2], boxes.rows, plan, size) for at in (0, 2))
     moved = np.concatenate((np.minimum(first, second), np.maximum(first, second)), 1)
-    return Ragged(shown.lengths, (moved.astype(np.float32), *shown.parts[1:])), kept
+    for matrices in moves:
+        at, matrix = _find_moved(matrices, boxes.rows)
+        around = _surround(moved[at], matrix)
+        moved[at], full = around.clip(0, size[::-1] * 2), _areas(around)
+        left[at] *= np.divide(_areas(moved[at]), full, out=np.zeros(len(full)), where=full > 0)
+    kept = (left > 0) & (left >= kind.min_area * area)
+    shown = boxes.keep(kept)
+    return Ragged(shown.lengths, (moved[kept].astype(np.float32), *shown.parts[1:])), kept
+
+
+def _find_moved(matrices: Floats, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], Floats]:
+    """Return which elements, of the images in `rows`, an operation moves, and the matrix of each of these."""
+    moved = (matrices != np.eye(2, 3)).any((1, 2))[rows]
+    return np.flatnonzero(moved), matrices[rows[moved]]
+
+
+def _surround(boxes: Floats, matrix: Floats) -> Floats:
+    """Return the smallest boxes around the corners of boxes [n, 4], each of which its matrix [n, 2, 3] moves."""
+    corners = boxes[:, _CORNERS] @ matrix[:, :, :2].transpose(0, 2, 1) + matrix[:, None, :, 2]
+    return np.concatenate((corners.min(1), corners.max(1)), 1)
 
 
 def place_keypoints(
-    points: npt.NDArray[Any], rows: npt.NDArray[np.intp], kind: FieldKind, plan: BatchPlan, size: tuple[int, int]
+    points: npt.NDArray[Any],
+    rows: npt.NDArray[np.intp],
+    kind: FieldKind,
+    plan: BatchPlan,
+    size: tuple[int, int],
+    moves: Floats = STILL,
 ) -> npt.NDArray[np.float32]:
     """Move sets of keypoints, [n, k, 3] of x, y and visibility, of the images in `rows`, int [n].
 
-    Those outside the window, and those of visibility 0, become zeros. Where the result is a mirror image, the pairs
-    `kind.swaps` change places. size: (height, width) of the output.
+    Those outside the window, those that a move takes out of the image, and those of visibility 0, become zeros. Where
+    the result is a mirror image, the pairs `kind.swaps` change places. size: (height, width) of the output. moves: of
+    forward_matrices.
     """
     given = points.astype(np.float64)
     window = plan.windows[rows].astype(np.float64)[:, None]
     inside = (given[..., :2] >= window[..., :2]) & (given[..., :2] < window[..., :2] + window[..., 2:])
     seen = inside.all(-1) & (given[..., 2] > 0)
-    placed = np.zeros(given.shape, np.float32)
     of_each = np.broadcast_to(rows[:, None], seen.shape)[seen]
-    placed[seen, :2] = move_points(given[seen, :2], of_each, plan, size)
-    placed[seen, 2] = given[seen, 2]
+    moved, shown = move_points(given[seen, :2], of_each, plan, size), np.ones((len(of_each), 1), bool)
+    for matrices in moves:
+        at, matrix = _find_moved(matrices, of_each)
+        moved[at] = (matrix[:, :, :2] @ moved[at, :, None])[..., 0] + matrix[:, :, 2]
+        shown[at] &= ((moved[at] >= 0) & (moved[at] < size[::-1])).all(1, keepdims=True)
+    placed = np.zeros(given.shape, np.float32)
+    placed[seen] = np.where(shown, np.concatenate((moved, given[seen, 2:]), 1), 0)
     turns = plan.turns[rows]
     mirrored = np.flatnonzero(plan.flips[rows] ^ ((turns & TRANSPOSED) != 0) ^ ((turns & UPSIDE_DOWN) != 0))
     for left, right in kind.swaps:

@@ -47,18 +47,17 @@ def fixed_steps(matrices: Floats) -> npt.NDArray[np.int32]:
     return np.floor(starts * _FIXED + 0.5).astype(np.int32)
 
 
-def affine_of(plan: AugmentPlan, size: tuple[int, int]) -> Floats:
-    """Return where each image's operations move a point: x' = a x + b y + c, y' = d x + e y + f, float64 [batch, 2, 3].
+def forward_matrices(plan: AugmentPlan, size: tuple[int, int]) -> Floats:
+    """Compute where each operation moves a point: x' = a x + b y + c and y' = d x + e y + f.
 
-    Points are in pixels from the upper left corner of images of `size` (height, width); a pixel's centre is at 0.5.
+    Returns float64 [rounds, batch, 2, 3]. Points are in pixels from the upper left corner of images of `size` (height,
+    width); a pixel's centre is at 0.5.
     """
-    total = np.tile(np.eye(3), (plan.ops.shape[1], 1, 1))
-    for ops, values in zip(plan.ops, plan.values, strict=True):
-        moved = np.tile(np.eye(3), (len(ops), 1, 1))
-        moved[:, :2] = inverse_matrices(ops, values, size).reshape(-1, 2, 3)
-        total = total @ moved  # the source of the last operation's result is the result of the one before
-    forward: Floats = np.linalg.inv(total).astype(np.float64)
-    return forward[:, :2]
+    inverse = np.tile(np.eye(3), (*plan.ops.shape, 1, 1))
+    for each, ops, values in zip(inverse, plan.ops, plan.values, strict=True):
+        each[:, :2] = inverse_matrices(ops, values, size).reshape(-1, 2, 3)
+    forward: Floats = np.linalg.inv(inverse).astype(np.float64)
+    return forward[..., :2, :]
 
 
 def move_mask(mask: npt.NDArray[Any], plan: AugmentPlan, row: int, outside: int) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from penstock.loaders import Boxes, LoaderError, Masks, concat, create_loader, split, with_fields, with_labels
 from penstock.loaders.loader import Loader
+from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged
@@ -136,10 +137,12 @@ def test_padded_boxes_are_those_of_lists(data: PhotoFields, tmp_path: Path, pad:
 
 def test_rows_without_a_sample_are_left_out_unless_padded(data: PhotoFields, tmp_path: Path) -> None:
     for pad, rows in ((True, 8), (False, 7)):
-        with open_loader(data.source(), tmp_path, pipeline=imagenet_eval(24), pad=pad) as loader:
-            last = list(loader.batches())[-1]
+        for pipeline in (imagenet_eval(24), [imagenet_eval(24), imagenet_eval((12, 30))]):
+            with open_loader(data.source(), tmp_path, pipeline=pipeline, pad=pad) as loader:
+                last = list(loader.batches())[-1]
             data.check(last)
-            assert {len(values) for values in last.fields.values()} == {rows}
+            views = [value if isinstance(value, tuple) else (value,) for value in last.fields.values()]
+            assert {len(values) for each in views for values in each} == {rows}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -191,20 +194,70 @@ def test_bad_fields_name_their_sample_and_are_replaced(
         assert (batch.fields["mask"][5] == 255).all()
 
 
-@pytest.mark.parametrize("settings", [{"mixup": 0.2}, {"cutmix": 1.0}, {"auto_augment": "rand"}])
+MOVING: dict[str, list[ImagePipeline]] = {
+    "one view": [imagenet_train((24, 20), auto_augment="rand", rand_ops=3, rand_magnitude=15)],
+    "views": [
+        imagenet_train((24, 20)),
+        imagenet_train((24, 20), auto_augment="trivial", erasing=0.5),
+        imagenet_train((18, 30), auto_augment="timm", rand_ops=4, blur=0.5),
+        ImagePipeline(size=(20, 20), crop="random", padding=4, rotate90=0.75, flip=0.5),
+    ],
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("views", MOVING)
+def test_fields_follow_views_and_augmentations(data: PhotoFields, tmp_path: Path, engine: str, views: str) -> None:
+    """Each view has its own window and its own moves, in each epoch, on all engines, after a resume."""
+    pipelines = MOVING[views]
+    settings: dict[str, Any] = {"pipeline": pipelines if len(pipelines) > 1 else pipelines[0], **ENGINES[engine]}
+    with open_loader(data.source(), tmp_path, **settings) as loader:
+        batches = [next(loader.batches())]
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.set_epoch(1)
+        batches += loader.batches()
+    with open_loader(data.source(), tmp_path, **settings) as loader:
+        loader.load_state_dict(state)
+        batches += loader.batches()
+    for batch in batches:
+        data.check(batch, pipelines=pipelines)
+    assert [batch.epoch for batch in batches] == [0, 1, 1, 1, 0, 0]
+    with pytest.raises(AssertionError):
+        data.check(batches[0])  # without what the batch stage moves
+
+
+@pytest.mark.parametrize("engine", ["in the process", "threads"])
+def test_samples_drawn_twice_move_in_their_own_ways(data: PhotoFields, tmp_path: Path, engine: str) -> None:
+    settings = {"pipeline": MOVING["one view"], "weights": [9.0] * 3 + [0.1] * (NUM_PHOTOS - 3), **ENGINES[engine]}
+    with open_loader(data.source(), tmp_path, **settings) as loader:
+        batch = next(loader.batches())
+        numbers = loader._schedule.draw_keys(Cursor(0, 0))
+    assert len(set(batch.index.tolist())) < 6
+    data.check(batch, pipelines=MOVING["one view"], numbers=numbers)
+
+
+def test_a_transform_must_keep_the_size_that_augmentations_move(data: PhotoFields, tmp_path: Path) -> None:
+    def halve(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return image[::2, ::2]
+
+    moving = {"pipeline": imagenet_train((24, 20), auto_augment="rand")}
+    with pytest.raises(
+        ValueError, match=re.escape("mask, boxes, keypoints cannot follow auto_augment where transform")
+    ):
+        open_loader(data.source(), tmp_path, transform=halve, **moving)
+    with open_loader(data.source(), tmp_path, transform=np.flipud, **moving) as loader:
+        data.check(next(loader.batches()), pipelines=[moving["pipeline"]])
+
+
+@pytest.mark.parametrize("settings", [{"mixup": 0.2}, {"cutmix": 1.0}])
 def test_augmentations_that_fields_cannot_follow_are_refused(
     data: PhotoFields, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match="mask, boxes, keypoints cannot follow mixup, cutmix and auto_augment"):
-        open_loader(data.source(), tmp_path, pipeline=imagenet_train(24, **settings))
+    with pytest.raises(ValueError, match="mask, boxes, keypoints cannot follow mixup and cutmix, which mix two images"):
+        open_loader(data.source(), tmp_path, pipeline=imagenet_train(24, **settings), dtype=torch.float32)
     texts = with_fields(data.photos, name=list(map(str, range(NUM_PHOTOS))))
     with open_loader(texts, tmp_path, pipeline=imagenet_train(24, **settings), dtype=torch.float32) as loader:
         assert set(next(iter(loader))) == {"images", "labels", "name"}
-
-
-def test_views_are_refused(data: PhotoFields, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot follow several views"):
-        open_loader(data.source(), tmp_path, pipeline=[imagenet_train(24)] * 2)
 
 
 def test_a_transform_keeps_its_fields(data: PhotoFields, tmp_path: Path) -> None:

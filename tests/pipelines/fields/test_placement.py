@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from augment_images import values_of
 from PIL import Image
-from placed_fields import apply, matrix, nearest, reference_mask
+from placed_fields import (
+    apply,
+    matrix,
+    move_box,
+    move_mask_by_pillow,
+    move_point,
+    moves_of,
+    nearest,
+    reference_mask,
+)
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
@@ -17,7 +27,9 @@ from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_outside, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, join_rows, take_rows
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.plan.augmentations import AugmentPlan, Op
 from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.moves import forward_matrices, move_mask
 
 TRIALS = 1000
 
@@ -107,6 +119,57 @@ def test_masks_are_those_of_pillow() -> None:
             made = window_of_mask(mask, window, place, out, int(plan.turns[row]), bool(plan.flips[row]), 255)
             assert made.dtype == mask.dtype
             assert np.array_equal(made, reference_mask(mask, plan, row, out, 255))
+
+
+def random_moves(rng: np.random.Generator, count: int) -> AugmentPlan:
+    """One to three operations on each image, most of which move its pixels."""
+    known = np.array([*Op][: Op.BRIGHTNESS] + [*Op][Op.SHEAR_X_BILINEAR :], np.int8)
+    ops = rng.choice(known, (rng.integers(1, 4), count))
+    values = [[0.3 * values_of(Op(op), 20)[rng.integers(20)] for op in each] for each in ops.tolist()]
+    return AugmentPlan(ops, np.array(values), np.zeros((count, 4), np.int32), None)
+
+
+def test_fields_move_with_the_operations_of_the_batch_stage() -> None:
+    """Boxes lie around their moved corners, are cut after each move and dropped by area; points stay while inside."""
+    rng = np.random.default_rng(4)
+    whole, kind, points_kind = (FieldKind(kind="boxes", min_area=share) for share in (0, 0.2, 0))
+    left_out = [0, 0]
+    for _ in range(TRIALS // 5):
+        _, out, plan = random_plans(rng, 5)
+        moves = random_moves(rng, 5)
+        matrices, rows = forward_matrices(moves, out), np.repeat(np.arange(5), 3)
+        windows = plan.windows[rows].astype(float)
+        shares = np.sort(rng.uniform(-0.3, 1.3, (15, 2, 2)), 1)
+        corners = (windows[:, None, :2] + shares * windows[:, None, 2:]).reshape(15, 4)
+        boxes = Ragged(np.full(5, 3), (corners.astype(np.float32), np.arange(15)))
+        still, _ = place_boxes(boxes, corners, whole, plan, out)
+        placed, _ = place_boxes(boxes, corners, kind, plan, out, matrices)
+        wanted: list[tuple[int, list[float]]] = []
+        for number, box in zip(still.parts[1].tolist(), still.parts[0].astype(float).tolist(), strict=True):
+            shown = np.diff(shares[number].clip(0, 1), axis=0).prod() / np.diff(shares[number], axis=0).prod()
+            box, left = move_box(moves_of(moves, int(rows[number])), box, shown, out)
+            if left > 0 and left >= 0.2:
+                wanted.append((number, box))
+        assert placed.parts[1].tolist() == [number for number, _ in wanted]
+        assert np.allclose(placed.parts[0], np.reshape([box for _, box in wanted], (-1, 4)), rtol=0, atol=1e-4)
+        points = np.concatenate((corners.reshape(5, 6, 2), np.ones((5, 6, 1))), 2)
+        before = place_keypoints(points, np.arange(5), points_kind, plan, out)
+        after = place_keypoints(points, np.arange(5), points_kind, plan, out, matrices)
+        for row, number in np.argwhere(before[..., 2] > 0).tolist():
+            at, inside = before[row, number, :2].tolist(), True
+            for move in moves_of(moves, row):
+                at = list(move_point(move, *at, out))
+                inside = inside and 0 <= at[0] < out[1] and 0 <= at[1] < out[0]
+            assert np.allclose(after[row, number], [*at, 1] if inside else 0, rtol=0, atol=1e-4)
+            left_out[0] += not inside
+        assert not after[before[..., 2] == 0].any()
+        left_out[1] += len(still.parts[1]) - len(wanted)
+        for row in range(5):
+            mask = rng.integers(0, 255, out).astype(np.uint8)
+            assert np.array_equal(
+                move_mask(mask, moves, row, 255), move_mask_by_pillow(mask, moves_of(moves, row), 255)
+            )
+    assert min(left_out) > TRIALS / 10
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ _MOVES: dict[Op, Callable[..., Image.Image]] = {
 }
 
 
-def move_by_pillow(op: Op, image: Image.Image, value: float, fill: tuple[int, ...] = (0, 0, 0)) -> Image.Image:
+def move_by_pillow(op: Op, image: Image.Image, value: float, fill: Any = (0, 0, 0)) -> Image.Image:
     """One operation that moves pixels, by Pillow."""
     kernel = Image.Resampling.BICUBIC if op >= Op.SHEAR_X_BICUBIC else Image.Resampling.BILINEAR
     kernel = kernel if op >= Op.SHEAR_X_BILINEAR else Image.Resampling.NEAREST

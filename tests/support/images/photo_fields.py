@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,27 @@ import simplejpeg
 import torch
 from photo_folder import write_folder
 from PIL import Image
-from placed_fields import apply, matrix, nearest, reference_mask
+from placed_fields import (
+    apply,
+    area_of,
+    matrix,
+    move_box,
+    move_mask_by_pillow,
+    move_point,
+    moves_of,
+    nearest,
+    reference_mask,
+)
 
 from penstock.loaders import Boxes, Keypoints, Masks, open_source, with_fields
 from penstock.loaders.batch import Batch
 from penstock.loaders.sources.contract import Source
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.spec import ImagePipeline
 
 MIN_AREA = 0.1
+SEED = 3  # of loaders whose augmentations move pixels
 SWAPS = ((0, 1),)
 
 
@@ -64,13 +78,43 @@ class PhotoFields:
             **others,
         )
 
-    def check(self, batch: Batch, index: list[int] | None = None) -> None:
-        """Compare the fields of a batch with ones computed row by row; index: the photo of each row."""
-        fields = batch.fields
-        out = self.output or tuple(batch.images.shape[2:])
+    def check(
+        self,
+        batch: Batch,
+        index: list[int] | None = None,
+        pipelines: Sequence[ImagePipeline] = (),
+        numbers: Any = None,
+    ) -> None:
+        """Compare the fields of a batch with ones computed row by row.
+
+        index: the photo of each row; pipelines: of each view, where their augmentations move pixels, which `numbers`
+        draw, by default batch.index.
+        """
+        key = BatchKey(SEED, batch.epoch, batch.index if numbers is None else numbers)
+        moves = [plan_augmentations(each.augment, each.size, key._replace(view=i)) for i, each in enumerate(pipelines)]
         plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
+        index = batch.index.tolist() if index is None else index
+        if isinstance(batch.images, torch.Tensor):
+            self._check_view(batch.fields, index, plan, tuple(batch.images.shape[2:]), moves[0] if moves else None)
+            return
+        for name in ("mask", "boxes", "boxes_classes", "keypoints"):
+            assert (type(batch.fields[name]), len(batch.fields[name])) == (tuple, len(batch.images))
+        for view, images in enumerate(batch.images):
+            fields = {name: each[view] if isinstance(each, tuple) else each for name, each in batch.fields.items()}
+            of_view = BatchPlan._make(part[:, view] for part in plan)
+            self._check_view(fields, index, of_view, tuple(images.shape[2:]), moves[view] if moves else None)
+
+    def _check_view(
+        self,
+        fields: dict[str, Any],
+        index: list[int],
+        plan: BatchPlan,
+        size: tuple[int, ...],
+        drawn: AugmentPlan | None,
+    ) -> None:
+        out = self.output or size
         assert list(fields) == ["mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
-        for row, number in enumerate(batch.index.tolist() if index is None else index):
+        for row, number in enumerate(index):
             if number < 0:
                 assert (fields["mask"][row] == 254).all()
                 assert not fields["keypoints"][row].any()
@@ -78,30 +122,43 @@ class PhotoFields:
                 assert (fields["name"][row], fields["about"][row]) == ("", None)
                 continue
             assert (fields["name"][row], fields["about"][row]) == (str(self.names[number]), {"number": number})
-            assert np.array_equal(fields["mask"][row], reference_mask(self.masks[number], plan, row, out, 254))
-            boxes, classes = self._boxes(number, plan, row, out)
+            moves = moves_of(drawn, row)
+            mask = move_mask_by_pillow(reference_mask(self.masks[number], plan, row, out, 254), moves, 254)
+            assert np.array_equal(fields["mask"][row], mask)
+            boxes, classes = self._boxes(number, plan, row, out, moves)
             assert fields["boxes"][row].dtype == torch.float32
-            assert fields["boxes"][row].tolist() == boxes
             assert fields["boxes_classes"][row].tolist() == classes
-            assert fields["keypoints"][row].tolist() == self._points(number, plan, row, out)
+            points = self._points(number, plan, row, out, moves)
+            if moves:
+                assert np.allclose(fields["boxes"][row], np.reshape(boxes, (-1, 4)), rtol=0, atol=1e-4)
+                assert np.allclose(fields["keypoints"][row], points, rtol=0, atol=1e-4)
+            else:
+                assert (fields["boxes"][row].tolist(), fields["keypoints"][row].tolist()) == (boxes, points)
 
-    def _boxes(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...]) -> tuple[Any, list[int]]:
+    def _boxes(
+        self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...], moves: list[Any]
+    ) -> tuple[Any, list[int]]:
         x, y, w, h = plan.windows[row].tolist()
         boxes, classes = [], []
         for box, of in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
             cut = [min(max(end, low), low + side) for end, low, side in zip(box, (x, y) * 2, (w, h) * 2, strict=True)]
-            area, left = ((each[2] - each[0]) * (each[3] - each[1]) for each in (box, cut))
+            area, left = map(area_of, (box, cut))
+            first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
+            ends, left = move_box(moves, [*map(min, first, second), *map(max, first, second)], left, out)
             if left > 0 and left >= MIN_AREA * area:
-                first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
-                boxes.append([float(nearest(end)) for end in [*map(min, first, second), *map(max, first, second)]])
+                boxes.append([float(nearest(end)) for end in ends])
                 classes.append(of)
         return boxes, classes
 
-    def _points(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...]) -> Any:
+    def _points(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...], moves: list[Any]) -> Any:
         x, y, w, h = plan.windows[row].tolist()
         map_, points = matrix(plan, row, out), []
         for px, py, seen in self.points[number].tolist():
             inside = seen and x <= px < x + w and y <= py < y + h
-            points.append([*(float(nearest(at)) for at in apply(map_, px, py)), seen] if inside else [0.0] * 3)
+            at = apply(map_, px, py)
+            for move in moves:
+                at = move_point(move, float(at[0]), float(at[1]), out)
+                inside = inside and 0 <= at[0] < out[1] and 0 <= at[1] < out[0]
+            points.append([*(float(nearest(end)) for end in at), seen] if inside else [0.0] * 3)
         is_mirrored = map_[0][0] * map_[1][1] - map_[0][1] * map_[1][0] < 0
         return [points[1], points[0], points[2]] if is_mirrored else points

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import cmath
+import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from augment_images import move_by_pillow, plain_move
 from PIL import Image
 
+from penstock.pipelines.plan.augmentations import AugmentPlan, Op
 from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
 
 
@@ -28,6 +32,47 @@ def matrix(plan: BatchPlan, row: int, out: tuple[int, ...]) -> list[list[Fractio
 
 def apply(map_: list[list[Fraction]], x: float, y: float) -> list[Fraction]:
     return [row[0] * Fraction(x) + row[1] * Fraction(y) + row[2] for row in map_]
+
+
+def moves_of(plan: AugmentPlan | None, row: int) -> list[tuple[Op, float]]:
+    """The operations of a row that move pixels, as those that take the nearest one, with their values."""
+    rounds = () if plan is None else zip(plan.ops[:, row].tolist(), plan.values[:, row].tolist(), strict=True)
+    found = [(plain_move(Op(op)), value) for op, value in rounds]
+    return [(op, value) for op, value in found if Op.SHEAR_X <= op <= Op.ROTATE]
+
+
+def move_point(move: tuple[Op, float], x: float, y: float, out: tuple[int, ...]) -> tuple[float, float]:
+    op, value = move
+    if op is Op.ROTATE:
+        center = complex(out[1] / 2, out[0] / 2)
+        turned = center + (complex(x, y) - center) * cmath.exp(-1j * math.radians(value))
+        return turned.real, turned.imag
+    by_x = {Op.SHEAR_X: -value * y, Op.TRANSLATE_X: value}.get(op, 0.0)
+    return x + by_x, y + {Op.SHEAR_Y: -value * x, Op.TRANSLATE_Y: value}.get(op, 0.0)
+
+
+def move_box(
+    moves: list[tuple[Op, float]], box: list[float], left: Any, out: tuple[int, ...]
+) -> tuple[list[float], Any]:
+    """A box around its corners after each move, cut to the image, and what is left of the area `left`."""
+    for move in moves:
+        xs, ys = zip(*(move_point(move, x, y, out) for x in box[::2] for y in box[1::2]), strict=True)
+        around = [min(xs), min(ys), max(xs), max(ys)]
+        box = [min(max(end, 0.0), float(out[1 - at % 2])) for at, end in enumerate(around)]
+        full = area_of(around)
+        left = left * (area_of(box) / full if full else 0)
+    return box, left
+
+
+def area_of(box: list[float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def move_mask_by_pillow(mask: Any, moves: list[tuple[Op, float]], fill: int) -> Any:
+    image = Image.fromarray(mask)
+    for op, value in moves:
+        image = move_by_pillow(op, image, value, fill)
+    return np.asarray(image)
 
 
 def nearest(value: Fraction) -> np.float32:
