@@ -94,5 +94,6 @@ def make_test_batch() -> tuple[torch.Tensor, AugmentPlan]:
 
 
 def _choose_values(ops: npt.NDArray[np.int8]) -> Floats:
-    """Return a parameter for each operation, alternating between two."""
-    return np.array([_VALUES.get(Op(op), _FACTORS)[n % 2] for n, op in enumerate(ops.tolist())])
+    """Return a parameter for each operation, alternating between two; the second time each has the other one."""
+    turns = [(n + n // len(OPS)) % 2 for n in range(len(ops))]
+    return np.array([_VALUES.get(Op(op), _FACTORS)[turn] for op, turn in zip(ops.tolist(), turns, strict=True)])

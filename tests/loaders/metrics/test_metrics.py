@@ -76,6 +76,14 @@ def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     finally:
         stop()
+    kinds = dict(line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE"))
+    counters = "batches images replaced repaired wait_seconds produce_seconds read_seconds requests fetched_bytes"
+    gauges = "images_per_second queue_depth elapsed_seconds wait_quantile_seconds"
+    wanted = {f"penstock_{name}_total": "counter" for name in counters.split()}
+    assert kinds == {
+        **wanted,
+        **{f"penstock_{name}": "gauge" for name in gauges.split()},
+    }  # rates are taken of counters
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values['penstock_batches_total{rank="2"}']) == 5
     assert float(values['penstock_wait_seconds_total{rank="2"}']) == 1.25

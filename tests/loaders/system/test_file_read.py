@@ -82,6 +82,24 @@ def test_a_file_that_shrinks_while_it_is_read_is_changed(tmp_path: Path, monkeyp
     assert caught.value.code == "E-CHANGED"
 
 
+def test_a_part_is_put_together_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of three bytes at most, as a signal or a limit of 2 GiB cut them: no byte is missing or doubled."""
+    path, asked = tmp_path / "a.jpg", []
+    path.write_bytes(bytes(range(20)))
+    status, whole = path.stat(), os.pread
+
+    def short(fd: int, size: int, at: int) -> bytes:
+        asked.append((at, size))
+        return whole(fd, min(size, 3), at)
+
+    monkeypatch.setattr(file_read.os, "pread", short)
+    assert read(path) == bytes(range(20))
+    asked.clear()
+    about = os.fsencode(path), status.st_size, status.st_mtime_ns
+    assert read_unchanged(*about, 5, 7) == bytes(range(5, 12))
+    assert asked == [(5, 7), (8, 4), (11, 1)]
+
+
 @pytest.mark.parametrize("more", [b"", b"7"])
 def test_a_file_that_is_written_to_while_it_is_read_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes

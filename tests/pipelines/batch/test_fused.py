@@ -12,8 +12,9 @@ from kernel_count import KernelCount
 
 from penstock.pipelines.batch import fused, fused_check
 from penstock.pipelines.batch import stage as batch_stage
+from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.stage import BatchStage
-from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 META, CPU, CUDA = torch.device("meta"), torch.device("cpu"), torch.device("cuda:0")
@@ -110,6 +111,28 @@ class Failing(Right):
 
     def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
         raise RuntimeError("Failed to find C compiler.\nPlease specify")
+
+
+def test_the_test_batch_shows_what_each_part_does() -> None:
+    """A kernel that left out an operation, a box or a pair, or confused two images, would give another result."""
+    images, plan = fused_check.make_test_batch()
+    levels = images.to(torch.float32)
+    steps = levels.diff(dim=1).abs().mean((1, 2, 3))
+    assert steps[1::2].median() < steps[::2].min() / 2  # every other image is smooth, but for a few edges
+    assert len({(int(image.min()), int(image.max())) for image in images}) > 3
+    seen: set[Op] = set()
+    for ops, values in zip(plan.ops, plan.values, strict=True):
+        changed = (augment(images, plan._replace(ops=ops[None], values=values[None])) != images).flatten(1).any(1)
+        seen |= {Op(op) for op in ops[changed.numpy()]}
+    assert seen == {*fused.OPS} - {Op.IDENTITY}
+    assert all(len(set(plan.values[0][plan.ops[0] == op])) == 2 for op in (Op.ROTATE, Op.SOLARIZE, Op.COLOR))
+    left, top, right, bottom = plan.erased.T
+    assert 4 < np.count_nonzero((right > left) & (bottom > top)) < len(images) / 2
+    assert plan.mixing is not None
+    boxes, share = plan.mixing.boxes, plan.mixing.share
+    exchanged = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    assert (exchanged == plan.mixing.cut).all()
+    assert all(any(kind) for kind in (exchanged, ~exchanged & (share < 1), ~exchanged & (share == 1)))
 
 
 @pytest.fixture
